@@ -31,6 +31,7 @@ from ds_minimodel.steps.run import run_recipe
 from ds_minimodel.training.ranks.launch import name_the_cpu
 from ds_minimodel.training.ranks.world import join_ranks
 
+CONTEXT = 600  # bytes, in which held-out text is scored
 HELD_OUT = 0.02  # of the documents
 TEST_BYTES = 100_000  # of held-out text that is scored
 HOURS = 1.0  # where nothing is said
@@ -101,7 +102,7 @@ def extend(
     layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
     if not (out / "model").exists():
         export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
-    if recipe.finetune.tasks and not (out / "samples.md").exists():
+    if recipe.trained_by.causal and not (out / "samples.md").exists():
         places, prompts = {"before": out / "before", "after": out / "model"}, (_openings(recipe, target), QUESTIONS)
         shutil.rmtree(places["before"], ignore_errors=True)
         export_hf(base / "body", places["before"])
@@ -173,7 +174,10 @@ def _values(
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
     positions = base.config.max_positions
-    task = {"kind": "text", "test": tests, "context_bytes": 600, "max_length": min(positions, 1024)}
+    kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
+    task = {"kind": kind, "test": tests, "context_bytes": CONTEXT, "max_length": longest}
+    if not base.config.causal:
+        task["context_bytes"] = min(CONTEXT, longest - 2)  # a token is a byte at least
     given = {name: files for name, files in texts.items() if files}
     return {
         "workdir": str(out / "run"),
@@ -190,7 +194,7 @@ def _values(
             "clip": 1.0,
             "weight_decay": 0.0,
         },
-        "finetune": {"tasks": {"text": task} if base.config.causal else {}},
+        "finetune": {"tasks": {kind: task}},
         "engine": {"zero_stage": 0, "micro_batch_size": 8},
     }
 

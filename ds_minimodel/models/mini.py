@@ -10,19 +10,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ds_minimodel.models import BodyConfig, make_body
+from ds_minimodel.models import make_body
 from ds_minimodel.models.artifacts import BodyArtifact
+from ds_minimodel.models.body import Body
 
 
-def tensors_of(body: BodyArtifact, config: BodyConfig) -> dict[str, Tensor]:
-    """The tensors of `body` that a task's body of `config` has, which may be of fewer layers.
+def tensors_of(body: BodyArtifact, module: Body) -> dict[str, Tensor]:
+    """The tensors of `body` that a task's body has, which may be of fewer layers.
 
     Its head, where it has one, is the body's at that depth, or the deepest where there is none.
     """
-    with torch.device("meta"):
-        names = make_body(config, config.task_depths).state_dict().keys()
-    depth = config.num_layers if config.num_layers in body.head_depths else max(body.head_depths, default=0)
-    return {name: body.tensors[name.replace(f"heads.{config.num_layers}.", f"heads.{depth}.", 1)] for name in names}
+    layers = module.config.num_layers
+    depth = layers if layers in body.head_depths else max(body.head_depths, default=0)
+    return {name: body.tensors[name.replace(f"heads.{layers}.", f"heads.{depth}.", 1)] for name in module.state_dict()}
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:

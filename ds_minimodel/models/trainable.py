@@ -101,8 +101,9 @@ class TaskModel(Model):
 
     loss_names = ["loss"]
 
-    def __init__(self, config: BodyConfig, vocab_size: int):
-        super().__init__(config, vocab_size, config.task_depths)
+    def __init__(self, config: BodyConfig, vocab_size: int, depths: Sequence[int] | None = None):
+        """depths: at which there are heads of the body's, where they are not the configuration's task_depths."""
+        super().__init__(config, vocab_size, config.task_depths if depths is None else depths)
 
     def forward(self, batch: Batch) -> Tensor:
         """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the head."""
@@ -148,6 +149,23 @@ class SentenceEncoder(TaskModel):
         if batch.get("lengths") is None:
             return x_BSH.float().mean(1)
         return at_padding(x_BSH.float(), 0, batch).sum(1) / batch["lengths"][:, None]
+
+
+class HiddenLikelihoods(TaskModel):
+    """How likely the tokens are that are hidden in a text, by the body's last head; nothing trains."""
+
+    def __init__(self, config: BodyConfig, vocab_size: int):
+        super().__init__(config, vocab_size, (config.num_layers,))
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, S) fp32: the logarithm of each target's probability; 0 where there is none."""
+        (x_BSH,), table = encode(self.pack, self.body, batch)
+        (head,), is_hidden_BS = self.body.heads.values(), batch["targets"] != IGNORED
+        found_BS = x_BSH.new_zeros(is_hidden_BS.shape, dtype=torch.float32)
+        found_BS[is_hidden_BS] = -self.pack.token_losses(
+            head(x_BSH[is_hidden_BS]), table, batch["targets"][is_hidden_BS]
+        )
+        return found_BS
 
 
 class TokenLikelihoods(TaskModel):

@@ -308,12 +308,12 @@ class TaskOfAnyKind(Section):
 
     def settings(self) -> dict[str, object]:
         """All but the files and the keys of other kinds, for job records."""
-        others = (kind.keys for kind in KINDS.values() if kind.name != self.kind and kind.keys)
+        others = {kind.keys for kind in KINDS.values() if kind.keys} - {KINDS[self.kind].keys}
         foreign = {key for keys in others for key in keys.model_fields}
         return self.model_dump(exclude={"train", "dev", "test", "translations", "keep", *foreign})
 
 
-class Task(*filter(None, (kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
+class Task(*filter(None, dict.fromkeys(kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
     """A task: the keys of any kind, and those that the kinds have of their own (tasks/*.py)."""
 
 
@@ -561,10 +561,10 @@ class Recipe(Section):
                 f"objective {self.objective}: a body of kind {self.model.kind} is trained with {' or '.join(fitting)}"
             )
         for name, task in self.finetune.tasks.items():
-            if KINDS[task.kind].causal and not self.trained_by.causal:
+            if KINDS[task.kind].objective not in ("", self.objective):
                 raise ValueError(
-                    f"finetune.tasks.{name}.kind {task.kind}: it needs a body that predicts next tokens; one of kind "
-                    f"{self.model.kind} does not"
+                    f"finetune.tasks.{name}.kind {task.kind}: it needs a body that is trained with "
+                    f"{KINDS[task.kind].objective}, not with {self.objective}"
                 )
         return self
 

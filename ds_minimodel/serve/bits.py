@@ -45,7 +45,7 @@ def bits_per_byte(
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
     languages = ManyLanguages(artifact, body_folder, packs, precision)
     module = TokenLikelihoods(artifact.config, 2)
-    load_into(module, tensors_of(artifact, artifact.config), "body.")
+    load_into(module, tensors_of(artifact, module.body), "body.")
     model, kind, rows = SharedModel(module, artifact, languages), Text(), []
     task: Any = SimpleNamespace(context_bytes=context_bytes)
     for text in texts:

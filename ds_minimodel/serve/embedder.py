@@ -58,7 +58,7 @@ class Embedder(ManyLanguages):
         config = artifact.config.with_layers(depth or num_layers)
         body = replace(artifact, tensors=tensors_under(artifact.tensors, "body.")) if artifact.task else artifact
         module = SentenceEncoder(config, 2)
-        load_into(module, tensors_of(body, config), "body.")
+        load_into(module, tensors_of(body, module.body), "body.")
         super().__init__(artifact, model_folder, pack_folders, precision)
         self.model = SharedModel(module, artifact, self)
         self.pool, self.size, self.max_length = pool, config.hidden_size, config.max_positions

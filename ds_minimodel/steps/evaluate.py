@@ -68,7 +68,7 @@ def _asks_source(recipe: Recipe, task: Task) -> bool:
 def _on_source(recipe: Recipe, task: Task, language: str) -> list[str]:
     """The source's test file where a language that is added to its vocabulary is scored on it, else nothing."""
     source = recipe.languages.source
-    is_asked = recipe.kept_rows and KINDS[task.kind].causal and language != source
+    is_asked = recipe.kept_rows and KINDS[task.kind].objective and language != source
     return task.test_files(source) if is_asked else []
 
 
@@ -158,7 +158,7 @@ def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, voc
     else:
         config = kind.body_config(task, model.config)
         module = kind.module(config, vocab_size, None)
-        load_into(module, tensors_of(model, config), "body.")
+        load_into(module, tensors_of(model, module.body), "body.")
     split_model(module, world.tensor)
     return module.eval().to(world.device, DTYPES[resolve_precision(context.recipe.engine.precision, world.device)])
 

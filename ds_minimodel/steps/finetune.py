@@ -73,7 +73,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     config = kind.body_config(task, body.config)
     torch.manual_seed(seed)
     module = kind.module(config, recipe.source_vocab_size, labels)
-    load_into(module, tensors_of(body, config), "body.")
+    load_into(module, tensors_of(body, module.body), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
     split_model(module, world.tensor)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.classification import Classification, Pair
 from ds_minimodel.tasks.kind import FinetunedKind, TaskKind
-from ds_minimodel.tasks.likelihood import Choice, Text
+from ds_minimodel.tasks.likelihood import Choice, Hidden, Text
 from ds_minimodel.tasks.qa import QuestionAnswering
 from ds_minimodel.tasks.retrieval import Retrieval
 from ds_minimodel.tasks.tagging import Tagging
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind] = {
     kind.name: kind
-    for kind in (Classification(), Pair(), QuestionAnswering(), Tagging(), Retrieval(), Text(), Choice())
+    for kind in (Classification(), Pair(), QuestionAnswering(), Tagging(), Retrieval(), Text(), Hidden(), Choice())
 }
 # Those that are finetuned; the others are scored with the body as it is.
 FINETUNED: dict[str, FinetunedKind] = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}

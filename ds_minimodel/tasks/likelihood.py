@@ -1,19 +1,23 @@
-"""How likely a text is to a body that predicts next tokens: bits a byte, and which of several options is likelier.
+"""How likely a text is to a body: bits a byte, of a masked body those of hidden words; which of options is likelier.
 
-Nothing is finetuned. Both count bytes of the raw text, so that vocabularies compare.
+Nothing is finetuned. All count bytes of the raw text, so that vocabularies compare.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, uniform
 from ds_minimodel.common.sections import NonNegativeInt, Section
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
+
+SHARE = 0.15  # of words that are hidden
+PART = 400  # bytes, in which they are
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Scored(Encoded):
 class LikelihoodKind(TaskKind[R, Scored]):
     """A kind that asks how likely tokens are."""
 
-    causal = True
+    objective = "next-token"
     has_labels = False
     reads_start = False
 
@@ -70,7 +77,7 @@ class TextKeys(Section):
     """Keys of a task of this kind."""
 
     context_bytes: NonNegativeInt = 0
-    """`text`: bytes of a scored part, the same for all vocabularies; 0: parts of `max_length` tokens."""
+    """Bytes of a part, the same for all vocabularies; 0: of `text` `max_length` tokens, of `hidden` 400 bytes."""
 
 
 class Text(LikelihoodKind[Documents]):
@@ -122,6 +129,79 @@ class Text(LikelihoodKind[Documents]):
             data = "\n\n".join(self.read(path, task, language, None).texts).encode()
             found[language] = 100 * len(data) / (8 * len(lzma.compress(data, preset=9)))
         return {"xz": found}
+
+
+@dataclass(frozen=True)
+class Parts(Documents):
+    """Texts of words with a space between, and of each which words are hidden, (words,) bool."""
+
+    hidden: list[np.ndarray]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the hidden words, each with a space."""
+        words = (zip(text.split(" "), own, strict=True) for text, own in zip(self.texts, self.hidden, strict=True))
+        return sum(len(word.encode()) + 1 for part in words for word, is_hidden in part if is_hidden)
+
+
+class Hidden(Text):
+    """Bits a byte of words that are hidden in documents, the same ones for every vocabulary.
+
+    A word of several tokens is asked for from left to right, all of it and of the other hidden words masked but the
+    tokens of it that were asked for: as many passes as the longest has tokens.
+    """
+
+    name = "hidden"
+    objective = "masked-lm"
+
+    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Parts:
+        texts, bytes_of_part = [], _context(task)
+        for document in super().read(path, task, language, labels).texts:
+            by_byte = " ".join(document.split()).encode().decode("latin-1")  # textwrap counts characters
+            parts = textwrap.wrap(by_byte, bytes_of_part, break_long_words=False, break_on_hyphens=False)
+            texts += [part.encode("latin-1").decode() for part in parts if len(part) <= bytes_of_part]
+        keys = stream_key(sample_key(0, 0, np.arange(len(texts))), Stream.MASK_POSITIONS)
+        sizes = [text.count(" ") + 1 for text in texts]
+        hidden = [uniform(draws(key[None], 0, size))[0] < SHARE for key, size in zip(keys, sizes, strict=True)]
+        if not any(own.any() for own in hidden):
+            raise UserError(f"{path}: too short for words to be hidden in it; give a longer text")
+        return Parts(texts, hidden)
+
+    def least_length(self, task: TaskSettings) -> int:
+        return _context(task) + 2  # a token is a byte at least
+
+    def encode(
+        self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
+    ) -> Scored:
+        """Each part between the tokens that begin and end a text, once for each token of its longest hidden word."""
+        assert isinstance(records, Parts)
+        mask, (before, after) = tokenizer.vocabulary.require("mask", "a hidden word"), tokenizer.vocabulary.frame
+        sequences, targets, owner = [], list[ArrayLike](), list[int]()
+        for number, (text, hidden) in enumerate(zip(records.texts, records.hidden, strict=True)):
+            ids, spans = tokenizer.encode_with_offsets(text)
+            starts = np.flatnonzero([True, *(sign == " " for sign in text)])  # of the words
+            words = np.searchsorted(starts, [start for start, _ in spans], side="right") - 1
+            places = np.where(hidden[words], np.arange(len(ids)) - np.searchsorted(words, words), -1)  # in their word
+            for place in range(places.max(initial=-1) + 1):
+                shown, asked = np.where(places >= place, mask, ids), np.where(places == place, ids, IGNORED)
+                sequences.append(np.array([*before, *shown, *after]))
+                targets += [[IGNORED] * len(before), asked, [IGNORED] * len(after)]
+                owner.append(number)
+        examples = join(sequences, np.concatenate(targets), reads_start=False, per_token=True)
+        return Scored(examples, np.zeros(len(owner), np.int64), np.array(owner))
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        from ds_minimodel.models.trainable import HiddenLikelihoods
+
+        return HiddenLikelihoods(config, vocab_size)
+
+    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
+        return {}
+
+
+def _context(task: TaskSettings) -> int:
+    context: int = task.context_bytes  # type: ignore[attr-defined]
+    return context or PART
 
 
 @dataclass(frozen=True)

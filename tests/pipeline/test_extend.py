@@ -63,19 +63,30 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
         assert f"out: was begun with {option}" in refused(*arguments, f"--{option}", value)
 
 
-def test_a_body_that_is_trained_with_masks(texts, tmp_path):
+def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
     save_modernbert(texts / "en.txt", tmp_path / "theirs")
-    arguments = ["--language", "xx", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "out"]
-    arguments += ["--train", "lora"]
+    out = tmp_path / "out"
+    arguments = ["--language", "xx", "--source-text", texts / "en.txt", "--tokens", "20k", "--out", out]
     code, _, err = run("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
     assert code == 0, err
-    base, tokenizer = (AutoTokenizer.from_pretrained(tmp_path / place) for place in ("theirs", "out/model"))
+    base, tokenizer = (AutoTokenizer.from_pretrained(place) for place in (tmp_path / "theirs", out / "model"))
     english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
-    assert (tmp_path / "out/run/adapt/lora/xx/pack").is_dir()
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out/model")
+    rows = json.loads(next((out / "run/evaluate/bl_base/xx/hidden").glob("*/scores.json")).read_text())
+    assert f"xx, hidden: {rows[-1]['source_pack_bits_per_byte']:.3f} bits a byte before, " in err
+    assert "en, hidden, with the pack of xx: " in err
+    model = AutoModelForMaskedLM.from_pretrained(out / "model")
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
+
+    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
+    topic = {"kind": "classification", "train": str(texts / "topic.en.jsonl"), "epochs": 1, "max_length": 48}
+    topic["test"] = {language: str(texts / f"topic.{language}.jsonl") for language in ("en", "xx")}
+    recipe["finetune"] |= {"seeds": 1, "tasks": recipe["finetune"]["tasks"] | {"topic": topic}}
+    (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    code, _, err = run("run", out / "recipe.yaml")
+    assert code == 0 and "adapt bl_base xx" not in err, err
+    assert "xx, topic: " in err and "xx, hidden: " in err
 
 
 def test_mistakes_are_one_line(texts):

@@ -1,19 +1,21 @@
 """Bits a byte of texts and the likeliest of options, from likelihoods of tokens."""
 
+import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import inference_batches
 from ds_minimodel.tasks.likelihood import Choices, Documents
 
-TEXT, CHOICE = KINDS["text"], KINDS["choice"]
+TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("text", "hidden", "choice"))
 SETTINGS = Task(kind="text", test={"de": "de"})
 
 
@@ -51,6 +53,51 @@ def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_pat
         score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
         assert score["bits_per_byte"] == pytest.approx(sum(ids) / 10 / math.log(2) / 12)
         assert score["score"] == pytest.approx(100 / score["bits_per_byte"])
+
+
+class Parts:
+    """A vocabulary whose pieces are `size` letters of a word, the first with the space before it."""
+
+    def __init__(self, size):
+        self.vocabulary, self.size, self.pieces = Vocabulary(200, bos=190, eos=191, mask=192), size, []
+
+    def encode_with_offsets(self, text):
+        spans = []
+        for word in re.finditer(r"\S+", text):
+            for start in range(word.start(), word.end(), self.size):
+                spans.append((start, min(start + self.size, word.end())))
+        self.pieces += dict.fromkeys(text[start:end] for start, end in spans if text[start:end] not in self.pieces)
+        return [self.pieces.index(text[start:end]) for start, end in spans], spans
+
+
+def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left_to_right(tmp_path):
+    words = [f"{'abcdefgh'[: number % 8 + 1]}ü{number}" for number in range(90)]
+    (tmp_path / "de").write_text("\n".join(words), encoding="utf-8")
+    task = Task(kind="hidden", test={"de": "de"}, context_bytes=150)
+    records = HIDDEN.read(str(tmp_path / "de"), task, "de", None)
+    assert " ".join(records.texts).split() == words and max(len(text.encode()) for text in records.texts) <= 150
+    hidden = [
+        word
+        for text, own in zip(records.texts, records.hidden)
+        for word, is_hidden in zip(text.split(), own)
+        if is_hidden
+    ]
+    assert 5 < len(hidden) < 25 and records.num_bytes == sum(len(word.encode()) + 1 for word in hidden)
+    for size in (2, 3, 99):
+        tokenizer = Parts(size)
+        encoded = HIDDEN.encode(tokenizer, records, task, HIDDEN.least_length(task))
+        examples, asked = encoded.examples, []
+        for first, end in itertools.pairwise(examples.bounds):
+            tokens, targets = examples.tokens[first:end], examples.targets[first:end]
+            assert (tokens[0], tokens[-1]) == (190, 191) and (tokens[targets != IGNORED] == 192).all()
+            asked += [tokenizer.pieces[id] for id in targets[targets != IGNORED]]
+        parts = [word[start : start + size] for word in hidden for start in range(0, len(word), size)]
+        assert sorted(asked) == sorted(parts), "each token once"
+        found = (
+            (index, np.where(batch["targets"] == IGNORED, 0, -1.0)) for index, batch in inference_batches(examples, 500)
+        )
+        score = HIDDEN.score(task, "de", records, encoded, found)
+        assert score["bits_per_byte"] == pytest.approx(len(parts) / math.log(2) / records.num_bytes)
 
 
 def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
@@ -97,6 +144,7 @@ def test_texts_and_choices_begin_as_in_lm_evaluation_harness(special, text, choi
     "kind, text, said",
     [
         (TEXT, "\n \n", "de: holds no text"),
+        (HIDDEN, "a", "de: too short for words to be hidden"),
         (CHOICE, "", "de: no questions"),
         (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de:1: no 'question'"),
         (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de:1: 'options' is no list of two texts"),
