@@ -53,6 +53,9 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "--suppress-new", action="store_true", help="generation leaves out what an added language has of its own"
     )
+    exporting.add_argument(
+        "--pool", choices=("mean", "first"), help="of an encoder: sentence-transformers reads the folder, too"
+    )
     exporting.set_defaults(run=_export_hf)
 
 
@@ -93,7 +96,7 @@ def _import_hf(options: Options) -> None:
 
 
 def _export_hf(options: Options) -> None:
-    more = options.depth, options.dtype, options.suppress_new
+    more = options.depth, options.dtype, options.suppress_new, options.pool
     hugging_face_module("hf.convert").export_hf(options.artifact, options.out, options.pack, *more)
     say(f"{options.out}: written")
 

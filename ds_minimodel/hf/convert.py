@@ -330,13 +330,15 @@ def export_hf(
     depth: int | None = None,
     dtype: str = "fp32",
     suppress_new: bool = False,
+    pool: str | None = None,
 ) -> None:
     """Write a body, mini-model or task model with a language pack as a Hugging Face folder.
 
     A body becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of `depth` (default:
     the deepest) and the layers below it; a task model the class of its kind (tasks/), such as
     RobertaForSequenceClassification. pack: default the folder `pack` beside the artifact. dtype: of the weights, as in
-    ops/precision.py. suppress_new: whether generation leaves out the pieces that the pack adds to its base's. Raises
+    ops/precision.py. suppress_new: whether generation leaves out the pieces that the pack adds to its base's. pool:
+    "mean" or "first", by which sentence-transformers gives an encoder's vectors as serve/embedder.py does. Raises
     UserError where a part is missing or does not fit, or that library has no such bodies.
     """
     artifact, out = Path(artifact), Path(out)
@@ -352,6 +354,8 @@ def export_hf(
         raise UserError(f"{artifact}: generates no text; leave --suppress-new out")
     if suppress_new and not added.kept:
         raise UserError(f"{pack}: adds no pieces to a base's vocabulary that generation could leave out")
+    if pool and body.config.causal:
+        raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
     model = exported(artifact, body, language, vocabulary, depth)
     with atomic_folder(out) as temporary:
         config = body.config.with_layers(model.num_layers)
@@ -368,8 +372,23 @@ def export_hf(
             settings = read_json(path) if path.is_file() else {}
             own, new = settings.get("suppress_tokens") or [], range(added.kept, len(language.tensors["tokens"]))
             write_json(path, {**settings, "suppress_tokens": [*own, *new]})
+        if pool:
+            _write_pooling(temporary, config, pool)
         card = model_card(pack, artifact, model.class_name, model.num_layers, (body.task or {}).get("name"))
         (temporary / CARD).write_text(card, encoding="utf-8")
+
+
+def _write_pooling(folder: Path, config: BodyConfig, pool: str) -> None:
+    """Write what makes of a folder of transformers a model of sentence-transformers."""
+    parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for place, (name, path) in enumerate(parts.items())
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_positions})
+    reads = {"pooling_mode_mean_tokens": pool == "mean", "pooling_mode_cls_token": pool == "first"}
+    write_json(folder / parts["Pooling"] / "config.json", {"word_embedding_dimension": config.hidden_size, **reads})
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.trainable import load_into
+from ds_minimodel.serve.embedder import Embedder
 from ds_minimodel.serve.predictor import Predictor, with_masks
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
@@ -128,6 +129,22 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
             line.replace("▁", " ").encode()
         )
     assert tokenizer.vocabulary.lossy == "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
+
+
+@pytest.mark.parametrize("pool", ["mean", "first"])
+def test_sentence_transformers_gives_our_vectors(base, tmp_path, pool):
+    _, ours = base
+    export_hf(ours / "body", tmp_path / "out", pool=pool)
+    read = {
+        name: json.loads((tmp_path / "out" / name).read_text()) for name in ("modules.json", "1_Pooling/config.json")
+    }
+    assert [part["type"].rpartition(".")[2] for part in read["modules.json"]] == ["Transformer", "Pooling", "Normalize"]
+    assert read["1_Pooling/config.json"]["pooling_mode_mean_tokens"] == (pool == "mean")
+    texts = [*TEXTS, "the boat " * 90]
+    expected = Embedder(ours / "body", {"en": ours / "pack"}, pool).embed(texts)
+    library = pytest.importorskip("sentence_transformers")
+    found = library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    torch.testing.assert_close(torch.from_numpy(found), torch.from_numpy(expected), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
