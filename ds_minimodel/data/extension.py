@@ -187,51 +187,46 @@ def _more_merges(words: Sequence[_Word], taken: set[str], number: int) -> tuple[
     the text as it is cut so far, as in training; of equal ones the first in the order of strings. Pairs that occur in
     the source text are left out.
     """
-    counts, in_source = Counter[Merge](), Counter[Merge]()
-    places: defaultdict[Merge, set[int]] = defaultdict(set)
+    in_source = {pair for word in words if word.in_source for pair in pairwise(word.pieces)}  # of words that stay
+    counts, places = Counter[Merge](), defaultdict[Merge, set[int]](set)  # places: where a pair is or once was
 
-    def count(number: int, sign: int) -> set[Merge]:
-        word = words[number]
-        pairs = [*pairwise(word.pieces)]
-        for pair in pairs:
-            counts[pair] += sign * word.count
-            in_source[pair] += sign * word.in_source
-            (places[pair].add if sign > 0 else places[pair].discard)(number)
-        return {*pairs}
+    def count(place: int, pieces: Sequence[str], sign: int = 1) -> None:
+        times = sign * words[place].count
+        for pair in pairwise(pieces):
+            counts[pair] += times
+            places[pair].add(place)
 
-    for place in range(len(words)):
-        count(place, 1)
+    for place, word in enumerate(words):
+        count(place, word.pieces)
     heap = [(-occurrences, pair) for pair, occurrences in counts.items() if occurrences >= FEWEST]
     heapq.heapify(heap)
     merges, found = list[Merge](), list[int]()
     while heap and len(merges) < number:
         negative, pair = heapq.heappop(heap)
+        (left, right), joined = pair, "".join(pair)
         if -negative != counts[pair]:  # counted anew since
             if counts[pair] >= FEWEST:
                 heapq.heappush(heap, (-counts[pair], pair))
-        elif not in_source[pair] and "".join(pair) not in taken:
+        elif pair not in in_source and joined not in taken:
             merges.append(pair)
             found.append(-negative)
-            taken.add("".join(pair))
+            taken.add(joined)
             touched = set[Merge]()
             for place in sorted(places[pair]):
-                count(place, -1)
-                words[place].pieces = _merged(words[place].pieces, pair)
-                touched |= count(place, 1)
+                pieces = words[place].pieces
+                for at, piece in enumerate(pieces):  # which grows shorter
+                    if piece == left and pieces[at + 1 : at + 2] == [right]:
+                        before = max(0, at - 1)
+                        count(place, pieces[before : at + 3], -1)
+                        pieces[at : at + 2] = [joined]
+                        around = pieces[before : at + 2]
+                        count(place, around)
+                        touched.update(pairwise(around))
+            del places[pair]
             for other in touched:
                 if counts[other] >= FEWEST:
                     heapq.heappush(heap, (-counts[other], other))
     return merges, found
-
-
-def _merged(pieces: Sequence[str], pair: Merge) -> list[str]:
-    """Pieces with each occurrence of the pair, from the left, as one."""
-    merged, place = list[str](), 0
-    while place < len(pieces):
-        is_pair = tuple(pieces[place : place + 2]) == pair
-        merged.append("".join(pair) if is_pair else pieces[place])
-        place += 2 if is_pair else 1
-    return merged
 
 
 def with_merges(content: dict[str, Any], merges: Sequence[Merge], first: int) -> dict[str, Any]:
