@@ -15,7 +15,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write, read_model, write_json
+from ds_minimodel.common.files import atomic_write, lock, read_model, write_json
 from ds_minimodel.common.names import check_name
 from ds_minimodel.costs.fertility import fertility
 from ds_minimodel.costs.measure import measured_rows
@@ -42,7 +42,7 @@ BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, u
 TRAINS = {"rows": ("bl_base", 4e-3), "lora": ("lora", 2e-3), "all": ("full", 1e-4)}
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes
-CALL, RECIPE = "call.json", "recipe.yaml"
+CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
 
@@ -87,36 +87,37 @@ def extend(
     if trains not in TRAINS:
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(TRAINS)}")
     call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
-    _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
-    if not base.exists():
-        say(f"{base}: the model comes in")
-        import_model(model, base, source)
-    if not path.exists():
-        tests = _tests(out, texts, column, say)
-        values = _values(out, texts, tests, column, source, language, *TRAINS[trains])
-        _choose(values, language, hours, tokens, say)
-        with atomic_write(path) as file:
-            file.write(_yaml(values).encode())
-    recipe = load_recipe(path)
-    run_recipe(recipe)
-    layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
-    if not (out / "model").exists():
-        export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
-    if recipe.trained_by.causal and not (out / "samples.md").exists():
-        places, prompts = {"before": out / "before", "after": out / "model"}, (_openings(recipe, target), QUESTIONS)
-        shutil.rmtree(places["before"], ignore_errors=True)
-        export_hf(base / "body", places["before"])
-        written = {name: samples(place, *prompts) for name, place in places.items()}
-        shutil.rmtree(places["before"])
-        with atomic_write(out / "samples.md") as file:
-            file.write(samples_page(written).encode())
-    return out / "model"
+    with lock(out / LOCK):
+        _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
+        if not base.exists():
+            say(f"{base}: the model comes in")
+            import_model(model, base, source)
+        if not path.exists():
+            tests = _tests(out, texts, column, say)
+            values = _values(out, texts, tests, column, source, language, *TRAINS[trains])
+            _choose(values, language, hours, tokens, say)
+            with atomic_write(path) as file:
+                file.write(_yaml(values).encode())
+        recipe = load_recipe(path)
+        run_recipe(recipe)
+        layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
+        if not (out / "model").exists():
+            export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
+        if recipe.trained_by.causal and not (out / "samples.md").exists():
+            places, prompts = {"before": out / "before", "after": out / "model"}, (_openings(recipe, target), QUESTIONS)
+            shutil.rmtree(places["before"], ignore_errors=True)
+            export_hf(base / "body", places["before"])
+            written = {name: samples(place, *prompts) for name, place in places.items()}
+            shutil.rmtree(places["before"])
+            with atomic_write(out / "samples.md") as file:
+                file.write(samples_page(written).encode())
+        return out / "model"
 
 
 def _begin(out: Path, call: dict[str, Any]) -> None:
     """Write down what is asked for; UserError where `out` holds what was made by another call, or by none."""
     former = read_model(out / CALL, dict[str, Any], "delete that file") if (out / CALL).exists() else None
-    if former is None and out.exists() and any(out.iterdir()):
+    if former is None and {*out.iterdir()} > {out / LOCK}:
         raise UserError(f"{out}: exists and was not begun by extend; give another --out")
     decided = list(call) if (out / RECIPE).exists() else ["model", "source"] if (out / "base").exists() else []
     for name in decided:

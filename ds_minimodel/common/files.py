@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Hashable, Iterator
@@ -26,8 +27,9 @@ CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
-# How torch.save and safetensors, which raise errors of their own, say that a write failed.
-_WRITE_FAILED = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
+# How a failed write looks in torch.save, whose error comes after the system's, and in Rust, which quotes its number.
+_OF_TORCH = ("PytorchStreamWriter failed", "unexpected pos")
+_OF_RUST = re.compile(r"\(os error (\d+)\)")
 
 
 @contextlib.contextmanager
@@ -44,14 +46,14 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
             raise
         raise UserError(str(error).replace(str(temporary), str(path))) from error
     except Exception as error:
-        reason = None
-        if isinstance(error, OSError):  # /proc says of its files that they are not there; others were to be read
-            own = error.filename is not None and Path(os.fsdecode(error.filename)) in (temporary, path, *path.parents)
-            reason = error.strerror if own or error.errno in CANNOT_WRITE else None
-        elif any(text in str(error) for text in _WRITE_FAILED):
-            reason = os.strerror(errno.ENOSPC)
-        if reason is None:
+        said = error.__context__ if any(text in str(error) for text in _OF_TORCH) else error
+        own, number = False, int((_OF_RUST.search(str(error)) or "00")[1])
+        if isinstance(said, OSError):  # /proc says of its files that they are not there; others were to be read
+            own = said.filename is not None and Path(os.fsdecode(said.filename)) in (temporary, path, *path.parents)
+            number = said.errno or 0
+        if not own and number not in CANNOT_WRITE:
             raise
+        reason = os.strerror(number)
         raise UserError(
             f"{path}: cannot write: {reason}; nothing that was complete is changed; mend this and run again"
         ) from error
@@ -73,7 +75,7 @@ def lock(path: str | Path) -> Iterator[None]:
         if not _locked(file):
             who, work = holder(path) or ("a process that is ending", "")
             at = f"{who}, at {work}" if work else who
-            raise UserError(f"{path}: another run is at work here ({at}); wait for it, or use another workdir")
+            raise UserError(f"{path}: another run is at work here ({at}); wait for it, or use another folder")
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # it unlinked the file
             raise UserError(f"{path}: another run was refused here at this moment; run again")
         note_holder(path)
@@ -245,18 +247,27 @@ def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
     return records
 
 
+def refuse_existing(path: str | Path) -> None:
+    """Raise UserError where there is something at `path`: nothing is overwritten."""
+    if os.path.lexists(path):
+        raise UserError(f"{path}: exists; choose another name or delete it")
+
+
 @contextlib.contextmanager
-def atomic_folder(path: str | Path) -> Iterator[Path]:
+def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` when the block ends without an error, and else is removed.
 
-    `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
+    `path` must not exist as a complete artifact; a left-over of a killed process is replaced. UserError where another
+    process is making `path` and, with `is_new`, where it exists.
     """
     path = Path(path)
-    temporary, former = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "former"))
-    with clear_write_errors(path, temporary):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    temporary, former, held = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "former", "tmp.lock"))
+    with clear_write_errors(path, held), lock(held), clear_write_errors(path, temporary):
         try:
+            if is_new:
+                refuse_existing(path)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
             yield temporary
             for file in temporary.rglob("*"):
                 sync(file)
@@ -266,9 +277,10 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
                 path.rename(former)
             temporary.rename(path)
             shutil.rmtree(former, ignore_errors=True)
+            sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        sync(path.parent)
+            held.unlink(missing_ok=True)
 
 
 def sha256_of_file(path: str | Path) -> str:

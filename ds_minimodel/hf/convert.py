@@ -28,6 +28,7 @@ from ds_minimodel.common.files import (
     read_artifact,
     read_json,
     read_model,
+    refuse_existing,
     write_json,
     write_manifest,
 )
@@ -140,7 +141,7 @@ def import_hf(
     origin = {"license": license_of(folder), "base_model": name or foreign.name, "revision": revision}
     facts: dict[str, Any] = {"imported_from": name or folder.name, "steps": 0, "eflops": 0.0}
     facts |= {key: value for key, value in origin.items() if value is not None}
-    with atomic_folder(out) as both:
+    with atomic_folder(out, is_new=True) as both:
         save_body(both / "body", body, "body", **facts)
         pack = both / "pack"
         pack.mkdir()
@@ -148,12 +149,6 @@ def import_hf(
         save_file(of_pack, pack / PACK_WEIGHTS)
         facts |= {"space": body.space, "rows": len(of_pack["tokens"]), **vocabulary.facts()}
         write_manifest(pack, kind="language-pack", language=language, **facts)
-
-
-def refuse_existing(out: str | Path) -> None:
-    """Raise UserError where there is something at `out`: nothing is overwritten."""
-    if Path(out).exists():
-        raise UserError(f"{out}: exists; give another folder")
 
 
 # config.json.
@@ -357,7 +352,7 @@ def export_hf(
     if pool and body.config.causal:
         raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
     model = exported(artifact, body, language, vocabulary, depth)
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, is_new=True) as temporary:
         config = body.config.with_layers(model.num_layers)
         ids = write_tokenizer(pack, temporary, config, is_task=body.task is not None)
         as_type = DTYPES[dtype]

@@ -10,7 +10,7 @@ from ds_minimodel.common.files import MANIFEST, note_holder, sha256_of_file, wri
 from ds_minimodel.jobs.layout import STEP_FOLDERS, WorkdirLayout
 from ds_minimodel.jobs.records import Job, Record, current_inputs, first_difference, is_complete, read_record, record_of
 
-_HALF_WRITTEN = re.compile(r".+\.tmp\d*")  # as atomic_write and atomic_folder call it
+_HALF_WRITTEN = re.compile(r".+\.tmp(\d*|\.lock)")  # as atomic_write and atomic_folder call it
 
 
 def note_work(layout: WorkdirLayout, job: Job) -> None:

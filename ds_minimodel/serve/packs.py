@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_folder, read_manifest
+from ds_minimodel.common.files import atomic_folder, read_manifest, refuse_existing
 from ds_minimodel.data.extension import join_tokenizers
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models import artifacts
@@ -60,8 +60,7 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
     training on instructions; the copy's manifest says so (`trained_over`). UserError where they do not fit.
     """
     out = Path(out)
-    if out.exists():
-        raise UserError(f"{out}: exists; choose another name or delete it")
+    refuse_existing(out)
     body = _load_body(body_folder)
     pack, _ = open_pack(pack_folder, None if onto else body, body_folder)
     if onto:
@@ -71,7 +70,7 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
     for folder in (body_folder, pack_folder):
         if out.resolve().is_relative_to(Path(folder).resolve()):
             raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, is_new=True) as temporary:
         shutil.copytree(body_folder, temporary / "body")
         manifest = read_manifest(pack_folder)
         if onto or "kept" in manifest:
@@ -89,8 +88,7 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
     bases, are of one language or replace parts of the body.
     """
     out, (first, *others) = Path(out), packs
-    if out.exists():
-        raise UserError(f"{out}: exists; choose another name or delete it")
+    refuse_existing(out)
     joined = load_pack(first)
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer = Path(first)

@@ -1,10 +1,14 @@
 """Atomic writes under real faults, JSON that is damaged, and what manifests detect."""
 
 import errno
+import resource
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
@@ -87,6 +91,49 @@ def test_a_full_disk_is_the_users_to_mend_and_loses_nothing(full_disk):
         (folder / "part").write_bytes(bytes(30_000))
         (folder / "rest").write_bytes(bytes(100_000))
     assert contents(full_disk) == {"file": bytes(20_000)}
+
+
+def save_with_torch(path):
+    with open(path, "wb") as file:
+        torch.save(torch.zeros(10_000), file)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: path.write_bytes(bytes(10_000)),
+        lambda path: save_file({"a": torch.zeros(10_000)}, path),
+        lambda path: Tokenizer(models.BPE(vocab={"a" * 9 + str(id): id for id in range(1000)}, merges=[])).save(
+            str(path)
+        ),
+        save_with_torch,
+    ],
+    ids=["plain", "safetensors", "tokenizers", "torch"],
+)
+def test_a_limit_on_the_size_of_files_is_named_whatever_library_meets_it(save, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(UserError, match=f"^{tmp_path}/a: cannot write: File too large; "):
+            with atomic_folder(tmp_path / "a") as folder:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
+                save(folder / "file")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert contents(tmp_path) == {}
+
+
+def test_one_folder_is_made_by_one_process_at_a_time(tmp_path):
+    """A second one neither clears what the first is writing nor puts its own over what is complete."""
+    with atomic_folder(tmp_path / "a", is_new=True) as folder:
+        (folder / "file").write_text("first")
+        with (
+            pytest.raises(UserError, match=f"^{tmp_path}/a: another run is at work here "),
+            atomic_folder(tmp_path / "a"),
+        ):
+            pass
+    with pytest.raises(UserError, match="a: exists; choose another name"), atomic_folder(tmp_path / "a", is_new=True):
+        pass
+    assert contents(tmp_path) == {"a/file": b"first"}
 
 
 def test_a_file_in_the_place_of_a_folder_is_the_users_to_mend(tmp_path):

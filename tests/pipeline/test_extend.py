@@ -8,6 +8,8 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from ds_minimodel.common.files import lock
+
 from ..forks import run, start
 from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
@@ -39,7 +41,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     code, _, err = run(*arguments)
     assert code == 0 and "fertility" not in err, err
     assert {path.name for path in out.iterdir()} == {
-        *("call.json", "base", "recipe.yaml", "run", "test", "model", "samples.md")
+        *(".lock", "call.json", "base", "recipe.yaml", "run", "test", "model", "samples.md")
     }
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["adapt"]["steps"] == 100_000 // (8 * 64)
@@ -97,3 +99,5 @@ def test_mistakes_are_one_line(texts):
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))
     assert "holds a slash" in refused(*extend(texts, "--source", "e/n"))
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
+    with lock(texts / "new/.lock"):
+        assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))
