@@ -41,8 +41,9 @@ def add_arguments(commands: Commands) -> None:
         commands, "fertility", "what new pieces bring to a language that extends a base's vocabulary", _fertility
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
+    text = "memory and FLOPs of every step before it is started, or its time"
     plan = add_recipe_command(
-        commands, "plan", "memory and FLOPs of every step before it is started, or its time", _plan
+        commands, "plan", text, _plan, ", a model (a folder of Hugging Face's or OWNER/NAME on the Hub)"
     )
     add_engine_options(plan)
     plan.add_argument("--ranks", type=number_of_ranks, metavar="N", default=1, help="ranks in all; default: 1")
@@ -87,7 +88,9 @@ def _plan(options: Options) -> int:
     from ds_minimodel.costs.tables import plan_tables
     from ds_minimodel.recipe.reading import package_recipes
 
-    if Path(options.recipe).is_dir() and options.recipe not in package_recipes():
+    path = Path(options.recipe)
+    is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
+    if (is_name or path.is_dir()) and options.recipe not in package_recipes():
         _plan_model(options)
         return 0
     rows = plans(recipe_of(options)[0], options.ranks, options.device, options.peak)
@@ -96,12 +99,12 @@ def _plan(options: Options) -> int:
 
 
 def _plan_model(options: Options) -> None:
-    """Plan over a folder of Hugging Face's in place of a recipe."""
+    """Plan over a model of Hugging Face's in place of a recipe."""
     from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
     from ds_minimodel.costs.by_depth import depth_tables, plans_by_depth
     from ds_minimodel.recipe.base import Base
 
-    foreign = hugging_face_module("hf.convert").read_config(options.recipe)
+    foreign = hugging_face_module("hf.convert").config_of(options.recipe)
     base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
     where = options.ranks, options.device, options.peak
     rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)

@@ -42,11 +42,13 @@ def add_arguments(commands: Commands) -> None:
 
 
 def add_recipe_command(
-    commands: Commands, name: str, text: str, run: Callable[[Options], int | None]
+    commands: Commands, name: str, text: str, run: Callable[[Options], int | None], more: str = ""
 ) -> argparse.ArgumentParser:
-    """A command that takes RECIPE and overrides; `run` does it."""
+    """A command that takes RECIPE, or what `more` says, and overrides; `run` does it."""
     command = commands.add_parser(name, help=text, description=text)
-    command.add_argument("recipe", metavar="RECIPE", help="YAML file, or a name that `ds-minimodel recipes` lists")
+    command.add_argument(
+        "recipe", metavar="RECIPE", help=f"YAML file{more}, or a name that `ds-minimodel recipes` lists"
+    )
     command.add_argument(
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="replace a value, e.g. adapt.lr=1e-3"
     )

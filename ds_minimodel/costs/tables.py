@@ -46,7 +46,7 @@ def plan_tables(rows: Sequence[Row]) -> list[Table]:
         for row in rows
     ]
     steps = Table("Steps", [*columns, *(["at least"] if first["peak"] else [])], cells, notes=notes)
-    return [steps, cost_table(rows)]
+    return [steps, cost_table(rows, in_days=first["device"].startswith("v100"))]
 
 
 def measured_table(rows: Sequence[Row]) -> Table:

@@ -6,10 +6,12 @@ mean, and an import is what computes the same. Only sizes are looked at before.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,10 +85,17 @@ def import_model(
             gguf.write_folder(path, Path(folder) / path.stem)
             import_hf(Path(folder) / path.stem, out, language)
     else:
-        try:
+        with _looked_for(model):
             import_hf_from_hub(str(model), out, language, revision)
-        except UserError as error:
-            raise UserError(f"{error} ({model} is no folder here, so it was looked for on the Hub)") from None
+
+
+@contextlib.contextmanager
+def _looked_for(model: str | Path) -> Iterator[None]:
+    """Say in a UserError why it is of a Hub."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error} ({model} is no folder here, so it was looked for on the Hub)") from None
 
 
 def import_hf_from_hub(
@@ -170,6 +179,14 @@ class Foreign:
     def objective(self) -> str:
         """What such a body is trained with."""
         return BODIES[self.config.kind].objective
+
+
+def config_of(model: str | Path) -> Foreign:
+    """The Foreign of a folder or, where there is none, of a model of the Hub, of which nothing else is fetched."""
+    if Path(model).exists():
+        return read_config(model)
+    with _looked_for(model), hub_api(str(model)) as api:
+        return read_config(api.snapshot_download(str(model), allow_patterns=["config.json"]))
 
 
 def read_config(folder: str | Path) -> Foreign:

@@ -244,8 +244,8 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
 # --- costs and losses
 
 
-def cost_table(costs: Sequence[Row]) -> Table:
-    """Cost of every step: the paper's formula, V100 time by it, and what this implementation executes."""
+def cost_table(costs: Sequence[Row], in_days: bool = True) -> Table:
+    """Cost of every step: the paper's formula, V100 time by it (in_days), and what this implementation executes."""
     largest = max((row["formula_eflops"] for row in costs), default=0)
     flops, days = flops_unit(largest), v100_unit(largest)
     rows: list[CellRow] = [
@@ -253,7 +253,7 @@ def cost_table(costs: Sequence[Row]) -> Table:
             name_of(row["system"]),
             row["step"],
             flops.text(row["formula_eflops"]),
-            days.text(row["formula_eflops"]),
+            *([days.text(row["formula_eflops"])] if in_days else []),
             flops.text(row["executed_eflops"]),
             f"{row['executed_eflops'] / row['formula_eflops']:.2f}",
         ]
@@ -262,13 +262,14 @@ def cost_table(costs: Sequence[Row]) -> Table:
         if row["system"] == system
     ]
     notes = [
-        "Formula: the paper's appendix A.1, and V100 time by it at 30 TFLOP/s. Executed: the matrix "
-        "products that run here. Both are computed from the sizes, not measured. adapt is the cost of "
-        "one language; MiniPost's pretraining is BL_BASE's and is paid once."
+        f"Formula: the paper's appendix A.1{', and V100 time by it at 30 TFLOP/s' if in_days else ''}. Executed: the "
+        "matrix products that run here. Both are computed from the sizes, not measured. adapt is the cost of one "
+        "language; MiniPost's pretraining is BL_BASE's and is paid once."
     ]
     if costs and not any(row["step"] == "pretrain" for row in costs):
         notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
-    columns = ["System", "Step", f"formula, {flops.name}", days.name, f"executed, {flops.name}", "executed ÷ formula"]
+    columns = ["System", "Step", f"formula, {flops.name}", *([days.name] if in_days else [])]
+    columns += [f"executed, {flops.name}", "executed ÷ formula"]
     return Table("Cost of each step", columns, rows, notes=notes)
 
 

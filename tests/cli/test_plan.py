@@ -53,7 +53,8 @@ def test_the_least_time_is_that_of_the_executed_flops_at_the_peak_of_all_devices
 
 def test_a_table_for_people(plan):
     code, out, _ = plan(*SMALL, "--peak", "125")
-    assert code == 0 and "| at least |" in out and "**Cost of each step**" in out
+    assert code == 0 and "| at least |" in out and "**Cost of each step**" in out and "| V100 days |" in out
+    assert "V100" not in plan("quickstart")[1]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def test_a_shallower_mini_costs_less(config, depths, tmp_path, capsys):
     plan(tmp_path, "--peak", "30")
     printed = capsys.readouterr().out
     assert f"| {depths[0]} (all) |" in printed and "step 2 at least" in printed
+    assert "trained for 512,000,000 tokens" in printed and "V100" not in printed
 
 
 def test_what_is_no_model_is_refused(tmp_path):

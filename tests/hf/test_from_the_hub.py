@@ -41,6 +41,14 @@ def test_a_model_is_fetched_and_imported(hub, call, files, roberta, tmp_path):  
     assert "model.safetensors" in asked and not any(name in asked for name in ("pytorch_model", "onnx", "training"))
 
 
+def test_a_model_is_planned_by_its_configuration_alone(hub, files, tmp_path):  # noqa: F811
+    code, out, err = run("plan", NAME, cwd=tmp_path, **hub.variables(tmp_path))
+    assert code == 0 and "(all) |" in out, err
+    assert not any(name in " ".join(hub.requests) for name in ("safetensors", "tokenizer"))
+    code, out, err = run("plan", "someone/nothing", cwd=tmp_path, **hub.variables(tmp_path))
+    assert code == 2 and err.count("\n") == 1 and "it was looked for on the Hub" in err
+
+
 def test_what_is_not_there(hub, call, files, tmp_path):  # noqa: F811
     for arguments, words in (
         (("someone/nothing", "out"), "someone/nothing on http"),
