@@ -82,9 +82,9 @@ def depth_tables(rows: Sequence[Row]) -> list[Table]:
     tokens = whole["steps"] * whole["batch_size"] * whole["seq_length"]
     notes = [
         f"A new language's vocabulary of {rows[0]['vocab_size']:,}, trained for {tokens:,} tokens. Ranks: "
-        f"{whole['ranks']}, on {whole['device']}; ZeRO {whole['zero_stage']}, {whole['precision']}, "
-        f"micro-batches of {whole['micro_batch_size']}. A mini-model's step 1b is paid once for all languages. Layers: the body's, and new ones. Other sizes: "
-        "KEY=VALUE, as in a recipe (tokenizer.vocab_size=50000 adapt.steps=30000)."
+        f"{whole['ranks']}, on {whole['device']}; ZeRO {whole['zero_stage']}, {whole['precision']}, micro-batches of "
+        f"{whole['micro_batch_size']}. A mini-model's step 1b is paid once for all languages. Layers: the body's, and "
+        "new ones. Other sizes: KEY=VALUE, as in a recipe (tokenizer.vocab_size=50000 adapt.steps=30000)."
     ]
     return [Table("Step 2 by depth", [*columns, "step 1b, of a step 2"], cells, notes=notes)]
 
