@@ -19,7 +19,7 @@ from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import training_run
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Run
+from ds_minimodel.training.run import Run, Schedule
 
 PAPER = "paper"
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
@@ -156,10 +156,8 @@ def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
         recipe,
         section,
         world,
-        steps=MANY_STEPS,
+        schedule=Schedule(MANY_STEPS, section.lr),
         batch_size=work.batch_size * world.size,
-        lr=section.lr,
-        warmup_steps=0,
         tokens_per_step=work.tokens * world.size,
         phases=((MANY_STEPS, cost.formula, cost.executed),),
     )

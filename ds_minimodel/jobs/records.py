@@ -3,13 +3,13 @@
 A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it is made
 from: the parts of the recipe that matter to it and the identity of its parents. The same inputs mean the same
 artifacts; so a complete job is skipped, an unfinished one goes on, and one made from other inputs is refused,
-never overwritten.
+never overwritten. Where steps may grow, more of them are no other inputs: the job goes on, and its children after it.
 """
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -37,7 +37,9 @@ class Job:
 
     folder: where all of it lies. inputs: JSON values that decide the outcome. parents: folders of the jobs that
     it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
-    clean_up: removes what only an unfinished job needs.
+    clean_up: removes what only an unfinished job needs. grows: section of `inputs` whose steps may grow; then the job
+    goes on from what it has, once go_back, called with its inputs so far, has removed what the longer one has not.
+    advice: {dotted key of `inputs`: what to say where it differs}.
     """
 
     folder: Path
@@ -45,14 +47,21 @@ class Job:
     parents: Sequence[Path]
     make: Callable[[], None]
     clean_up: Callable[[], None] = lambda: None
+    grows: str = ""
+    go_back: Callable[[dict[str, Any]], None] = lambda _: None
+    advice: Mapping[str, str] = field(default_factory=dict)
 
 
 class Record(Stored):
-    """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made."""
+    """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made.
+
+    former: identities that it had before it went on.
+    """
 
     inputs: dict[str, Any]
     complete: bool
     artifacts: dict[NameInside, Sha256] = {}
+    former: list[Sha256] = []
 
     @model_validator(mode="after")
     def _something_was_made(self) -> Self:
@@ -78,11 +87,12 @@ def read_record(folder: Path) -> Record | None:
     return read_model(path, Record, _make_again(folder)) if os.path.lexists(path) else None
 
 
-def inputs_hash(folder: Path) -> str:
-    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it."""
+def inputs_hash(folder: Path, grows: str = "") -> str:
+    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it. grows: as of the Job."""
     record = read_record(folder)
     assert record is not None
-    return sha256_of_json(record.inputs)
+    inputs = record.inputs
+    return sha256_of_json({**inputs, grows: {**inputs[grows], "steps": None}} if grows else inputs)
 
 
 def current_inputs(job: Job, to_be_read: bool = False) -> dict[str, Any]:
@@ -106,13 +116,33 @@ def is_complete(job: Job) -> bool:
     record = read_record(job.folder)
     if record is None:
         return False
-    difference = first_difference(record.inputs, current_inputs(job))
-    if difference:
+    difference, goes_on = difference_of(job, record)
+    if difference and not goes_on:
         raise UserError(
-            f"{job.folder}: made from another recipe or other data ({difference}); use another workdir, or give "
+            f"{job.folder}: made from another recipe or other data ({difference}); "
+            f"{job.advice.get(difference.partition(':')[0], '')}use another workdir, or give "
             "--rebuild to move it aside and make it again"
         )
-    return record.complete and _is_as_made(job.folder, record)
+    return record.complete and not goes_on and _is_as_made(job.folder, record)
+
+
+def difference_of(job: Job, record: Record) -> tuple[str, bool]:
+    """(the first difference of its record's inputs from those that `job` has now, whether it goes on from them).
+
+    "" where they are the same. It goes on to more steps of the section `job.grows`, and where parents have gone on.
+    UserError as of current_inputs.
+    """
+    found = list(_differences(record.inputs, current_inputs(job)))
+    parents = {f"parents.{os.path.relpath(folder, job.folder)}": read_record(folder) for folder in job.parents}
+
+    def is_growth(key: str, old: Any, new: Any) -> bool:
+        if key == f"{job.grows}.steps":
+            return isinstance(old, int) and old < new
+        parent = parents.get(key)
+        return parent is not None and old in parent.former
+
+    first = f"{found[0][0]}: {found[0][1]} -> {found[0][2]}"[:200] if found else ""
+    return first, bool(found) and all(is_growth(*difference) for difference in found)
 
 
 def refuse_if_stale(job: Job) -> None:
@@ -146,9 +176,11 @@ def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[Sta
     except UserError as error:
         return State.DAMAGED, str(error)
     try:
-        difference = first_difference(record.inputs, current_inputs(job))
+        difference, goes_on = difference_of(job, record)
     except UserError as error:  # of a parent
         return State.STALE if record.complete else State.UNFINISHED, str(error)
+    if goes_on:
+        return State.PENDING, f"goes on: {difference}"
     if difference:
         return State.STALE, difference
     if not record.complete:
@@ -180,14 +212,13 @@ def _make_again(folder: Path) -> str:
     return f"put it back from a copy, or delete {folder} and {record_of(folder).name} and run the step again"
 
 
-def first_difference(old: Any, new: Any, key: str = "") -> str | None:
-    """The first key of two JSON values under which they differ, with both values; None where they are the same."""
-    if old == new:
-        return None
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, value in `old`, value in `new`) of each value in which two JSON values differ."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if not isinstance(old, dict) or not isinstance(new, dict):
-        return f"{key}: {old} -> {new}"[:200]
-    parts = sorted({*old, *new})
-    differences = (first_difference(old.get(part), new.get(part), f"{key}.{part}".lstrip(".")) for part in parts)
-    return next(difference for difference in differences if difference)
+        if old != new:
+            yield key, old, new
+        return
+    for part in sorted({*old, *new}):
+        yield from _differences(old.get(part), new.get(part), f"{key}.{part}".lstrip("."))

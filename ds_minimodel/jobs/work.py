@@ -8,7 +8,7 @@ import shutil
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, note_holder, sha256_of_file, write_json
 from ds_minimodel.jobs.layout import STEP_FOLDERS, WorkdirLayout
-from ds_minimodel.jobs.records import Job, Record, current_inputs, first_difference, is_complete, read_record, record_of
+from ds_minimodel.jobs.records import Job, Record, current_inputs, difference_of, is_complete, read_record, record_of
 
 _HALF_WRITTEN = re.compile(r".+\.tmp(\d*|\.lock)")  # as atomic_write and atomic_folder call it
 
@@ -28,7 +28,13 @@ def begin(job: Job) -> bool:
             f"{job.folder}: its record {record_of(job.folder).name} is missing, so what it was made "
             "from is not known; delete or rename the folder"
         )
-    _write(job, Record(inputs=current_inputs(job, to_be_read=True), complete=False))
+    inputs, record, former = current_inputs(job, to_be_read=True), read_record(job.folder), list[str]()
+    if record is not None:
+        former = record.former
+        if record.inputs != inputs:  # it goes on: is_complete refuses all else
+            job.go_back(record.inputs)
+            former = former + [record.identity] * record.complete
+    _write(job, Record(inputs=inputs, complete=False, former=former))
     return True
 
 
@@ -52,14 +58,15 @@ def finish(job: Job) -> None:
     }
     record = read_record(job.folder)  # what it was begun with: since then a parent may have been made again
     assert record is not None
-    _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts))
+    _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts, former=record.former))
     job.clean_up()
 
 
 def move_aside_if_stale(job: Job) -> None:
     """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is lost."""
     path, record = record_of(job.folder), read_record(job.folder)
-    if record is not None and first_difference(record.inputs, current_inputs(job)):
+    difference, goes_on = difference_of(job, record) if record is not None else ("", False)
+    if record is not None and difference and not goes_on:
         suffix = f".old-{record.identity[:8]}"
         while job.folder.with_name(job.folder.name + suffix).exists():  # the same was moved aside before
             suffix += "+"

@@ -149,7 +149,7 @@ class Training(OptimizerSection):
     lr: PositiveFloat = 7e-4
     """Peak learning rate."""
     warmup_steps: NonNegativeInt | None = None
-    """Steps of linear rise to it, below `steps`, then linear fall to 0; 8 % of them where not given, as the paper's."""
+    """Steps of linear rise to it, then it falls to 0; 8 % of all where not given, as the paper's."""
     held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
     """Steps from one loss on held-out text to the next; a twentieth of all where not given."""
 
@@ -158,6 +158,11 @@ class Training(OptimizerSection):
         if self.warmup >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
         return self
+
+    @property
+    def decay_steps(self) -> int:
+        """Steps in which a rate falls that stays until then; 0: it falls from the warm-up on."""
+        return 0
 
     @property
     def warmup(self) -> int:
@@ -171,6 +176,10 @@ class BuildMini(Training):
 
 
 class Adapt(Training):
+    schedule: Annotated[Literal["linear", "constant"], RECORDED_ELSEWHERE] = "linear"
+    """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
+    decay: Annotated[Share, RECORDED_ELSEWHERE] = 0.2
+    """`constant`: share of the steps, at the end, in which it falls."""
     initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
@@ -195,6 +204,25 @@ class Adapt(Training):
     """Steps between packs that are kept and scored for the curves."""
     snapshot_at: list[PositiveInt] = []
     """Further such steps; the first (0) and the last always count."""
+
+    @property
+    def decay_steps(self) -> int:
+        """As of any Training."""
+        return max(1, round(self.decay * self.steps)) if self.schedule == "constant" else 0
+
+    @model_validator(mode="after")
+    def _steps_may_grow(self) -> "Adapt":
+        if self.schedule == "constant":
+            if self.warmup_steps is None:
+                raise ValueError("schedule constant: give warmup_steps; a share of the steps would grow with them")
+            if self.depth_schedule:
+                raise ValueError("schedule constant: the shares of depth_schedule would grow with steps; leave it out")
+            if self.warmup_steps + self.decay_steps > self.steps:
+                raise ValueError(
+                    f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
+                    f"{self.steps}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _vectors_are_read(self) -> "Adapt":

@@ -3,6 +3,7 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,7 @@ from ds_minimodel.steps.training import (
     text_inputs,
     text_run,
     text_sampler,
+    text_schedule,
 )
 from ds_minimodel.training.loop import Batches, train
 
@@ -61,11 +63,12 @@ class FirstManifest(PackManifest):
 
 def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
-    source, listed = recipe.languages.source, []
+    source, listed, trunk = recipe.languages.source, [], text_schedule(recipe.adapt).trunk
     for system in recipe.chosen_systems:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         inputs |= {"rate": recipe.adapt.rates[system.name]} if system.name in recipe.adapt.rates else {}
         inputs |= {"rank": recipe.adapt.rank} if system.trains == "low-rank" else {}
+        inputs |= {"schedule": f"constant, decay {recipe.adapt.decay}"} if trunk else {}
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
@@ -76,10 +79,23 @@ def jobs(context: Context) -> list[Job]:
                     {**inputs, "language": language, **initial_inputs(recipe, language)},
                     (*parents, layout.tokenizer(language), *map(layout.tokens, read)),
                     partial(_adapt, context, system, language),
-                    finished_checkpoints(folder),
+                    finished_checkpoints(folder, trunk),
+                    grows="adapt" if trunk else "",
+                    go_back=partial(_go_back, recipe.adapt, folder),
+                    advice={"adapt.steps": "they may grow where adapt.schedule is constant; "},
                 )
             )
     return listed
+
+
+def _go_back(section: Adapt, folder: Path, inputs: dict[str, Any]) -> None:
+    """Remove what a run with the steps of `inputs` has left that one of more steps does not make."""
+    shorter = section.model_copy(update={"steps": inputs["adapt"]["steps"]})
+    trunk = text_schedule(shorter).trunk
+    finished_checkpoints(folder, trunk)()
+    for step in shorter.snapshots():
+        if step > trunk:
+            shutil.rmtree(snapshot_folder(folder, step), ignore_errors=True)
 
 
 def _adapt(context: Context, system: System, language: str) -> None:
@@ -145,7 +161,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
         world,
         folder / "run",
         f"adapt {system.name} {language}",
-        inputs_hash(folder),
+        inputs_hash(folder, "adapt" if run.schedule.trunk else ""),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
         held_out_evaluation(context, section, language, run, body),

@@ -16,7 +16,7 @@ from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
 from ds_minimodel.steps.prepare import check_text
-from ds_minimodel.steps.training import text_steps
+from ds_minimodel.steps.training import text_schedule, text_steps
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
@@ -74,7 +74,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
         return
     unknown = _OF_PRECISION if engine.precision == "auto" else ()
     forms: dict[str, tuple[OptimizerSection, Schedule, int, int, Collection[str]]] = {
-        step: (section, Schedule(section.steps, section.lr, section.warmup), section.batch_size, 0, unknown)
+        step: (section, text_schedule(section), section.batch_size, 0, unknown)
         for step, section in text_steps(recipe, recipe.chosen_systems).items()
     }
     for task in finetune.finetuned_tasks:

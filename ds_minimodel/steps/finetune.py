@@ -29,7 +29,7 @@ from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_
 from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import Evaluation, Weights, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import fill_batch
+from ds_minimodel.training.run import Schedule, fill_batch
 
 
 def check_tasks(recipe: Recipe) -> None:
@@ -87,10 +87,8 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
         recipe,
         section,
         world,
-        steps=steps,
+        schedule=Schedule(steps, section.of(name, "lr"), round(section.warmup_ratio * steps)),
         batch_size=slots,
-        lr=section.of(name, "lr"),
-        warmup_steps=round(section.warmup_ratio * steps),
         tokens_per_step=batch_size * mean_length,
         phases=((steps, cost.formula, cost.executed),),
         micro_batch_size=micro_batch_size,

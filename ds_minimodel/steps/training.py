@@ -86,13 +86,16 @@ def checkpoints_of(folder: Path) -> Path:
     return folder / "run" / "checkpoints"
 
 
-def finished_checkpoints(folder: Path) -> Callable[[], None]:
-    """A function that removes what a finished training run in `folder` needs no more (Job.clean_up)."""
+def finished_checkpoints(folder: Path, trunk: int = 0) -> Callable[[], None]:
+    """A function that removes what a finished training run in `folder` needs no more (Job.clean_up).
+
+    trunk: of its schedule, from which a longer run goes on.
+    """
     checkpoints = checkpoints_of(folder)
 
     def drop() -> None:
         drop_best(checkpoints)
-        drop_all(checkpoints)
+        drop_all(checkpoints, trunk)
 
     return drop
 
@@ -102,10 +105,8 @@ def training_run(
     section: OptimizerSection,
     world: World,
     *,
-    steps: int,
+    schedule: Schedule,
     batch_size: int,
-    lr: float,
-    warmup_steps: int,
     tokens_per_step: int,
     phases: Phases,
     micro_batch_size: int | None = None,
@@ -117,7 +118,7 @@ def training_run(
     engine, kept = recipe.engine, recipe.checkpoint
     precision = world.replicated(lambda: resolve_precision(engine.precision, world.device))
     run = Run(
-        Schedule(steps, lr, warmup_steps),
+        schedule,
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, phases),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
@@ -161,6 +162,11 @@ def _sampler(context: Context, section: Training, store: TokenStore, seed: int) 
     return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)
 
 
+def text_schedule(section: Training, lr: float | None = None) -> Schedule:
+    """The Schedule of a step that trains on text. lr: where not the section's."""
+    return Schedule(section.steps, lr or section.lr, section.warmup, section.decay_steps)
+
+
 def text_run(
     recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]], lr: float | None = None
 ) -> Run:
@@ -169,10 +175,8 @@ def text_run(
         recipe,
         section,
         world,
-        steps=section.steps,
+        schedule=text_schedule(section, lr),
         batch_size=section.batch_size,
-        lr=lr or section.lr,
-        warmup_steps=section.warmup,
         tokens_per_step=section.batch_size * section.seq_length,
         phases=tuple((steps, cost.formula, cost.executed) for steps, cost in phases),
     )

@@ -126,7 +126,7 @@ def train(
                 meter.report(done, scores)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
-            if run.checkpoints.is_due(done) and done < steps:
+            if (run.checkpoints.is_due(done) and done < steps) or done == run.schedule.trunk:
                 save(done)
         checkpoints.wait()
         (stopping,) = world.sum(stop.received or 0)

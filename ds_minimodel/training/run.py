@@ -13,21 +13,30 @@ Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula
 class Schedule:
     """Linear warm-up to the peak rate, then linear decay to 0 at the last step.
 
-    For another form (a cosine, a plateau) change `lr_at`; nothing else knows it. So no record names the form either: a
-    run that is under way would go on by the new one.
+    For another form (a cosine) change `lr_at`; nothing else knows it. So no record names the form either: a run that is
+    under way would go on by the new one.
 
-    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is reached.
+    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is reached. decay_steps: the
+    rate stays there until so many are left; 0: it falls from the warm-up on.
     """
 
     steps: int
     lr: float
     warmup_steps: int = 0
+    decay_steps: int = 0
+
+    @property
+    def trunk(self) -> int:
+        """Steps that a run of more steps takes just so, too: those before the decay of a rate that stays."""
+        return self.steps - self.decay_steps if self.decay_steps else 0
 
     def lr_at(self, step: int) -> float:
         """Learning rate of optimizer step `step`, counted from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
-        return self.lr * (self.steps - step) / max(1, self.steps - self.warmup_steps)
+        if step < self.trunk:
+            return self.lr
+        return self.lr * (self.steps - step) / max(1, self.decay_steps or self.steps - self.warmup_steps)
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,7 @@ class Run:
             "batch_size": execution.batch_size,
             "lr": schedule.lr,
             "warmup_steps": schedule.warmup_steps,
+            "decay_steps": schedule.decay_steps,
             **asdict(self.optimizer),
             "zero_stage": execution.zero_stage,
             "precision": execution.precision,

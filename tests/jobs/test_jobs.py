@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import identity_of_text
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, is_complete
+from ds_minimodel.jobs.records import Job, State, is_complete, state_of
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
 from ds_minimodel.steps.training import finished_checkpoints
 
@@ -107,6 +108,45 @@ def test_rebuild_moves_what_is_stale_aside_and_nothing_else(job):
     assert [(path / "body" / "weights").read_text() for path in old] == ["made 1 times"]
     records = list(job.folder.parent.glob("pretrain.job.json.old-*"))
     assert [json.loads(path.read_text())["inputs"]["seed"] for path in records] == [1]
+
+
+def growing(folder, steps, **change):
+    """A job whose steps may grow, and what it was told to go back to."""
+    told = []
+    made = job_in(folder, {**INPUTS, "pretrain": {"steps": steps, "lr": 7e-4}, **change})
+    return replace(made, grows="pretrain", go_back=told.append), told
+
+
+@pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
+def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unfinished):
+    layout, parent = WorkdirLayout(job.folder.parent), growing(job.folder, 10)[0]
+    child = job_in(job.folder.with_name("child"), {"seed": 1}, [parent])
+    run(parent, child)
+    middle, _ = growing(job.folder, 15)
+    middle.make.stops = unfinished
+    with contextlib.suppress(InterruptedError):
+        run(middle)
+    longer, told = growing(job.folder, 20)
+    assert state_of(longer, layout) == (State.PENDING, "goes on: pretrain.steps: 15 -> 20")
+    move_aside_if_stale(longer)
+    assert not is_complete(longer) and run(longer) and is_complete(longer)
+    assert [inputs["pretrain"]["steps"] for inputs in told] == [15]
+    assert state_of(child, layout)[0] is State.PENDING
+    assert run(child) and is_complete(child) and weights(child) == "made 2 times"
+    for other in (growing(job.folder, 19)[0], growing(job.folder, 30, seed=2)[0]):
+        with pytest.raises(UserError, match="made from another recipe"):
+            begin(other)
+
+
+def test_a_parent_made_again_otherwise_is_another(job):
+    parent = growing(job.folder, 10)[0]
+    child = job_in(job.folder.with_name("child"), {"seed": 1}, [parent])
+    run(parent, child)
+    other = growing(job.folder, 20, seed=2)[0]
+    move_aside_if_stale(other)
+    run(other)
+    with pytest.raises(UserError, match="made from another recipe"):
+        begin(child)
 
 
 def test_an_artifact_that_is_damaged_is_refused(job):

@@ -57,6 +57,7 @@ RUN = {
     "batch_size": BATCH_SIZE,
     "lr": 1e-2,
     "warmup_steps": 2,
+    "decay_steps": 0,
     "weight_decay": 0.01,
     "beta1": 0.9,
     "beta2": 0.98,
@@ -77,7 +78,7 @@ def run_config(deepspeed=None, **changes):
     assert changes.keys() <= RUN.keys(), changes.keys() - RUN.keys()
     run = SimpleNamespace(**RUN | changes)
     return Run(
-        Schedule(run.steps, run.lr, run.warmup_steps),
+        Schedule(run.steps, run.lr, run.warmup_steps, run.decay_steps),
         Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
         Accounting(run.tokens_per_step, run.phases),
         Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),

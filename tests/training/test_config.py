@@ -119,6 +119,7 @@ def test_what_a_file_has_beside_the_recipes_own_holds():
         (OWN, {"lr": 2e-2}, "optimizer.params.lr is 0.01 in the file, but 0.02 by the recipe"),
         ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but "AdamW" by the recipe'),
         ({"optimizer": {"params": {"amsgrad": True}}}, {}, "optimizer.params.amsgrad true: the recipe has no such"),
+        (OWN, {"decay_steps": 2}, 'scheduler.type "WarmupDecayLR": the recipe has no such setting'),
         (OFFLOADED, {"zero_stage": 1}, "offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"),
     ],
 )

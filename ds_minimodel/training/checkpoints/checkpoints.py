@@ -44,7 +44,7 @@ class Checkpoints:
     def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
         self.engine, self.folder, self.world = engine, Path(folder), world
-        self.keep_last = run.checkpoints.keep_last
+        self.kept = run.checkpoints.keep_last, run.schedule.trunk
         # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {
             "job": job,
@@ -150,7 +150,7 @@ class Checkpoints:
         with clear_write_errors(self.folder):
             files = {name: facts_of_file for each in written for name, facts_of_file in each.items()}
             storage.complete_partial(self.folder, step, files, facts)
-            storage.drop_old(self.folder, step, self.keep_last)
+            storage.drop_old(self.folder, step, *self.kept)
 
     def _newest_undamaged(self) -> str | None:
         names = self.world.from_main(lambda: storage.newest_first(self.folder))

@@ -120,25 +120,34 @@ def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dic
         shutil.rmtree(complete)
     partial.rename(complete)
     sync(folder)
+    _point_to(folder, complete.name)
+
+
+def _point_to(folder: Path, name: str) -> None:
     with atomic_write(folder / LATEST, "w") as file:
-        file.write(complete.name)
+        file.write(name)
 
 
-def drop_old(folder: Path, step: int, keep_last: int) -> None:
-    """Remove all checkpoints but the newest up to `step`; those after it were damaged and passed over."""
+def drop_old(folder: Path, step: int, keep_last: int, trunk: int) -> None:
+    """Remove all checkpoints but the newest up to `step` and that of `trunk`; later ones were damaged, passed over."""
     names = newest_first(folder)
     kept = [name for name in names if step_of(name) <= step][:keep_last]
     for name in names:
-        if name not in kept:
+        if name not in kept and step_of(name) != trunk:
             _remove(folder / name)
 
 
-def drop_all(folder: Path) -> None:
-    """Remove the checkpoints of a finished run."""
+def drop_all(folder: Path, trunk: int = 0) -> None:
+    """Remove the checkpoints of a finished run but the newest up to step `trunk`, which a longer one goes on from."""
     _remove_partials(folder)
-    for name in newest_first(folder):
-        _remove(folder / name)
-    if folder.is_dir():
+    names = newest_first(folder)
+    kept = next((name for name in names if step_of(name) <= trunk and (folder / name).is_dir()), None)
+    if kept:
+        _point_to(folder, kept)
+    for name in names:
+        if name != kept:
+            _remove(folder / name)
+    if folder.is_dir() and not kept:
         (folder / LATEST).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it holds what a user has put there
             folder.rmdir()

@@ -190,6 +190,14 @@ def _owned(run: Run, replicas: int) -> dict[str, Any]:
     """{key of DeepSpeed's JSON: its value by the recipe} of what the recipe owns."""
     schedule, execution, rule = run.schedule, run.execution, run.optimizer
     precision, accumulation = execution.precision, execution.split(replicas).accumulation
+    decay = {  # DeepSpeed has none that stays before it falls
+        "scheduler.type": "WarmupDecayLR",
+        "scheduler.params.warmup_min_lr": 0,
+        "scheduler.params.warmup_max_lr": schedule.lr,
+        "scheduler.params.warmup_num_steps": schedule.warmup_steps,
+        "scheduler.params.warmup_type": "linear",
+        "scheduler.params.total_num_steps": schedule.steps,
+    }
     sums_in_fp32 = accumulation == 1 or accumulates_in_fp32(precision, execution.zero_stage, accumulation)
     return {
         "train_batch_size": execution.batch_size,
@@ -206,12 +214,7 @@ def _owned(run: Run, replicas: int) -> dict[str, Any]:
         "optimizer.params.betas": [rule.beta1, rule.beta2],
         "optimizer.params.eps": rule.eps,
         "optimizer.params.weight_decay": rule.weight_decay,
-        "scheduler.type": "WarmupDecayLR",
-        "scheduler.params.warmup_min_lr": 0,
-        "scheduler.params.warmup_max_lr": schedule.lr,
-        "scheduler.params.warmup_num_steps": schedule.warmup_steps,
-        "scheduler.params.warmup_type": "linear",
-        "scheduler.params.total_num_steps": schedule.steps,
+        **({} if schedule.decay_steps else decay),
     }
 
 
