@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
 LONGEST = 1000  # characters of a message
@@ -32,7 +31,7 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """
     kept = os.dup(2)
     try:
-        with tempfile.TemporaryFile("w") as file, contextlib.redirect_stderr(file):
+        with open(os.memfd_create("said"), "w") as file, contextlib.redirect_stderr(file):
             os.dup2(file.fileno(), 2)
             yield
     except (KeyboardInterrupt, SystemExit, MemoryError, UserError):

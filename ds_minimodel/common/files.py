@@ -27,9 +27,10 @@ CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
-# How a failed write looks in torch.save, whose error comes after the system's, and in Rust, which quotes its number.
+# How a failed write looks in torch.save, whose error comes after the system's, and in what quotes the number of that:
+# safetensors, tokenizers, copies of folders.
 _OF_TORCH = ("PytorchStreamWriter failed", "unexpected pos")
-_OF_RUST = re.compile(r"\(os error (\d+)\)")
+_QUOTED = re.compile(r"(?:\(os error |\[Errno )(\d+)")
 
 
 @contextlib.contextmanager
@@ -47,10 +48,9 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
         raise UserError(str(error).replace(str(temporary), str(path))) from error
     except Exception as error:
         said = error.__context__ if any(text in str(error) for text in _OF_TORCH) else error
-        own, number = False, int((_OF_RUST.search(str(error)) or "00")[1])
+        own, number = False, int((_QUOTED.search(str(said)) or "00")[1])
         if isinstance(said, OSError):  # /proc says of its files that they are not there; others were to be read
             own = said.filename is not None and Path(os.fsdecode(said.filename)) in (temporary, path, *path.parents)
-            number = said.errno or 0
         if not own and number not in CANNOT_WRITE:
             raise
         reason = os.strerror(number)
@@ -78,8 +78,8 @@ def lock(path: str | Path) -> Iterator[None]:
             raise UserError(f"{path}: another run is at work here ({at}); wait for it, or use another folder")
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # it unlinked the file
             raise UserError(f"{path}: another run was refused here at this moment; run again")
-        note_holder(path)
         try:
+            note_holder(path)
             yield
         except Exception:
             if is_new:

@@ -1,9 +1,12 @@
 """Atomic writes under real faults, JSON that is damaged, and what manifests detect."""
 
+import contextlib
 import errno
 import resource
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +31,17 @@ from ds_minimodel.common.files import (
 
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextlib.contextmanager
+def limit_of_files(size):
+    """What is written to a file behind `size` bytes is refused."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.fixture
@@ -93,6 +107,10 @@ def test_a_full_disk_is_the_users_to_mend_and_loses_nothing(full_disk):
     assert contents(full_disk) == {"file": bytes(20_000)}
 
 
+def save_by_copies(path):
+    shutil.copytree(Path(__file__).parent, path)
+
+
 def save_with_torch(path):
     with open(path, "wb") as file:
         torch.save(torch.zeros(10_000), file)
@@ -107,18 +125,14 @@ def save_with_torch(path):
             str(path)
         ),
         save_with_torch,
+        save_by_copies,
     ],
-    ids=["plain", "safetensors", "tokenizers", "torch"],
+    ids=["plain", "safetensors", "tokenizers", "torch", "copies"],
 )
 def test_a_limit_on_the_size_of_files_is_named_whatever_library_meets_it(save, tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with pytest.raises(UserError, match=f"^{tmp_path}/a: cannot write: File too large; "):
-            with atomic_folder(tmp_path / "a") as folder:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
-                save(folder / "file")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    message = f"^{tmp_path}/a: cannot write: File too large; "
+    with pytest.raises(UserError, match=message), atomic_folder(tmp_path / "a") as folder, limit_of_files(5_000):
+        save(folder / "file")
     assert contents(tmp_path) == {}
 
 
@@ -153,6 +167,9 @@ def test_a_lock_leaves_nothing_of_a_refusal(tmp_path):
     with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/job.lock"):
         raise UserError("refused")
     assert (tmp_path / "a/job.lock").exists()
+    with limit_of_files(0), pytest.raises(UserError, match="b.lock: cannot write: "), lock(tmp_path / "a/b.lock"):
+        pass
+    assert not (tmp_path / "a/b.lock").exists()
 
 
 def test_nothing_is_written_through_a_link(tmp_path):

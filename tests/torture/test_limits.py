@@ -1,0 +1,100 @@
+"""Steps and commands that may write no file as large as one that they write: each such limit ends in one line, what is
+complete stays as it is, and the same command without it ends with the bits of an undisturbed one."""
+
+import os
+import resource
+import shutil
+import subprocess
+
+from ds_minimodel.cli.main import main
+from ds_minimodel.common.files import sha256_of_file
+
+from ..forks import Fork, run
+from ..hf.test_decoders import save_llama
+from ..pipeline.conftest import make_world
+
+STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate", "report"
+OVERRIDES = ["systems=[bl_base, minipost]", "adapt.depth_schedule=[]", "finetune.seeds=1"]
+# What says how long something took, and a record that it was begun.
+DIFFERS = "metrics.jsonl", "tfevents", "report/", "evaluate/", "samples.md", ".lock", ".job.json"
+
+
+def limited(arguments, limit):
+    """The command line with no file above `limit` bytes but its standard error, which goes through a pipe."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=2) as cat:
+        os.dup2(cat.stdin.fileno(), 2)
+        cat.stdin.close()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+        os.close(2)
+    raise SystemExit(code)
+
+
+def contents(folder):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): (path.stat().st_size, sha256_of_file(path)) for path in files}
+
+
+def lasting(files):
+    return {name: facts for name, facts in files.items() if not any(part in name for part in DIFFERS)}
+
+
+def attack(arguments, place, before):
+    """Do a command undisturbed in `place`, a copy of `before` where there is one, and then with every limit; the number
+    of these."""
+
+    def restart():
+        shutil.rmtree(place, ignore_errors=True)
+        if before.exists():
+            shutil.copytree(before, place)
+
+    arguments = [str(argument) for argument in arguments]
+    restart()
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    there, made = contents(before), contents(place)
+    sizes = {size for name, (size, _) in made.items() if there.get(name) != made[name] and size}
+    for limit in sorted({0, *(size - 1 for size in sizes)}):
+        restart()
+        process = Fork("tests.torture.test_limits:limited", arguments, limit)
+        _, err = process.communicate()
+        lines = [line for line in err.splitlines() if line.startswith("ds-minimodel: ")]
+        assert process.returncode == 2 and len(lines) == 1 and "Traceback" not in err, f"{limit}: {err}"
+        assert "File too large" in lines[0], lines
+        left = contents(place)
+        assert lasting(there).items() <= left.items() and not any(".tmp" in name for name in left), limit
+        code, _, err = run(*arguments)
+        assert code == 0 and lasting(contents(place)) == lasting(made), f"{limit}: {err}"
+    return len(sizes) + 1
+
+
+def test_steps(tmp_path):
+    recipe, workdir = make_world(tmp_path), tmp_path / "run"
+    for number, step in enumerate(STEPS):
+        before = tmp_path / f"before-{number}"
+        if workdir.exists():
+            shutil.copytree(workdir, before)
+        print(step, attack([step, recipe, *OVERRIDES], workdir, before))
+
+
+def test_commands(tmp_path):
+    make_world(tmp_path)
+    for language in ("en", "xx"):
+        path = tmp_path / f"{language}.txt"
+        path.write_text(path.read_text() * 4)
+    save_llama(tmp_path / "en.txt", tmp_path / "llama", "$A")
+    (tmp_path / "lines.txt").write_text("ab\ncd\n" * 50)
+    body, pack = tmp_path / "import-hf/out/body", tmp_path / "import-hf/out/pack"
+    extending = [tmp_path / "llama", tmp_path / "xx.txt", "--language", "xx", "--tokens", "10k", "--out"]
+    for *command, out in (
+        ["import-hf", tmp_path / "llama", "out"],
+        ["export-hf", body, "out"],
+        ["pack", "plug", body, pack, "out"],
+        ["embed", body, tmp_path / "lines.txt", "--out", "out.npy"],
+        ["extend", *extending, "out"],
+    ):
+        place = tmp_path / command[0]
+        print(command[0], attack([*command, place / out], place, tmp_path / "none"))
