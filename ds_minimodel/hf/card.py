@@ -1,28 +1,26 @@
 """The model card of an export: README.md with YAML front matter, of what manifests and the run say.
 
-Base and license are those that an import has kept; scores are read from the workdir that the pack lies in. What is not
-known is left out.
+Base and license are those that an import has kept; text and verdict are read from the workdir that the pack lies in.
+What is not known is left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 from huggingface_hub import ModelCardData, metadata_load
 from pydantic import Field
 
 from ds_minimodel.common.errors import escape_markdown
-from ds_minimodel.common.files import MANIFEST, Stored, as_model, read_artifact, read_manifest, read_model
+from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.jobs.layout import ADAPT, FINETUNE, PRETRAIN, REPORT, TOKENS
 from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.curves import OF_SOURCE, SCORES_FILE, ScoreRow, shown_score
-from ds_minimodel.report.tables import PERCENT, SCALES
+from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
 
 CARD = "README.md"
 # A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
@@ -37,6 +35,13 @@ class _Origin(Stored):
     imported_from: str | None = None
     base_model: str | None = None
     license: Annotated[str, Field(pattern=_LICENSE)] | None = None
+
+
+class _Text(Manifest):
+    """Of a text's tokens."""
+
+    text: list[str]
+    tokens: Count
 
 
 def license_of(folder: Path) -> str | None:
@@ -62,7 +67,6 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     """
     facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
     origin = _origin([artifact, pack, *place.bodies])
-    scores = place.scores(facts, task)
     language = facts.language
     training: dict[str, Any] = {"system": place.system} if place.system else {}
     training |= {"steps": facts.steps, "eflops": facts.eflops}
@@ -79,6 +83,7 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
         "language": "not known" if language == UNKNOWN_LANGUAGE else language,
         "base": hub_name(origin.base_model) or origin.imported_from or "not known",
         "license of the base": origin.license or "not known",
+        "text": place.text(language),
         **{name.replace("_", " "): value for name, value in training.items()},
     }
     made = (
@@ -86,28 +91,18 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     )
     lines = [
         f"# {class_name} with the language pack {escape_markdown(language)}",
+        *place.verdict(facts, task),
         f"\nMade {made} with ds_minimodel.",
         "\n| | |\n|---|---|",
         *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
     ]
     load = '.from_pretrained("FOLDER")  # this one, or its name on the Hub'
     lines += ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
-    lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}", "```"]
-    if scores:
-        lines += [f"\nScores of the run in {escape_markdown(language)}, as means over the models of a task."]
-        lines += ["\n| task | metric | the model as it came | this model | models |\n|---|---|---|---|---|"]
-        lines += [
-            f"| {escape_markdown(task)} | {escape_markdown(metric)} | {_mean(rows, column, OF_SOURCE)} "
-            f"| {_mean(rows, column)} | {len(rows)} |"
-            for (task, metric, column), rows in scores.items()
-        ]
+    lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
+    lines += ['inputs = tokenizer("TEXT", return_tensors="pt")']
+    is_causal = class_name.endswith("ForCausalLM")
+    lines += ["print(tokenizer.decode(model.generate(**inputs)[0]))" if is_causal else "print(model(**inputs))", "```"]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
-
-
-def _mean(rows: list[dict[str, Any]], column: str, of: str = "") -> str:
-    """Of a column, or of that with `of` before its name."""
-    form, name = SCALES.get(column, PERCENT).form, of + column
-    return form.format(fmean(row[name] for row in rows)) if name in rows[0] else "–"
 
 
 def _origin(folders: list[Path]) -> _Origin:
@@ -133,25 +128,31 @@ class _Place:
         folder = pack.resolve()
         for parent in folder.parents:
             system = folder.relative_to(parent).parts[0]
-            if parent.name in ("adapt", "pretrain") and system in SYSTEMS:
-                return cls(parent.parent, system, parent.name == "adapt")
+            if parent.name in (ADAPT, PRETRAIN) and system in SYSTEMS:
+                return cls(parent.parent, system, parent.name == ADAPT)
         return cls()
 
     @property
     def bodies(self) -> list[Path]:
         """Bodies of the workdir, which may be imported ones."""
-        return sorted(self.root.glob("pretrain/*/body")) if self.root else []
+        return sorted(self.root.glob(f"{PRETRAIN}/*/body")) if self.root else []
 
-    def scores(self, pack: PackManifest, task: str | None) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-        """{(task, metric, its column): rows of each model}: of the pack on the task that is named, or as a body."""
-        found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-        for path in sorted(self.root.glob(f"evaluate/{self.system}/*/*/*/{SCORES_FILE}")) if self.root else ():
-            metric = read_manifest(path.parent)["metric"]
-            for row in read_model(path, list[ScoreRow], "run the step `evaluate` again"):
-                is_own = row.language == pack.language and row.step == (pack.steps if self.is_adapted else 0)
-                is_finetuned = any(self.root.glob(f"finetune/*/{row.task}")) if self.root else False
-                if is_own and (row.task == task or (task is None and not is_finetuned)):
-                    values = row.model_dump()
-                    column, of_column = shown_score(values, metric)
-                    found[row.task, of_column, column].append(values)
-        return found
+    def verdict(self, pack: PackManifest, task: str | None) -> list[str]:
+        """What the report says of the pack, of the task that is named or of those that the body is asked as it is."""
+        path = self.root / REPORT / VERDICTS_FILE if self.root and self.is_adapted else None
+        if self.root is None or path is None or not path.is_file():
+            return []
+        for own in read_model(path, list[Verdict], "run the step `report` again"):
+            if (own.system, own.language, own.steps) == (self.system, pack.language, pack.steps):
+                finetuned = {name for name in own.clauses if any(self.root.glob(f"{FINETUNE}/*/{name}"))}
+                tasks = own.clauses.keys() & ({task} if task else own.clauses.keys() - finetuned)
+                return [f"\n{escape_markdown(own.sentence(tasks))}"] if tasks else []
+        return []
+
+    def text(self, language: str) -> str:
+        """Names of the text that the pack was trained on, and its tokens."""
+        folder = self.root / TOKENS / language if self.root and self.is_adapted else None
+        if folder is None or not (folder / MANIFEST).is_file():
+            return "not known"
+        facts = read_artifact(folder, _Text)
+        return f"{', '.join(facts.text)} ({facts.tokens:,} tokens)"

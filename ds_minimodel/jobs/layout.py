@@ -6,6 +6,7 @@ from ds_minimodel.recipe.systems import System
 
 STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
 TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
+REPORT = "report"
 
 
 class WorkdirLayout:
@@ -48,4 +49,4 @@ class WorkdirLayout:
         return self.root / EVALUATE / "baselines" / language / task
 
     def report(self) -> Path:
-        return self.root / "report"
+        return self.root / REPORT

@@ -243,7 +243,8 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
 
 
 SCORES_FILE = "scores.json"
-BITS = "bits_per_byte"  # the score that is shown of a task that has it
+# Scores that are shown of a task that has one of them, and their units; less of them is better.
+BITS = {"bits_per_byte": "bits a byte", "bits_per_hidden_byte": "bits a byte of hidden words"}
 OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has: the untouched model's
 ON_SOURCE = "on_source_"  # and of one that an added language's pack has on the source's texts
 
@@ -274,7 +275,7 @@ class BaselineRow(Stored):
 
 def shown_score(row: Row, metric: str) -> tuple[str, str]:
     """(column, name) of the score that a sentence or a card shows of rows like this; metric: what "score" is."""
-    return (BITS, "bits a byte") if BITS in row else ("score", metric)
+    return next((shown for shown in BITS.items() if shown[0] in row), ("score", metric))
 
 
 def further_columns(rows: Iterable[Row]) -> list[str]:

@@ -21,30 +21,36 @@ from ds_minimodel.report.curves import (
     training_curves,
 )
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
-from ds_minimodel.report.verdict import verdicts
+from ds_minimodel.report.verdict import VERDICTS_FILE, verdicts
 
 TITLE = "Mini-model adaptation: report"
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance; dashes and dots: the untouched model."
 
 
-def write_report(out_folder: Path, run: RunResults) -> None:
-    """Write scores.json, report.md, report.html and the PNGs; `out_folder` is replaced as a whole."""
-    blocks = report_blocks(run)
+def write_report(out_folder: Path, run: RunResults) -> list[str]:
+    """Write scores.json, verdicts.json, report.md, report.html and the PNGs; `out_folder` is replaced as a whole.
+
+    What the page says first, a line each.
+    """
+    found = verdicts(run)
+    first = [line for verdict in found for line in verdict.lines]
+    blocks = [*([Findings(first)] if first else []), *report_blocks(run)]
     with atomic_folder(out_folder) as folder:
         write_json(folder / SCORES_FILE, run.target_scores)
+        write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in found])
         for block in blocks:
             if isinstance(block, Plot):
                 (folder / block.name).write_bytes(block.png)
         (folder / "report.md").write_text(to_markdown(TITLE, blocks), encoding="utf-8")
         (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
+    return first
 
 
 def report_blocks(run: RunResults) -> list[Block]:
     """Page as a list of blocks, in reading order; what it lacks data for is named at its end."""
     left_out: dict[str, str] = {}
     costs = recipe_costs(run.recipe)
-    first = verdicts(run)
-    blocks: list[Block] = [*([Findings(first)] if first else []), Facts(run.facts)]
+    blocks: list[Block] = [Facts(run.facts)]
     if run.target_scores:
         curves = training_curves(run.target_scores)
         untouched = _untouched(run.target_scores, "score")

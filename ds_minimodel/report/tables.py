@@ -12,6 +12,7 @@ from ds_minimodel.recipe.systems import BASELINE
 from ds_minimodel.report.curves import (
     ALL_TASKS,
     AVERAGE,
+    BITS,
     LAST_SHARE,
     ComputeUnit,
     Estimate,
@@ -45,7 +46,7 @@ class Scale(NamedTuple):
 
 
 PERCENT = Scale()
-SCALES = {"bits_per_byte": Scale("{:.3f}", min)}  # of further scores
+SCALES = dict.fromkeys(BITS, Scale("{:.3f}", min))  # of further scores
 
 
 def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:

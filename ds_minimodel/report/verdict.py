@@ -1,54 +1,90 @@
-"""What a run has come to, in a sentence for each system: every score before, by the untouched model, and after."""
+"""What a run has come to, in a sentence for each system and language: scores before and after, and what it cost.
 
-from collections.abc import Iterator
+The page, the last lines of `run` and the cards of exports say it.
+"""
+
+from collections.abc import Collection
 from statistics import fmean
 
-from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
+from ds_minimodel.common.files import Count, Stored
+from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.report.curves import BITS, OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
 from ds_minimodel.report.tables import PERCENT, SCALES
 
+VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
 
 
-def verdicts(run: RunResults) -> list[str]:
-    """Sentences of a recipe with a base, and a line for each score that is worse than the untouched model's."""
-    if run.recipe.base is None:
-        return []
-    lines, worse = [], []
-    for system in in_order(row["system"] for row in run.target_scores):
-        parts = []
-        for text, is_worse in _changes(run, system):
-            parts.append(text)
-            worse += [f"{name_of(system)}, {text}: {_WORSE}."] if is_worse else []
-        hours = sum(loss["hours"] for loss in run.losses if loss["system"] == system)
-        lines.append(f"{name_of(system)}: {'; '.join(parts)}; {_time(hours)} of training.")
-    return lines + worse
+class Verdict(Stored):
+    """Of a system in a language.
+
+    clauses: {task: what became of it}. worse: tasks in which the untouched model is better. cost: of step 2.
+    """
+
+    system: str
+    language: str
+    steps: Count
+    clauses: dict[str, str]
+    worse: list[str]
+    cost: str
+
+    def sentence(self, tasks: Collection[str]) -> str:
+        """Of these tasks."""
+        return "; ".join([*(text for task, text in self.clauses.items() if task in tasks), self.cost]) + "."
+
+    @property
+    def lines(self) -> list[str]:
+        """The sentence of all tasks, and a line for each that is worse."""
+        worse = [f"{self.clauses[task]}: {_WORSE}." for task in self.worse]
+        return [f"{name_of(self.system)}, {line}" for line in [self.sentence(self.clauses), *worse]]
 
 
-def _changes(run: RunResults, system: str) -> Iterator[tuple[str, bool]]:
-    """(what became of a task in a language, whether it is worse than before)."""
-    rows = [row for row in run.target_scores if row["system"] == system and row["step"] == run.recipe.adapt.steps]
-    source = run.recipe.languages.source
-    for task in dict.fromkeys(row["task"] for row in rows):
-        of_task = [row for row in rows if row["task"] == task]
-        column, unit = shown_score(of_task[0], run.metrics[task])
-        for language in dict.fromkeys(row["language"] for row in of_task):
-            own = [row for row in of_task if row["language"] == language]
-            before, after = _mean(own, OF_SOURCE + column), _mean(own, column)
-            yield _change(f"{language}, {task}", before, after, column, unit)
-        taken = [row for row in of_task if ON_SOURCE + column in row]
-        if taken:
-            of_source = [row for row in run.source_scores if (row["system"], row["task"]) == (system, task)]
-            for language in dict.fromkeys(row["language"] for row in taken):
-                after = _mean([row for row in taken if row["language"] == language], ON_SOURCE + column)
-                name = f"{source}, {task}, with the pack of {language}"
-                text, _ = _change(name, _mean(of_source, column), after, column, unit)
-                yield text, False
+def verdicts(run: RunResults) -> list[Verdict]:
+    """Those of a recipe with a base; without one nothing was there before."""
+    systems = in_order(row["system"] for row in run.target_scores) if run.recipe.base else []
+    return [_verdict(run, system, language) for system in systems for language in run.recipe.languages.targets]
 
 
-def _change(name: str, before: float, after: float, column: str, unit: str) -> tuple[str, bool]:
-    scale = SCALES.get(column, PERCENT)
-    shown = [scale.form.format(value) for value in (before, after)]
-    return f"{name}: {shown[0]} {unit} before, {shown[1]} after", after != scale.best((before, after))
+def _verdict(run: RunResults, system: str, language: str) -> Verdict:
+    steps, clauses, worse = run.recipe.adapt.steps, dict[str, str](), []
+    for task, metric in run.metrics.items():
+        of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
+        rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
+        if not rows:
+            continue
+        column, unit = shown_score(rows[0], metric)
+        scale, named = SCALES.get(column, PERCENT), f", {task}" if len(run.metrics) > 1 else ""
+        scores = _mean(rows, OF_SOURCE + column), _mean(rows, column)
+        before, after = map(scale.form.format, scores)
+        clauses[task] = f"{language}{named}: {before} {unit} before, {after} after"
+        if column in BITS:
+            clauses[task] += _compressed(run, task, language, scores[1])
+        if ON_SOURCE + column in rows[0]:
+            source = run.recipe.languages.source
+            own = [row for row in of_task if row["language"] == source]
+            before, after = map(scale.form.format, (_mean(own, column), _mean(rows, ON_SOURCE + column)))
+            clauses[task] += f"; {source}{named}: {before} before, {after} after"
+        if scores[1] != scale.best(scores):
+            worse.append(task)
+    return Verdict(
+        system=system, language=language, steps=steps, clauses=clauses, worse=worse, cost=_cost(run, system, language)
+    )
+
+
+def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
+    """What compressors that know no language take, in brackets."""
+    of_task = [row for row in run.baselines if (row["task"], row["language"]) == (task, language) and row["score"]]
+    own = [(row["baseline"], 100 / row["score"]) for row in of_task]
+    return "".join(f" ({name} {found:.3f}{', which is better' if found < bits else ''})" for name, found in own)
+
+
+def _cost(run: RunResults, system: str, language: str) -> str:
+    """Hours of training, those of a mini-model too, and FLOPs of step 2."""
+    of_system = [loss for loss in run.losses if loss["system"] == system]
+    hours = sum(loss["hours"] for loss in of_system if loss["language"] in (language, run.recipe.languages.source))
+    costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
+    own, whole = (row["executed_eflops"] for row in costs if row["step"] == "adapt")
+    return f"{_time(hours)} on this machine; {100 * own / whole:.0f} % of the FLOPs of training all weights"
 
 
 def _mean(rows: list[Row], column: str) -> float:

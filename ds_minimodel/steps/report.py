@@ -15,7 +15,6 @@ from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
-from ds_minimodel.report.verdict import verdicts
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.tasks import KINDS
@@ -80,8 +79,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[
         list(_reference_scores(recipe, layout)),
         list(_losses(recipe, layout)),
     )
-    write_report(layout.report(), results)
-    return [f"{layout.report()}/report.html", *verdicts(results)]
+    return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
 
 
 def _reference_scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:

@@ -195,6 +195,11 @@ class Hidden(Text):
 
         return HiddenLikelihoods(config, vocab_size)
 
+    def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
+        """ "bits_per_hidden_byte"; "score" as of documents."""
+        found = super().score(task, language, records, encoded, logits)
+        return {"score": found["score"], "bits_per_hidden_byte": found["bits_per_byte"]}
+
     def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
         return {}
 

@@ -14,9 +14,8 @@ from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.models.artifacts import PackArtifact, load_body, load_pack, save_body, save_pack
 from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.report.verdict import Verdict
 from ds_minimodel.serve.packs import check_pack
-
-from ..report.some_runs import score_row
 
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
 
@@ -42,20 +41,20 @@ def workdir(imported, tmp_path):
         shutil.copytree(imported / part, folders.pretrain(system) / part)
     pack = PackArtifact("de", source.tensors, body.space, 300, 0.25)
     save_pack(folders.adapt(system, "de") / "pack", pack, imported / "pack")
-    rows = [
-        score_row("minipost", task, "de", seed, step, 0.1, score)
-        for task, seed, step, score in [("topic", 1, 150, 9.0), ("topic", 1, 300, 60.0), ("topic", 2, 300, 61.0)]
-    ]
-    qa = [{**rows[1], "task": "qa", "score": 35.5}, {**rows[1], "task": "qa", "language": "fr"}]
-    text = [{**rows[1], "task": "text", "bits_per_byte": 1.2345, "source_pack_bits_per_byte": 2.0}]
+    clauses = {"topic": "de, topic: 9.0 accuracy before, 60.5 after", "qa": "de, qa: 35.5 F1 before, 36.0 after"}
+    clauses["text"] = "de, text: 2.000 bits a byte before, 1.234 after; en, text: 1.000 before, 1.001 after"
+    verdict = Verdict(
+        system="minipost", language="de", steps=300, clauses=clauses, worse=[], cost="2 min on this machine"
+    )
+    others = {"steps": 150}, {"system": "bl_base"}, {"language": "fr"}
+    listed = [{**verdict.model_dump(), **other, "cost": "not its own"} for other in others] + [verdict.model_dump()]
+    folders.report().mkdir(parents=True)
+    (folders.report() / "verdicts.json").write_text(json.dumps(listed))
     for task in ("topic", "qa"):
         folders.finetune(system, task, seed=1).mkdir(parents=True)
-    for task, part in (("topic", rows), ("qa", qa), ("text", text)):
-        folder = folders.evaluate(system, "de", task, seed=1)
-        folder.mkdir(parents=True)
-        (folder / "scores.json").write_text(json.dumps(part))
-        metric = "F1 by MLQA's rules" if task == "qa" else "accuracy"
-        write_manifest(folder, kind="scores", metric=metric)
+    folders.tokens("de").mkdir(parents=True)
+    (folders.tokens("de") / "00000.bin").touch()
+    write_manifest(folders.tokens("de"), kind="token_store", text=["de.txt.xz"], tokens=1234)
     return work
 
 
@@ -75,8 +74,9 @@ def test_of_a_run(workdir, tmp_path):
     }
     facts = card["ds_minimodel"]
     assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
-    assert "| text | bits a byte | 2.000 | 1.234 | 1 |" in text and "| license of the base | cc-by-4.0 |" in text
-    assert "| topic |" not in text and "| qa |" not in text, "those are scores of task models"
+    assert "\nde, text: 2.000 bits a byte before, 1.234 after; en, text: 1.000 before, 1.001 after; 2 min on" in text
+    assert "topic:" not in text and "qa:" not in text, "those are scores of task models"
+    assert "| license of the base | cc-by-4.0 |" in text and "| text | de.txt.xz (1,234 tokens) |" in text
     (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)
     exec(code.replace("FOLDER", str(tmp_path / "out")))
 
@@ -88,7 +88,7 @@ def test_of_a_run(workdir, tmp_path):
     save_body(tmp_path / "model", type(body)(body.config, (), own, body.space, task), "task-model")
     export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
     card, text = card_of(tmp_path / "task")
-    assert "| qa | F1 by MLQA's rules | – | 35.5 | 1 |" in text and "| topic |" not in text
+    assert "\nde, qa: 35.5 F1 before, 36.0 after; 2 min on this machine.\n" in text
 
 
 def test_names_that_a_hub_would_not_take(workdir, tmp_path):

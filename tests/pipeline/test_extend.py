@@ -55,9 +55,11 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     (scores,) = (out / "run/evaluate/bl_base/xx/text").glob("*/scores.json")
     last = json.loads(scores.read_text())[-1]
     assert last["bits_per_byte"] < last["source_pack_bits_per_byte"]
-    (said,) = [line for line in err.splitlines() if line.startswith("BL_BASE: ")]
-    assert f"xx, text: {last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f}" in said
-    assert "en, text, with the pack of xx: " in said and said in (out / "run/report/report.html").read_text()
+    (said,) = [line for line in err.splitlines() if line.startswith("BL_BASE, xx: ")]
+    scores = f"{last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f} after (xz "
+    assert f"xx: {scores}" in said and "; en: " in said
+    assert said in (out / "run/report/report.html").read_text()
+    assert f"xx: {scores}" in (out / "model/README.md").read_text()
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
@@ -76,8 +78,8 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = json.loads(next((out / "run/evaluate/bl_base/xx/hidden").glob("*/scores.json")).read_text())
-    assert f"xx, hidden: {rows[-1]['source_pack_bits_per_byte']:.3f} bits a byte before, " in err
-    assert "en, hidden, with the pack of xx: " in err
+    assert f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits a byte of hidden words before, " in err
+    assert "; en: " in err and "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 

@@ -59,9 +59,9 @@ def test_a_report_over_a_base_begins_with_what_became_of_the_untouched_model(tmp
     write_report(tmp_path, replace(run, scores=scores, recipe=run.recipe.model_copy(update={"base": "base"})))
     markdown, html = texts(tmp_path)
     for text in (
-        "BL_BASE: de, topic: 58.5 accuracy before, 60.5 after; "
-        "en, topic, with the pack of de: 80.0 accuracy before, 79.0 after; 15 min of training.",
-        "MiniJoint: de, topic: 58.5 accuracy before, 58.5 after",
+        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.0 after; 15 min on this machine; 71 % of "
+        "the FLOPs of training all weights.",
+        "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("**Summary**") and text in html
     assert "worse than the untouched model" not in markdown
@@ -69,7 +69,18 @@ def test_a_report_over_a_base_begins_with_what_became_of_the_untouched_model(tmp
     worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
     write_report(tmp_path, replace(run, scores=worse, recipe=run.recipe.model_copy(update={"base": "base"})))
     (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
-    assert "MiniJoint, de, topic: 59.0 accuracy before, 58.5 after" in line
+    assert "MiniJoint, de: 59.0 accuracy before, 58.5 after" in line
+
+
+def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
+    run = some_run(systems=("bl_base",), languages=("de",))
+    own = {"bits_per_byte": 1.5, "source_pack_bits_per_byte": 2.0}
+    for score, said in ((40.0, "xz 2.500"), (80.0, "xz 1.250, which is better")):
+        baselines = [{"baseline": "xz", "task": "topic", "language": "de", "score": score}]
+        recipe, scores = run.recipe.model_copy(update={"base": "base"}), [row | own for row in run.scores]
+        write_report(tmp_path, replace(run, scores=scores, baselines=baselines, recipe=recipe))
+        (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
+        assert verdict["clauses"] == {"topic": f"de: 2.000 bits a byte before, 1.500 after ({said})"}
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

@@ -97,7 +97,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
             (index, np.where(batch["targets"] == IGNORED, 0, -1.0)) for index, batch in inference_batches(examples, 500)
         )
         score = HIDDEN.score(task, "de", records, encoded, found)
-        assert score["bits_per_byte"] == pytest.approx(len(parts) / math.log(2) / records.num_bytes)
+        assert score["bits_per_hidden_byte"] == pytest.approx(len(parts) / math.log(2) / records.num_bytes)
 
 
 def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
