@@ -38,6 +38,7 @@ HOURS = 1.0  # where nothing is said
 MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
+FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 # What trains: the system and its rate, by the third study's screen.
 TRAINS = {"rows": ("bl_base", 4e-3), "lora": ("lora", 2e-3), "all": ("full", 1e-4)}
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
@@ -89,11 +90,11 @@ def extend(
     call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
     with lock(out / LOCK):
         _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
+        tests = {} if path.exists() else _tests(out, texts, column, say)  # the import takes longer
         if not base.exists():
             say(f"{base}: the model comes in")
             import_model(model, base, source)
         if not path.exists():
-            tests = _tests(out, texts, column, say)
             values = _values(out, texts, tests, column, source, language, *TRAINS[trains])
             _choose(values, language, hours, tokens, say)
             with atomic_write(path) as file:
@@ -141,13 +142,18 @@ def _tests(out: Path, texts: dict[str, list[str]], column: str, say: Callable[[s
     for language, files in texts.items():
         if not files:
             continue
-        chosen, size = list[str](), 0
+        chosen, size, whole = list[str](), 0, 0
         for document in read_documents(files, column):
+            whole += sum(len(line.encode()) + 1 for line in document)
             if is_held_out(document, HELD_OUT):
                 chosen.append("\n".join(document) + "\n")
                 size += len(chosen[-1].encode())
                 if size >= TEST_BYTES:
                     break
+        if whole < FEWEST_TOKENS:  # no token is shorter than a byte
+            raise UserError(
+                f"{files[0]}: {whole:,} bytes are less than a step of {FEWEST_TOKENS:,} tokens; give more text"
+            )
         if not chosen:
             raise UserError(
                 f"{files[0]}: none of its documents is among the {HELD_OUT:.0%} held out; give a longer text, with an "
@@ -207,13 +213,17 @@ def _choose(
     sizes = fertility(_recipe(values))
     (best,) = [row for row in sizes if row["best"]]
     without = sizes[0]
+    one_pass = best["tokens"]
+    if one_pass < FEWEST_TOKENS:
+        raise UserError(
+            f"{language}: {one_pass:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
+        )
     if best["new_pieces"] < FEWEST_PIECES:
         raise UserError(
             f"{language}: no new pieces pay: they occur too seldom in this text, or the model's own cut it as well; "
             "give more text"
         )
     values["tokenizer"]["vocab_size"] = best["new_pieces"]
-    one_pass = best["tokens"]
     say(
         f"{language}: {best['new_pieces']:,} new pieces, {best['bytes_per_token']:.2f} bytes a token "
         f"(before {without['bytes_per_token']:.2f}); {one_pass:,} tokens of text"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.common.files import refuse_existing
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 if TYPE_CHECKING:
@@ -138,8 +139,7 @@ def _embed(options: Options) -> None:
     if options.file == STDIN and not options.out:
         raise UserError("standard input has no name: give --out FILE.npy")
     out = Path(options.out or f"{options.file}.npy")
-    if out.exists():
-        raise UserError(f"{out}: exists; choose another name with --out, or delete it")
+    refuse_existing(out)
     folders = _folders(options.pack, options.body)
     if len(folders) > 1:
         raise UserError("--pack: a file is in one language; give one, and embed the other files separately")

@@ -68,10 +68,10 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
         is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
         names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
         if not names:
-            raise UserError(f"{pattern}: no file matches; check data.text in the recipe")
+            raise UserError(f"{pattern}: no file matches; check the path")
         for path in map(Path, names):
             if not path.is_file():
-                raise UserError(f"{path}: no such text file; check data.text in the recipe")
+                raise UserError(f"{path}: no such text file; check the path")
             if path.stat().st_size == 0:
                 raise UserError(f"{path}: the file is empty; fetch it again or leave it out")
             if _form(path) == ".json":
@@ -250,7 +250,7 @@ def _zstd_stream() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise UserError("data.text: a .zst file needs the package zstandard; run pip install zstandard") from None
+        raise UserError("a .zst file is read with the package zstandard; pip install 'ds_minimodel[zstd]'") from None
     return zstandard.ZstdDecompressor().decompressobj()
 
 

@@ -38,7 +38,7 @@ def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise UserError(
-            "data.text: pyarrow, which reads .parquet files, is not installed; pip install 'ds_minimodel[parquet]'"
+            f"{path}: pyarrow, which reads .parquet files, is not installed; pip install 'ds_minimodel[parquet]'"
         ) from None
     try:
         with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
@@ -184,7 +184,7 @@ def documents_of_hub(text: HubText, column: str) -> Iterator[bytes]:
         import datasets
     except ImportError:
         raise UserError(
-            "data.text: datasets, which reads hf:// names, is not installed; pip install 'ds_minimodel[datasets]'"
+            f"{text}: datasets, which reads hf:// names, is not installed; pip install 'ds_minimodel[datasets]'"
         ) from None
     with hub_api(str(text)):
         rows: Any = datasets.load_dataset(

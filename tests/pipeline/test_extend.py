@@ -96,6 +96,12 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
 def test_mistakes_are_one_line(texts):
     missing = refused("extend", texts / "theirs", texts / "none.txt", "--language", "xx", "--out", texts / "new")
     assert "none.txt: no such text file" in missing and not (texts / "new").exists()
+    short = ["extend", texts / "theirs", texts / "short.txt", "--language", "xx", "--out", texts / "short"]
+    (texts / "short.txt").write_text("a boat\n\n" * 20)
+    assert "short.txt: 140 bytes are less than a step of 1,024 tokens" in refused(*short)
+    assert not (texts / "short/base").exists(), "nothing was imported"
+    (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
+    assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))

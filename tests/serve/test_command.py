@@ -158,7 +158,7 @@ def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
     de, zh = ("--pack", f"de={family.de}"), ("--pack", f"zh={family.zh}")
     before = sorted(tmp_path.rglob("*"))
     for arguments, message in (
-        ((good, *de, "--out", tmp_path / "there.npy"), "there.npy: exists; choose another name with --out"),
+        ((good, *de, "--out", tmp_path / "there.npy"), "there.npy: exists; choose another name or delete it"),
         ((good, *de, *zh), "--pack: a file is in one language"),
         ((bad, *de), "bad.txt:2: not UTF-8"),
         ((tmp_path / "none.txt", *de), "none.txt: no such file"),
