@@ -233,7 +233,11 @@ class Choice(LikelihoodKind[Choices]):
                 continue
             row, where = json_object(line, path, number), f"{path}:{number}"
             options, answer = row.get(offered), row.get(right)
-            if not isinstance(options, list) or len(options) < 2 or not all(isinstance(o, str) and o for o in options):
+            if (
+                not isinstance(options, list)
+                or len(options) < 2
+                or not all(isinstance(o, str) and o.strip() for o in options)
+            ):
                 raise UserError(f"{where}: {offered!r} is no list of two texts or more")
             for option in options:
                 text_field({offered: option}, offered, where)
@@ -255,16 +259,20 @@ class Choice(LikelihoodKind[Choices]):
         """A sequence for each option: the question, a space and the option; of a long question its end. An option that
         is longer than `max_length` is in parts, as documents are.
 
-        Before a question stands what the vocabulary puts before a text, if anything, as lm-evaluation-harness has it.
+        As in lm-evaluation-harness, both are encoded as one text, of which the option, with white space that ends the
+        question, is what follows as many ids as the question alone has; before it stands what the vocabulary puts
+        before a text, if anything.
         """
         bos, sequences, first, owner = tokenizer.vocabulary.bos, [], [], list[int]()
         start = [] if bos is None else [bos]
-        asked = tokenizer.encode(records.questions)
-        offered = iter(tokenizer.encode([f" {option}" for options in records.options for option in options]))
+        asked = tokenizer.encode([question.rstrip() for question in records.questions])
+        pairs = zip(records.questions, records.options, strict=True)
+        joined = iter(tokenizer.encode([f"{question} {option}" for question, options in pairs for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
             for _ in options:
-                option, number = next(offered), owner[-1] + 1 if owner else 0
-                before = [*start, *ids][-max(1, max_length - len(option)) :] or _scored_after(tokenizer)
+                whole, number = next(joined), owner[-1] + 1 if owner else 0
+                option = whole[len(ids) :]
+                before = [*start, *whole[: len(ids)]][-max(1, max_length - len(option)) :] or _scored_after(tokenizer)
                 for part in _parts([*before, *option], max_length, bos):
                     first.append(1 if owner and owner[-1] == number else len(before))
                     sequences.append(part)

@@ -7,13 +7,23 @@ import re
 
 import numpy as np
 import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
+from ds_minimodel.hf.convert import import_hf
+from ds_minimodel.models.artifacts import load_body
+from ds_minimodel.models.mini import tensors_of
+from ds_minimodel.models.trainable import TokenLikelihoods, load_into
 from ds_minimodel.recipe.schema import Task
+from ds_minimodel.serve.predictor import ManyLanguages, SharedModel, outputs
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import inference_batches
 from ds_minimodel.tasks.likelihood import Choices, Documents
+
+from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
+from ..hf.test_decoders import BEGIN, save_llama
 
 TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("text", "hidden", "choice"))
 SETTINGS = Task(kind="text", test={"de": "de"})
@@ -22,9 +32,9 @@ SETTINGS = Task(kind="text", test={"de": "de"})
 class Letters:
     """A vocabulary of letters, in which each is as likely as its id says."""
 
-    def __init__(self, named=None, **special):
+    def __init__(self, **special):
         self.vocabulary = Vocabulary(200, **special)
-        self.scored_after = named or self.vocabulary.start
+        self.scored_after = self.vocabulary.start
 
     def encode(self, texts):
         return [[ord(letter) % 100 for letter in text] for text in texts]
@@ -119,25 +129,62 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     assert references == {"chance": {"de": 50}, "longest": {"de": 100}}
 
 
-# lm-evaluation-harness 0.4.13, HFLM: prefix_token_id is the tokenizer's bos_token_id, else its eos_token_id;
-# loglikelihood_rolling begins [prefix_token_id, *tokens]; loglikelihood encodes question and option as the tokenizer
-# does by default. A bos that the tokenizer puts before texts stands before a text once, as with add_bos_token=False.
+# What the tokenizer says of itself: how it puts a text, and what of its content is changed.
 @pytest.mark.parametrize(
-    "special, text, choice",
+    "single, named, prepends",
     [
-        ({"bos": 150, "eos": 151}, [150], [150]),
-        ({"named": 152, "eos": 151}, [152], []),  # SmolLM2-Instruct's
-        ({"eos": 151}, [151], []),
+        (f"{BEGIN} $A", True, False),
+        ("$A", True, False),  # SmolLM2-Instruct's
+        ("$A", False, False),  # Qwen's
+        ("$A", True, True),  # Llama 2's puts a space before a text
     ],
 )
-def test_texts_and_choices_begin_as_in_lm_evaluation_harness(special, text, choice):
-    tokenizer = Letters(**special)
-    ab, abc, abd = tokenizer.encode(["ab", "ab c", "ab d"])
-    encoded = TEXT.encode(tokenizer, Documents(["ab"]), SETTINGS, 64)
-    assert encoded.examples.tokens.tolist() == text + ab and encoded.first.tolist() == [1]
-    encoded = CHOICE.encode(tokenizer, Choices(["ab"], [["c", "d"]], np.array([0])), SETTINGS, 64)
-    assert encoded.examples.tokens.tolist() == [*choice, *abc, *choice, *abd]
-    assert encoded.first.tolist() == [len(choice) + 2] * 2
+def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_path):
+    """Of texts that fit, after the token called bos or else eos, once (`add_bos_token`); of options after a question,
+    which begins as the tokenizer begins a text. A special token's name in a text is none here."""
+    theirs = save_llama(write_text(tmp_path / "text"), tmp_path / "theirs", single)
+    if not named:
+        edit(theirs / "tokenizer_config.json", lambda content: content.pop("bos_token"))
+    if prepends:
+        before = {"type": "Prepend", "prepend": " "}
+        edit(theirs / "tokenizer.json", lambda content: content.update(normalizer=before))
+    import_hf(theirs, tmp_path / "ours", "en")
+    body = load_body(tmp_path / "ours/body")
+    packs = ManyLanguages(body, tmp_path / "ours/body", {"en": tmp_path / "ours/pack"})
+    module = TokenLikelihoods(body.config, 2)
+    load_into(module, tensors_of(body, module.body), "body.")
+    SharedModel(module, body, packs).plug("en")
+
+    def likelihoods(kind, records, count):
+        encoded = kind.encode(packs.tokenizers["en"], records, SETTINGS, 64)
+        return -encoded.nats(outputs(module, encoded.examples), count)
+
+    def of_harness(ask, texts, **options):
+        harness = HFLM(str(theirs), device="cpu", dtype="float32", max_length=63, **options)  # beside the first token
+        return ask(harness, [Instance("", {}, text, number) for number, text in enumerate(texts)], disable_tqdm=True)
+
+    texts = [*(text[:40] for text in [*TEXTS, *ODD_TEXTS] if text.strip()), "a", "\n"]
+    expected = of_harness(HFLM.loglikelihood_rolling, [(text,) for text in texts], add_bos_token=False)
+    assert likelihoods(TEXT, Documents(texts), len(texts)) == pytest.approx(expected, rel=1e-5)
+
+    asked = [
+        (TEXTS[0][:14], "Straße"),
+        ("a ", "b"),
+        ("a\n", "c"),
+        ("q'", "s"),
+        ("12", " 5"),
+        ("the boat sees " * 20, "a b"),
+    ]
+    options = [[first, "a"] for _, first in asked]
+    found = likelihoods(CHOICE, Choices([text for text, _ in asked], options, np.zeros(6)), 12)
+    pairs = [(text, f" {option}") for (text, _), both in zip(asked, options) for option in both]
+    assert found == pytest.approx([own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5)
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
