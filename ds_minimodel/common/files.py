@@ -164,6 +164,8 @@ def write_json(path: str | Path, value: object) -> None:
 
 def read_json(path: str | Path) -> Any:
     """Parse a JSON file; UserError where it is missing or damaged."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would be waited for
+        raise UserError(f"{path}: a folder, a pipe or a device, where a JSON file is to be")
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)

@@ -153,7 +153,10 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
 def token_ids(vocabulary: Vocabulary) -> dict[str, int | None]:
     """The special tokens of a vocabulary by the keys of config.json."""
     ids = {f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")}
-    return ids if vocabulary.mask is None else {**ids, "mask_token_id": vocabulary.mask}
+    if vocabulary.mask is None:
+        return ids
+    frame = {"cls_token_id": vocabulary.bos, "sep_token_id": vocabulary.eos}  # ModernBERT's own are beyond small ones
+    return {**ids, **frame, "mask_token_id": vocabulary.mask}
 
 
 def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> str:

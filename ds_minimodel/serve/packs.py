@@ -67,9 +67,7 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
         if pack.space == body.space:
             raise UserError(f"{pack_folder}: is of this body's embedding space already; leave out --onto")
         check_fit(pack_folder, pack, body)
-    for folder in (body_folder, pack_folder):
-        if out.resolve().is_relative_to(Path(folder).resolve()):
-            raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
+    _refuse_inside(out, [body_folder, pack_folder])
     with atomic_folder(out, is_new=True) as temporary:
         shutil.copytree(body_folder, temporary / "body")
         manifest = read_manifest(pack_folder)
@@ -81,6 +79,13 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
             shutil.copytree(pack_folder, temporary / "pack")
 
 
+def _refuse_inside(out: Path, artifacts: Sequence[str | Path]) -> None:
+    """UserError where `out` lies in one of the folders that go into it."""
+    for folder in artifacts:
+        if out.resolve().is_relative_to(Path(folder).resolve()):
+            raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
+
+
 def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
     """Write one pack with the rows of several that extend the same base: a model that reads all of their languages.
 
@@ -89,6 +94,7 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
     """
     out, (first, *others) = Path(out), packs
     refuse_existing(out)
+    _refuse_inside(out, packs)
     joined = load_pack(first)
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer = Path(first)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import resource
 import shutil
 import subprocess
@@ -220,6 +221,9 @@ def test_json_round_trip_and_damage(tmp_path):
         read_json(path)
     with pytest.raises(UserError, match="none.json: no such file"):
         read_json(tmp_path / "none.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(UserError, match="pipe.json: a folder, a pipe or a device"):
+        read_json(tmp_path / "pipe.json")
 
 
 class Thing(Stored):

@@ -4,6 +4,7 @@ import json
 import signal
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
@@ -81,6 +82,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     assert f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits a byte of hidden words before, " in err
     assert "; en: " in err and "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
+    assert (model.config.cls_token_id, model.config.sep_token_id) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
@@ -91,6 +93,13 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     code, _, err = run("run", out / "recipe.yaml")
     assert code == 0 and "adapt bl_base xx" not in err, err
     assert "xx, topic: " in err and "xx, hidden: " in err
+
+    (texts / "yy.txt").write_text((texts / "xx.txt").read_text().replace("z", "q").replace("g", "j"))
+    second = ["--language", "yy", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "second"]
+    code, _, err = run("extend", out / "model", texts / "yy.txt", *second)
+    assert code == 0, err
+    rows, more = (load_file(place / "model/model.safetensors") for place in (out, tmp_path / "second"))
+    assert all(torch.equal(tensor, more[name][: len(tensor)]) for name, tensor in rows.items()), "to the bit"
 
 
 def test_mistakes_are_one_line(texts):

@@ -72,3 +72,4 @@ def test_what_cannot_be_joined_is_refused(folder, tmp_path):
     assert "give each language once" in refused("pack", "join", tmp_path / "a", xx, xx)
     assert "give two packs" in refused("pack", "join", tmp_path / "a", packs(folder)[0])
     assert not (tmp_path / "a").exists()
+    assert "in: lies in " in refused("pack", "join", xx / "in", *packs(folder))
