@@ -9,6 +9,7 @@ from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
+    BITS,
     OF_SOURCE,
     ON_SOURCE,
     SCORES_FILE,
@@ -17,6 +18,7 @@ from ds_minimodel.report.curves import (
     further_columns,
     names_in,
     near_maximal,
+    shown_score,
     speedups,
     training_curves,
 )
@@ -59,8 +61,9 @@ def report_blocks(run: RunResults) -> list[Block]:
         caption = (
             f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
         )
-        blocks += [Heading("Training curves")]
-        blocks += [Plot("figure-3.png", plots.plot_average_scores(curves, untouched), caption)]
+        if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
+            blocks += [Heading("Training curves")]
+            blocks += [Plot("figure-3.png", plots.plot_average_scores(curves, untouched), caption)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         blocks += _source_blocks(run, left_out)
@@ -101,7 +104,8 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
-    drawn = plots.plot_task_scores(curves, task, metric, untouched)
+    is_percent = shown_score(rows[0], metric)[0] not in BITS
+    drawn = plots.plot_task_scores(curves, task, f"{metric} (%)" if is_percent else metric, untouched)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
 
 

@@ -71,15 +71,15 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
 def plot_average_scores(curves: pd.DataFrame, untouched: pd.DataFrame | None = None) -> bytes:
     """Figure 3: score curves averaged over languages, a panel for each task and a line for each system."""
     return _score_panels(
-        curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages (%)", untouched
+        curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages", untouched
     )
 
 
 def plot_task_scores(curves: pd.DataFrame, task: str, metric: str, untouched: pd.DataFrame | None = None) -> bytes:
-    """Score curves of a task, a panel for each language. metric: what its scores are, such as "accuracy"."""
+    """Score curves of a task, a panel for each language. metric: what its scores are, such as "accuracy (%)"."""
     languages = names_in(curves.xs(task, level="task"), "language")
     panels = [(language, task, language) for language in languages]
-    return _score_panels(curves, panels, f"{metric} (%)", untouched)
+    return _score_panels(curves, panels, metric, untouched)
 
 
 def _score_panels(

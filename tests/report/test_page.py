@@ -65,6 +65,7 @@ def test_a_report_over_a_base_begins_with_what_became_of_the_untouched_model(tmp
     ):
         assert markdown.index(text) < markdown.index("**Summary**") and text in html
     assert "worse than the untouched model" not in markdown
+    assert {path.name for path in tmp_path.glob("*.png")} == {"figure-1.png", "figure-3-topic.png"}
     assert "| BL_BASE, untouched (source's pack) |" in markdown and "gain retained" in markdown
     worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
     write_report(tmp_path, replace(run, scores=worse, recipe=run.recipe.model_copy(update={"base": "base"})))
