@@ -175,6 +175,7 @@ _SPLIT: dict[str, Any] = {
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
     ],
 }
+_LONG_WORD = re.compile(r"\S{2048}|\s{2048}")  # is trained on in parts: time grows with the square of a word's length
 _DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}  # of no effect
 
 
@@ -205,7 +206,7 @@ def _train_byte_bpe(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    lines = _sample(text, input_sentences)
+    lines = _sample((part for line in text for part in _LONG_WORD.sub("\\g<0>\n", line).split("\n")), input_sentences)
     if not any(map(str.strip, lines)):
         raise _no_line(where)
     tokenizer.train_from_iterator(lines, trainer)

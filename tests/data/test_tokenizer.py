@@ -130,6 +130,17 @@ def test_same_text_gives_the_same_bytes(tmp_path, text_file, request, kind, fold
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "word", ["a" + "\u0301" * 1_000_000, "x" * 1_000_000, "a" + " " * 1_000_000 + "b", "中" * 300_000]
+)
+def test_a_word_without_an_end_is_trained_on_in_parts(tmp_path, word):
+    """The trainer's time grows with the square of its length: these would take hours."""
+    (tmp_path / "text.txt").write_text(f"{word}\nthe old boat sees the old boat\n", encoding="utf-8")
+    train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 265, 1.0, SENTENCES, kind="byte-bpe")
+    tokenizer = open_tokenizer(tmp_path / "out")
+    assert tokenizer.decode(tokenizer.encode([word])[0]) == word
+
+
 def test_lines_are_drawn_from_all_of_the_text(tmp_path):
     lines = [f"{number} {letter * 9}" for letter in "abcd" for number in range(500)]
     (tmp_path / "text.txt").write_text("\n".join(lines))
