@@ -175,11 +175,19 @@ class BuildMini(Training):
     """How the new layers start: as the paper's, or as copies of the body's last ones."""
 
 
+# Which weights a pack or a task model has: those after the last step, or of the best score on text left out.
+Keep = Literal["last", "best"]
+
+
 class Adapt(Training):
     schedule: Annotated[Literal["linear", "constant"], RECORDED_ELSEWHERE] = "linear"
     """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
     decay: Annotated[Share, RECORDED_ELSEWHERE] = 0.2
     """`constant`: share of the steps, at the end, in which it falls."""
+    keep: Annotated[Keep, RECORDED_ELSEWHERE] = "last"
+    """Weights of a pack: after the last step, or of the lowest loss of the whole body on held-out text."""
+    patience: Annotated[PositiveInt | None, RECORDED_ELSEWHERE] = None
+    """`keep: best`: so many such losses without a lower one end the training."""
     initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
@@ -225,6 +233,14 @@ class Adapt(Training):
         return self
 
     @model_validator(mode="after")
+    def _best_is_found(self) -> "Adapt":
+        if self.patience and self.keep == "last":
+            raise ValueError("patience: with keep last nothing is the best; give keep best")
+        if self.keep == "best" and self.decay_steps and not self.held_out_every:
+            raise ValueError("keep best: with schedule constant give held_out_every; a share of the steps would grow")
+        return self
+
+    @model_validator(mode="after")
     def _vectors_are_read(self) -> "Adapt":
         for key in ("word_vectors", "dictionaries"):
             methods = [method.name for method in INITIALISATIONS.values() if key in method.reads]
@@ -256,10 +272,6 @@ class Adapt(Training):
             if step < round(end):
                 return depth
         return self.depth_schedule[-1][0]
-
-
-# Which weights a task model has: those after the last step, or of the best score on the development file.
-Keep = Literal["last", "best"]
 
 
 class TaskOfAnyKind(Section):
@@ -558,6 +570,12 @@ class Recipe(Section):
             )
         if self._base.language not in (UNKNOWN_LANGUAGE, self.languages.source):
             raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {self._base.language}")
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_measured(self) -> "Recipe":
+        if self.adapt.keep == "best" and not self.data.held_out:
+            raise ValueError("adapt.keep best: with data.held_out 0 there is no text to find it on")
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,8 @@ _WORSE = "worse than the untouched model: train longer or on more text, or leave
 class Verdict(Stored):
     """Of a system in a language.
 
-    clauses: {task: what became of it}. worse: tasks in which the untouched model is better. cost: of step 2.
+    steps: updates of the pack. clauses: {task: what became of it}. worse: tasks in which the untouched model is better.
+    cost: of step 2.
     """
 
     system: str
@@ -47,6 +48,8 @@ def verdicts(run: RunResults) -> list[Verdict]:
 
 def _verdict(run: RunResults, system: str, language: str) -> Verdict:
     steps, clauses, worse = run.recipe.adapt.steps, dict[str, str](), []
+    adapted = [loss for loss in run.losses if loss["stage"] == "adapt"]
+    kept = {(loss["system"], loss["language"]): loss.get("steps", steps) for loss in adapted}
     for task, metric in run.metrics.items():
         of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
         rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
@@ -67,7 +70,12 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
         if scores[1] != scale.best(scores):
             worse.append(task)
     return Verdict(
-        system=system, language=language, steps=steps, clauses=clauses, worse=worse, cost=_cost(run, system, language)
+        system=system,
+        language=language,
+        steps=kept.get((system, language), steps),
+        clauses=clauses,
+        worse=worse,
+        cost=_cost(run, system, language),
     )
 
 

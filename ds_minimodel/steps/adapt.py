@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.artifacts import (
@@ -41,8 +42,10 @@ from ds_minimodel.steps.first_pack import first_pack, initial_inputs
 from ds_minimodel.steps.training import (
     WholeBody,
     body_of,
+    checkpoints_of,
     finished_checkpoints,
     held_out_evaluation,
+    held_out_sampler,
     language_model,
     micro_batches,
     snapshot_folder,
@@ -51,6 +54,7 @@ from ds_minimodel.steps.training import (
     text_sampler,
     text_schedule,
 )
+from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import Batches, train
 
 
@@ -63,16 +67,19 @@ class FirstManifest(PackManifest):
 
 def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
-    source, listed, trunk = recipe.languages.source, [], text_schedule(recipe.adapt).trunk
+    section, source, listed = recipe.adapt, recipe.languages.source, []
+    trunk = text_schedule(section).trunk
     for system in recipe.chosen_systems:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
-        inputs |= {"rate": recipe.adapt.rates[system.name]} if system.name in recipe.adapt.rates else {}
-        inputs |= {"rank": recipe.adapt.rank} if system.trains == "low-rank" else {}
-        inputs |= {"schedule": f"constant, decay {recipe.adapt.decay}"} if trunk else {}
+        inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
+        inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
+        inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
+        if section.keep == "best":
+            inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
-            folder, read = layout.adapt(system, language), [language, *([source] if recipe.adapt.replay else [])]
+            folder, read = layout.adapt(system, language), [language, *([source] if section.replay else [])]
             listed.append(
                 Job(
                     folder,
@@ -81,7 +88,7 @@ def jobs(context: Context) -> list[Job]:
                     partial(_adapt, context, system, language),
                     finished_checkpoints(folder, trunk),
                     grows="adapt" if trunk else "",
-                    go_back=partial(_go_back, recipe.adapt, folder),
+                    go_back=partial(_go_back, section, folder),
                     advice={"adapt.steps": "they may grow where adapt.schedule is constant; "},
                 )
             )
@@ -102,6 +109,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
     recipe, layout, world = context.recipe, context.layout, context.world
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = text_sampler(context, section, language, section.replay)
+    if section.keep == "best" and held_out_sampler(context, section, language) is None:
+        raise UserError(f"adapt.keep best: no document of {language} is held out; give more text or data.held_out")
     vocab_size = sampler.reader.store.vocabulary.size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
@@ -154,6 +163,10 @@ def _adapt(context: Context, system: System, language: str) -> None:
 
     body = WholeBody(num_layers, trained_layers, section.snapshots(), plugged)
 
+    trunk, steps = run.schedule.trunk, run.schedule.steps
+    job = inputs_hash(folder, "adapt" if trunk else "")
+    best = BestWeights(checkpoints_of(folder), job, world, trunk) if section.keep == "best" else None
+    evaluation = held_out_evaluation(context, section, language, run, body, best, section.patience)
     weights = train(
         module,
         batches,
@@ -161,12 +174,15 @@ def _adapt(context: Context, system: System, language: str) -> None:
         world,
         folder / "run",
         f"adapt {system.name} {language}",
-        inputs_hash(folder, "adapt" if run.schedule.trunk else ""),
+        job,
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
-        held_out_evaluation(context, section, language, run, body),
+        evaluation,
     )
-    save(run.schedule.steps, weights, folder / "pack")
+    if best is not None:
+        facts["ended"] = min((step for step in evaluation.steps if evaluation.is_over(step)), default=steps)
+        steps, weights = best.load()
+    save(steps, weights, folder / "pack")
 
 
 def _save_first(

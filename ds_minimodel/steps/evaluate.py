@@ -8,14 +8,14 @@ source's texts.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.common.files import atomic_folder, read_manifest, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
@@ -118,23 +118,22 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
         untouched = _named(OF_SOURCE, kind.score(task, language, records, *outputs(records)))
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
-    for folder, step in own:
-        pack = load_pack(folder, model.space, None if in_source else language, step)  # a base's is of any name
+    for (folder, steps), places in groupby(own, itemgetter(0, 1)):
+        pack = load_pack(folder, model.space, None if in_source else language, steps)  # a base's is of any name
         plug(module, whole_pack(pack, folder, layout.pretrain(system) / "body"))
         logits = _logits(module, encoded.examples)
-        rows.append(
-            {
-                "system": system.name,
-                "task": name,
-                "language": language,
-                "seed": seed,
-                "step": 0 if in_source else pack.steps,
-                "eflops": 0.0 if in_source else pack.eflops,
-                **kind.score(task, language, records, encoded, logits),
-                **untouched,
-            }
-        )
-        if step == recipe.adapt.steps:
+        row = {
+            "system": system.name,
+            "task": name,
+            "language": language,
+            "seed": seed,
+            "step": 0,
+            "eflops": 0.0 if in_source else pack.eflops,
+            **kind.score(task, language, records, encoded, logits),
+            **untouched,
+        }
+        rows += [{**row, "step": step} for _, _, step in places]
+        if rows[-1]["step"] == recipe.adapt.steps:
             for path in _on_source(recipe, task, language):
                 theirs = kind.read(path, task, recipe.languages.source, None)
                 again = encode(theirs)
@@ -175,19 +174,24 @@ def _in_source_language(
     tokenizer = open_tokenizer(layout.tokenizer(source))
     module, max_length = module_of(recipe.source_vocab_size), recipe.finetune.of(name, "max_length")
     encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
-    ((folder, _),) = _packs(context, system, source)
+    ((folder, _, _),) = _packs(context, system, source)
     plug(module, load_pack(folder, space))
     return encoded, _logits(module, encoded.examples)
 
 
-def _packs(context: Context, system: System, language: str) -> list[tuple[Path, int | None]]:
-    """(folder, step) of a language's packs, by rising step; None: that of the source, which was not adapted."""
+def _packs(context: Context, system: System, language: str) -> list[tuple[Path, int | None, int]]:
+    """(folder, its updates, step) of a language's packs, by rising step; None: that of the source.
+
+    Where it is the best that is kept, it stands for the steps after its last update, too.
+    """
     recipe, layout = context.recipe, context.layout
     if language == recipe.languages.source:
-        return [(layout.pretrain(system) / "pack", None)]
-    folder = layout.adapt(system, language)
-    *snapshots, last = recipe.adapt.snapshots()
-    return [*((snapshot_folder(folder, step), step) for step in snapshots), (folder / "pack", last)]
+        return [(layout.pretrain(system) / "pack", None, 0)]
+    folder, steps = layout.adapt(system, language), recipe.adapt.snapshots()
+    last = steps[-1] if recipe.adapt.keep == "last" else read_manifest(folder / "pack")["steps"]
+    return [
+        (folder / "pack", last, step) if step >= last else (snapshot_folder(folder, step), step, step) for step in steps
+    ]
 
 
 @torch.inference_mode()

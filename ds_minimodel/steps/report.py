@@ -16,6 +16,7 @@ from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
+from ds_minimodel.steps.status import outcome
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.tasks import KINDS
 
@@ -101,7 +102,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
     """{label: text} for the head of the page. finished: time of the last result."""
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     advice = "put it back from a copy, or delete the folder of its job and run the step again"
-    model, run = recipe.model, read_model(first / "run/run.json", _TrainingRun, advice)
+    model, adapt, run = recipe.model, recipe.adapt, read_model(first / "run/run.json", _TrainingRun, advice)
     origin = (
         {}
         if recipe.base is None
@@ -114,7 +115,8 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
         "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
         "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary {_vocabulary(recipe)}"
         + (f"; mini-models of depth {recipe.mini.depth}" if recipe.reads_mini_depth else ""),
-        "Step 2": f"{recipe.adapt.steps:,} updates of {recipe.adapt.batch_size} x {recipe.adapt.seq_length} tokens",
+        "Step 2": f"{'at most ' if adapt.patience else ''}{adapt.steps:,} updates of "
+        f"{adapt.batch_size} x {adapt.seq_length} tokens",
         "Run": f"{seeds}adapted on {run.world_size} rank(s), "
         f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
         **origin,
@@ -135,4 +137,5 @@ def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
         for stage, folder, language in runs:
             row = read_losses(folder / "run/metrics.jsonl", system.name, stage, language)
             if row:
-                yield row
+                steps, kept = outcome(folder, recipe) if stage == "adapt" else (0, "")
+                yield {**row, "steps": steps, "kept": kept}

@@ -29,7 +29,7 @@ from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.tasks import FINETUNED
-from ds_minimodel.training.checkpoints.best import drop_best
+from ds_minimodel.training.checkpoints.best import BestWeights, drop_best
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
 from ds_minimodel.training.ranks.world import World
@@ -94,7 +94,7 @@ def finished_checkpoints(folder: Path, trunk: int = 0) -> Callable[[], None]:
     checkpoints = checkpoints_of(folder)
 
     def drop() -> None:
-        drop_best(checkpoints)
+        drop_best(checkpoints, trunk)
         drop_all(checkpoints, trunk)
 
     return drop
@@ -263,13 +263,20 @@ class WholeBody:
 
 
 def held_out_evaluation(
-    context: Context, section: Training, language: str, run: Run, body: WholeBody | None = None
+    context: Context,
+    section: Training,
+    language: str,
+    run: Run,
+    body: WholeBody | None = None,
+    best: BestWeights | None = None,
+    patience: int | None = None,
 ) -> Evaluation:
     """The Evaluation of a step that trains on a language's text; without held-out text there is none.
 
     Its samples, their order and what is hidden in them are the same at every step, for any seed and number of ranks.
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
-    where the text has them.
+    where the text has them. best: what keeps the weights with which the whole body has the lowest loss; then it is
+    evaluated at each of these steps. patience: so many without a lower one end the training.
     """
     recipe, world = context.recipe, context.world
     sampler = held_out_sampler(context, section, language)
@@ -278,8 +285,11 @@ def held_out_evaluation(
     every = section.held_out_every or max(1, section.steps // EVALUATIONS)
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
-    passes = len(steps) + (len(snapshots) * body.num_layers / body.trained_layers(0) if body else 0)
-    affordable = int(MOST_COST * section.steps * section.batch_size / passes)
+    whole_costs = body.num_layers / body.trained_layers(0) if body else 0
+    trained, passes = section.steps, len(steps) + len(snapshots) * whole_costs
+    if best is not None:  # what is the best must not depend on how many steps follow
+        trained, passes = every, 1 + whole_costs
+    affordable = int(MOST_COST * trained * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
     sizes = bytes_of_ids(open_tokenizer(context.layout.tokenizer(language)))
     objective, data = recipe.trained_by, world.data
@@ -311,9 +321,17 @@ def held_out_evaluation(
             return losses(module, "held_out/")
         depth = body.trained_layers(step)
         values = losses(module, "held_out/", depth=depth)
-        if step in body.snapshots:
+        if step in body.snapshots or best is not None:
             whole = body.plugged(module, weights)
             values |= losses(whole, "held_out/body_", depth=body.num_layers)
+        if best is not None:
+            bits = world.from_main(lambda: values.get("held_out/body_bits_per_byte", math.inf))
+            best.offer(step, -bits, weights, is_first=step == 0)
         return values
 
-    return Evaluation(steps, scores)
+    def is_over(step: int) -> bool:
+        if best is None or best.best is None or patience is None:
+            return False
+        return sum(best.best.step < scored <= step for scored in steps) >= patience
+
+    return Evaluation(steps, scores, is_over)

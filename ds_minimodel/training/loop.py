@@ -37,11 +37,13 @@ class Evaluation(NamedTuple):
     """Scores of the model while it trains, which change nothing of the training.
 
     steps: after which it is evaluated; 0: before the first. scores: called on every rank with (step, the module in
-    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics.
+    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics. is_over: whether
+    after so many steps training ends early, by what the scores were; the same on all ranks, and in a run that goes on.
     """
 
     steps: Collection[int] = ()
     scores: Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]] = lambda *_: {}
+    is_over: Callable[[int], bool] = lambda _: False
 
 
 def train(
@@ -56,7 +58,7 @@ def train(
     on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
     evaluation: Evaluation = Evaluation(),  # noqa: B008  (it is immutable)
 ) -> Weights:
-    """Train the parameters of `module` that require gradients; return them when all steps of `run` are done.
+    """Train the parameters of `module` that require gradients; return them when the steps of `run` are done.
 
     module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor (losses,).
     batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list of dicts of host
@@ -109,7 +111,12 @@ def train(
     ):
         if first == 0 and 0 in evaluation.steps:
             meter.write({"step": 0, "eflops": 0.0}, scores)
+        done = first
         for step in range(first, steps):
+            if evaluation.is_over(step):
+                if step <= run.schedule.trunk:
+                    save(step)
+                break
             micro_batches = next(stream)
             counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
             count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.has_failed)
@@ -130,7 +137,7 @@ def train(
                 save(done)
         checkpoints.wait()
         (stopping,) = world.sum(stop.received or 0)
-        end_if(stopping, steps)
+        end_if(stopping, done)
     weights = read_masters(engine)
     destroy(engine)
     world.replicated(lambda: _check_finite(weights, label))

@@ -24,6 +24,17 @@ def test_the_first_of_the_highest_is_kept_and_outlives_the_process(world, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_best_up_to_the_trunk_outlives_what_came_after_it(world, tmp_path):
+    """As a run that goes on from there needs it."""
+    offer(BestWeights(tmp_path, "job", world, trunk=3), 1.0, 3.0, 2.0, 4.0)
+    assert BestWeights(tmp_path, "job", world, trunk=3).load()[0] == 4
+    drop_best(tmp_path, trunk=3)
+    step, weights = BestWeights(tmp_path, "job", world, trunk=9).load()
+    assert step == 2 and weights["weight"].tolist() == [2.0] * 3
+    drop_best(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [

@@ -1,6 +1,7 @@
 """The weights of a run's best score so far, kept beside its checkpoints until the run is done: best.safetensors.
 
 They are on disk before a later checkpoint is: whichever one a run goes on from, the best score before it is there.
+Those up to the trunk of its schedule, which a longer run has, too, are in a file of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 from ds_minimodel.training.ranks.world import World
 
-_FILE = "best.safetensors"
+_FILE, _OF_TRUNK = "best.safetensors", "best-of-trunk.safetensors"
 
 
 class Best(NamedTuple):
@@ -35,10 +36,16 @@ class BestWeights:
     The file's metadata hold the run, step, score and the SHA-256 of the tensors, so it is whole or not there.
     """
 
-    def __init__(self, folder: Path, job: str, world: World) -> None:
-        """folder: of the run's checkpoints. job: hash of all that decides its outcome."""
-        self.path, self.job, self.world = folder / _FILE, job, world
+    def __init__(self, folder: Path, job: str, world: World, trunk: int = 0) -> None:
+        """folder: of the run's checkpoints. job: hash of all that decides its outcome. trunk: of its schedule."""
+        self.folder, self.job, self.world, self.trunk = folder, job, world, trunk
         self.best = world.from_main(lambda: self._read()[0] if self.path.exists() else None)
+
+    @property
+    def path(self) -> Path:
+        """File of the best score: where there are two, what came after the trunk is better."""
+        last, of_trunk = self.folder / _FILE, self.folder / _OF_TRUNK
+        return of_trunk if of_trunk.exists() and not last.exists() else last
 
     def offer(self, step: int, score: float, weights: Callable[[], Mapping[str, Tensor]], is_first: bool) -> None:
         """Keep the weights after `step` steps where no score before was as high. is_first: nothing was offered before.
@@ -80,7 +87,7 @@ class BestWeights:
     def _write(self, best: Best, weights: Mapping[str, Tensor]) -> None:
         tensors = {name: tensor.contiguous() for name, tensor in weights.items()}
         facts = {"job": self.job, "step": str(best.step), "score": repr(best.score)}
-        with atomic_write(self.path) as file:
+        with atomic_write(self.folder / (_FILE if best.step > self.trunk else _OF_TRUNK)) as file:
             file.write(save(tensors, {**facts, "sha256": _sha256(facts, tensors)}))
 
 
@@ -88,6 +95,7 @@ def _sha256(facts: Mapping[str, str], tensors: dict[str, Tensor]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + save(tensors)).hexdigest()
 
 
-def drop_best(folder: Path) -> None:
-    """Remove the best weights of a finished run, whose artifact they are."""
-    (folder / _FILE).unlink(missing_ok=True)
+def drop_best(folder: Path, trunk: int = 0) -> None:
+    """Remove the best weights of a finished run, whose artifact they are, but those that a longer one has, too."""
+    for name in (_FILE, *([] if trunk else [_OF_TRUNK])):
+        (folder / name).unlink(missing_ok=True)
