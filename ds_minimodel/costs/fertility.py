@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.extension import Extension, read_extension
+from ds_minimodel.data.extension import MOST_UNKNOWN, Extension, read_extension
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
@@ -17,9 +17,10 @@ OFTEN = 50  # occurrences in the text by which a piece's row can be learned
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows as JSON: for each target and number of new pieces, as many as its text supports.
 
-    tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. rarest:
-    occurrences of the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of step 2 over the whole
-    body, which is what a text costs whatever it is cut into. best: the cheapest of those whose pieces occur OFTEN.
+    tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. unknown: share
+    of the tokens. rarest: occurrences of the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of
+    step 2 over the whole body, which is what a text costs whatever it is cut into. best: the cheapest of those that
+    know the text and whose pieces occur OFTEN.
     UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
@@ -32,15 +33,16 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
         )
         often = sum(count >= OFTEN for count in found.counts)
         sizes = {*SIZES, *([often] if often < SIZES[1] else [])}  # of a short text
-        of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.merges)]
-        able = [row for row in of_language if row["rarest"] is None or row["rarest"] >= OFTEN]
+        of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.pieces)]
+        known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
+        able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]
         best = min(able, key=lambda row: row["flops_per_byte"])
         rows += [{**row, "best": row is best} for row in of_language]
     return rows
 
 
 def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str, Any]:
-    tokens, config, kept = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
+    (tokens, unknown), config, kept = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
     num_bytes = found.num_bytes / max(1, tokens)
     section = recipe.adapt
     work = step_work(recipe, section, kept + size, kept=kept)
@@ -52,6 +54,7 @@ def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str
         "tokens": tokens,
         "tokens_per_word": tokens / max(1, found.words),
         "bytes_per_token": num_bytes,
+        "unknown": unknown,
         "rarest": found.counts[size - 1] if size else None,
         "output_megabytes": 4e-6 * size * config.hidden_size * matrices,
         "flops_per_byte": cost / (section.seq_length * num_bytes),

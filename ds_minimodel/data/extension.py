@@ -1,16 +1,20 @@
-"""Extension of a base's vocabulary by pieces of another language: the merges of a byte-level BPE go on where they end.
+"""Extension of a base's vocabulary by pieces of another language, joined from those that the base cuts it into.
 
-A text is cut as before, and then by the new merges: they join pieces that the old ones leave side by side. So a text in
-which no new piece occurs keeps its ids. Pieces that occur in text of the source language are not taken.
+What is joined is found as in the training of a BPE that goes on over the base's cut of the text, whatever the base is:
+a BPE gets the merges, WordPiece the pieces, of which it takes the longest, and a unigram vocabulary each with a
+score a hair above that of its parts. Characters that have no piece may get one. Pieces by which text of the source
+language would be cut otherwise are not taken.
 """
 
 from __future__ import annotations
 
 import heapq
 import shutil
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,35 +22,50 @@ from typing import Any
 from tokenizers import Tokenizer as Runner
 
 from ds_minimodel.common import files
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
-from ds_minimodel.data.tokenizer import JSON_FILE, TokenizerJson
+from ds_minimodel.data.tokenizer import BYTES, JSON_FILE, WORD_START, TokenizerJson
 
 FEWEST = 2  # occurrences of a new piece in the text
 _LONGEST = 32  # pieces of a word that are looked at together
-Merge = tuple[str, str]
+MOST_UNKNOWN = 0.05  # of a text's tokens
+_HAIR = 1e-6  # between the scores of a piece and of its parts: more than rounding, less than what chooses words
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A new piece. parts: the two that it joins, or of a character itself. score: in a unigram vocabulary."""
+
+    string: str
+    parts: Parts
+    score: float = 0.0
 
 
 @dataclass(frozen=True)
 class Extension:
     """What a text makes of a base's vocabulary.
 
-    words, num_bytes, tokens: of the text; the tokens are the base's. merges: the further ones, best first. counts: how
-    often each occurs in the text as it is cut by those before it.
+    words, num_bytes: of the text. pieces: new ones, best first. counts: how often each occurs where all of them cut the
+    text, alone or within others that join it; so it occurs where those before it alone do, exactly of a BPE.
     """
 
-    file: TokenizerJson
+    kind: _Kind
     words: int
     num_bytes: int
-    tokens: int
-    merges: Sequence[Merge]
+    text: Counter[str]
+    pieces: Sequence[Piece]
     counts: Sequence[int]
 
-    def tokens_with(self, number: int) -> int:
-        """Tokens of the text with so many new pieces."""
-        return self.tokens - sum(self.counts[:number])
+    def tokens_with(self, number: int) -> tuple[int, float]:
+        """Tokens of the text with so many new pieces, and the share of them that is unknown."""
+        model, ids = self.kind.model(self.pieces[:number]), Counter[int]()
+        for word, times in self.text.items():
+            for token in model.tokenize(word):
+                ids[token.id] += times
+        return ids.total(), ids[self.kind.unknown] / max(1, ids.total())
 
 
 def read_extension(
@@ -60,33 +79,35 @@ def read_extension(
     """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
 
     text, source_text: paths or globs of the language that is added, and of the base's own, which keeps its pieces; it
-    may be empty. UserError where the base is no byte-level BPE.
+    may be empty. UserError where the base has no tokenizer.json, or much of the text stays unknown to it.
     """
-    file = _byte_level(Path(base))
-    runner, words = file.load(), 0
+    path = Path(base) / JSON_FILE
+    if not path.is_file():
+        raise UserError(f"{base}: a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace")
+    kind, words, num_bytes = _Kind(TokenizerJson(path)), 0, 0
+    runner = kind.file.load()
 
     def lines(patterns: Sequence[str | Path]) -> Iterator[str]:
-        nonlocal words
+        nonlocal words, num_bytes
         progress = Progress(label, None, "lines")
         for document in read_documents(map(str, patterns), column) if patterns else ():
             for line in document:
-                words += len(line.split())
+                words, num_bytes = words + len(line.split()), num_bytes + len(line.encode())
                 yield line
                 progress.update(progress.done + 1)
         progress.close("all read")
 
     of_source = _words(runner, lines(source_text))
-    words = 0
+    words = num_bytes = 0
     of_text = _words(runner, lines(text))
-    pieces = [
-        _Word(part, of_text[word], of_source[word])
-        for word in sorted(of_text.keys() | of_source.keys())
-        for part in _parts([token.value for token in runner.model.tokenize(word)])
-    ]
-    num_bytes = sum(len("".join(word.pieces)) * word.count for word in pieces)  # a character of a piece is a byte
-    tokens = sum(len(word.pieces) * word.count for word in pieces)
-    merges, counts = _more_merges(pieces, {*runner.get_vocab()}, most)
-    return Extension(file, words, num_bytes, tokens, merges, counts)
+    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, of_source, most))
+    _, unknown = extension.tokens_with(number := len(extension.pieces))
+    if unknown > MOST_UNKNOWN:
+        raise UserError(
+            f"{base}: {unknown:.0%} of the text's tokens stay unknown to it with {number:,} new pieces; take more of "
+            "them, or use tokenizer.vocabulary: replace"
+        )
+    return extension
 
 
 def extend_tokenizer(
@@ -107,26 +128,28 @@ def extend_tokenizer(
     """
     base, sources = Path(base), pinned(find_text(text))
     extension = read_extension(base, [*map(str, sources)], source_text, new_pieces, label, column)
-    if len(extension.merges) < new_pieces:
+    if len(extension.pieces) < new_pieces:
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) supports at most "
-            f"{len(extension.merges)} pieces beside the base's; lower it to that or add text"
+            f"{len(extension.pieces)} pieces beside the base's; lower it to that or add text"
         )
-    content = with_merges(extension.file.content, extension.merges, rows)
+    content = with_pieces(extension.kind.file.content, extension.pieces, rows)
     _write(base, content, out, rows + new_pieces, rows, text=names_of(sources))
 
 
 def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, kept: int) -> list[int]:
     """Write the vocabulary of `first` with the pieces that only `other` has behind it into the new folder `out`.
 
-    Both extend one base, of which the first `kept` ids are. The merges of `other` follow those of `first`. Returns the
+    Both extend one base, of which the first `kept` ids are. The pieces of `other` follow those of `first`. Returns the
     ids that `other` gives to the pieces that were taken, less `kept`, in the order of their ids in `out`.
     """
     one, two = (TokenizerJson(Path(folder) / JSON_FILE) for folder in (first, other))
-    merges = [(left, right) for left, right in two.content["model"]["merges"][-(two.size - kept) :]]
-    taken = {*one.strings.values()}
-    chosen = [place for place, merge in enumerate(merges) if "".join(merge) not in taken]
-    content = with_merges(one.content, [merges[place] for place in chosen], one.size)
+    kind, taken = _Kind(two), {*one.strings.values()}
+    merges = {kind.joined(parts): tuple(parts) for parts in two.content["model"].get("merges", ())}
+    strings = [two.strings[id] for id in range(kept, two.size)]
+    chosen = [place for place, string in enumerate(strings) if string not in taken]
+    pieces = [Piece(string, merges.get(string, (string,)), kind.scores.get(string, 0.0)) for string in strings]
+    content = with_pieces(one.content, [pieces[place] for place in chosen], one.size)
     _write(Path(first), content, out, one.size + len(chosen), kept)
     return chosen
 
@@ -144,98 +167,198 @@ def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, kept
         files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), **facts)
 
 
-def _byte_level(base: Path) -> TokenizerJson:
-    """The base's file; UserError where its merges cannot go on."""
-    path = base / JSON_FILE
-    file = TokenizerJson(path) if path.is_file() else None
-    if file is None or not file.is_byte_level or file.content["model"].get("byte_fallback"):
-        kind = "SentencePiece" if file is None else file.kind
-        raise UserError(
-            f"{base}: a {kind} vocabulary, and only byte-level BPE is extended; leave tokenizer.vocabulary out, "
-            "so that the language has a vocabulary of its own"
-        )
-    return file
-
-
 def _words(runner: Runner, lines: Iterable[str]) -> Counter[str]:
-    """How often each word, as the vocabulary parts text, occurs."""
+    """How often each word occurs, as the vocabulary parts text before its model cuts it; that may be a whole line."""
     counts: Counter[str] = Counter()
     for line in lines:
         normal = runner.normalizer.normalize_str(line) if runner.normalizer else line
-        counts.update(word for word, _ in runner.pre_tokenizer.pre_tokenize_str(normal))
+        parted = runner.pre_tokenizer.pre_tokenize_str(normal) if runner.pre_tokenizer else [(normal, ())]
+        counts.update(word for word, _ in parted)
     return counts
 
 
-def _parts(pieces: list[str]) -> Iterator[list[str]]:
-    """A word's pieces, of a longer one than words are (text without spaces) in parts, whose pairs are counted anew."""
-    yield from (pieces[start : start + _LONGEST] for start in range(0, len(pieces), _LONGEST))
+@cache
+def _class(character: str) -> str:
+    """Whether a character is of a word, a digit, a sign …; "▁" is of its own."""
+    return WORD_START if character == WORD_START else unicodedata.category(character)[0].replace("M", "L")
 
 
-@dataclass
-class _Word:
-    """A word as the pieces it is cut into, and how often the text and the source text have it."""
+class _Kind:
+    """How the pieces of a base are joined. scores: of a unigram vocabulary. is_bpe: whether a piece needs its parts.
 
-    pieces: list[str]
-    count: int
-    in_source: int
-
-
-def _more_merges(words: Sequence[_Word], taken: set[str], number: int) -> tuple[list[Merge], list[int]]:
-    """At most `number` merges that go on where those of a BPE end, best first, and how often each occurs in the text.
-
-    words: of which the pieces are changed. taken: pieces that there are. The best is the pair that is most frequent in
-    the text as it is cut so far, as in training; of equal ones the first in the order of strings. Pairs that occur in
-    the source text are left out.
+    Where a vocabulary does not part words so, as byte-level ones do, what its pieces never have side by side, such as
+    two digits or a letter and a comma, is not joined.
     """
-    in_source = {pair for word in words if word.in_source for pair in pairwise(word.pieces)}  # of words that stay
-    counts, places = Counter[Merge](), defaultdict[Merge, set[int]](set)  # places: where a pair is or once was
+
+    def __init__(self, file: TokenizerJson):
+        model, self.file, self.is_bpe = file.content["model"], file, file.kind == "BPE"
+        self.scores: dict[str, float] = dict(model["vocab"]) if file.kind == "Unigram" else {}
+        self.least = min(self.scores.values(), default=0.0)
+        unknown = model.get("unk_id") if self.scores else model["vocab"].get(model["unk_token"])
+        self.unknown = -1 if unknown is None else int(unknown)
+        self._inside = model.get("continuing_subword_prefix") or ""
+        self._has_bytes = bool(model.get("byte_fallback"))
+        texts = (self.text(string) for string in file.strings.values() if self._is_text(string))
+        self._beside = {pair for text in texts for pair in pairwise(map(_class, text))}
+
+    def model(self, pieces: Sequence[Piece] = ()) -> Any:
+        """What cuts a word, with `pieces` behind the base's."""
+        return self.file.load(with_pieces(self.file.content, pieces, self.file.size)).model
+
+    def _is_text(self, string: str) -> bool:
+        return string not in self.file.added and not (self._has_bytes and BYTES.fullmatch(string))
+
+    def text(self, string: str) -> str:
+        """A piece without what says that it begins inside a word."""
+        return string.removeprefix(self._inside)
+
+    def joined(self, parts: Sequence[str]) -> str:
+        return parts[0] + "".join(map(self.text, parts[1:]))
+
+    def piece(self, parts: Parts) -> Piece:
+        """A new one; of two that are as good the earlier is better."""
+        string, score = self.joined(parts), 0.0
+        if self.scores:
+            hair = _HAIR * (2 - 1e-7 * len(self.scores))
+            score = self.least if parts == (string,) else sum(self.scores[part] for part in parts) + hair
+            self.scores[string] = score
+        return Piece(string, parts, score)
+
+    def letters(self, words: Counter[str]) -> Counter[str]:
+        """How often the piece of each character would occur if all characters of the words were pieces."""
+        found = Counter[str]()
+        for word, times in words.items():
+            for at, character in enumerate(word):
+                found[(self._inside if at else "") + character] += times
+        return found
+
+    def chunks(self, tokens: Iterable[Any]) -> Iterator[Parts]:
+        """The pieces of a word in parts, each of pieces that may be joined."""
+        chunk = list[str]()
+        for token in tokens:
+            string, is_text = token.value, token.id != self.unknown and self._is_text(token.value)
+            if chunk and not (is_text and len(chunk) < _LONGEST and self._joins(chunk[-1], string)):
+                yield tuple(chunk)
+                chunk = []
+            chunk += [string] if is_text else []
+        if chunk:
+            yield tuple(chunk)
+
+    def _joins(self, left: str, right: str) -> bool:
+        if self.file.is_byte_level:
+            return True
+        return right[0] != WORD_START and (_class(left[-1]), _class(self.text(right)[0])) in self._beside
+
+
+def _choose(kind: _Kind, of_text: Counter[str], of_source: Counter[str], most: int) -> tuple[list[Piece], list[int]]:
+    """At most so many pieces, and their counts, as of Extension."""
+    size, taken, chunks, in_source = kind.file.size, {*kind.file.strings.values()}, Counter[Parts](), set[Parts]()
+    letters = {letter for letter, times in kind.letters(of_text).items() if times >= FEWEST}
+    letters -= taken | kind.letters(of_source).keys()
+    with one_line(kind.file.path, "not a tokenizer"):
+        model = kind.model([Piece(letter, (letter,), kind.least) for letter in sorted(letters)])
+        for word, times in of_text.items():
+            for chunk in kind.chunks(model.tokenize(word)):
+                chunks[chunk] += times
+        for word in of_source:
+            in_source |= {pair for chunk in kind.chunks(model.tokenize(word)) for pair in pairwise(chunk)}
+        old = kind.model()
+        before = {word: [token.id for token in old.tokenize(word)] for word in of_source}
+    merges = _more_merges(kind, chunks, in_source, letters, taken)
+    pieces, gone = list[Piece](), set[str]()
+    while True:
+        pieces = [piece for piece in pieces if piece.string not in gone]
+        while len(pieces) < most and (parts := next(merges, None)):
+            pieces.append(kind.piece(parts))
+        lost = {piece.string for piece in pieces if kind.is_bpe and not gone.isdisjoint(piece.parts)}
+        if not lost:
+            model, uses = kind.model(pieces), Counter[int]()
+            for word, ids in before.items():
+                after = [token.id for token in model.tokenize(word)]
+                if after != ids:
+                    new = {pieces[id - size].string for id in after if id >= size}
+                    lost |= new or {piece.string for piece in pieces if kind.text(piece.string) in word}
+            for word, times in of_text.items():
+                for token in model.tokenize(word):
+                    uses[token.id] += times
+            ids_of = {piece.string: id for id, piece in enumerate(pieces, size)}
+            for piece in reversed(pieces):
+                for part in ids_of.keys() & piece.parts if len(piece.parts) > 1 else ():
+                    uses[ids_of[part]] += piece.parts.count(part) * uses[ids_of[piece.string]]
+            if not kind.is_bpe:  # of which the merges' counts were exact
+                lost |= {string for string, id in ids_of.items() if uses[id] < FEWEST}
+            if not lost:
+                if not kind.is_bpe:
+                    pieces.sort(key=lambda piece: -uses[ids_of[piece.string]])
+                return pieces, [uses[ids_of[piece.string]] for piece in pieces]
+        gone |= lost
+
+
+def _more_merges(
+    kind: _Kind, chunks: Counter[Parts], in_source: Set[Parts], letters: Set[str], taken: set[str]
+) -> Iterator[Parts]:
+    """Pairs that go on where the merges of a BPE end, best first, and letters that become pieces, each alone.
+
+    chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new ones come to it. The
+    best is what is most frequent in the text as it is cut so far, as in training; of equal ones the first in the order
+    of strings. Pairs that occur in the source text are left out.
+    """
+    words, times = [[*chunk] for chunk in chunks], [*chunks.values()]
+    counts, places = Counter[Parts](), defaultdict[Parts, set[int]](set)  # places: where it is or once was
+
+    def candidates(pieces: Sequence[str]) -> Iterator[Parts]:
+        yield from pairwise(pieces)
+        yield from ((piece,) for piece in pieces if piece in letters)
 
     def count(place: int, pieces: Sequence[str], sign: int = 1) -> None:
-        times = sign * words[place].count
-        for pair in pairwise(pieces):
-            counts[pair] += times
-            places[pair].add(place)
+        for parts in candidates(pieces):
+            counts[parts] += sign * times[place]
+            places[parts].add(place)
 
     for place, word in enumerate(words):
-        count(place, word.pieces)
-    heap = [(-occurrences, pair) for pair, occurrences in counts.items() if occurrences >= FEWEST]
+        count(place, word)
+    heap = [(-occurrences, parts) for parts, occurrences in counts.items() if occurrences >= FEWEST]
     heapq.heapify(heap)
-    merges, found = list[Merge](), list[int]()
-    while heap and len(merges) < number:
-        negative, pair = heapq.heappop(heap)
-        (left, right), joined = pair, "".join(pair)
-        if -negative != counts[pair]:  # counted anew since
-            if counts[pair] >= FEWEST:
-                heapq.heappush(heap, (-counts[pair], pair))
-        elif pair not in in_source and joined not in taken:
-            merges.append(pair)
-            found.append(-negative)
+    while heap:
+        negative, parts = heapq.heappop(heap)
+        joined = kind.joined(parts)
+        if -negative != counts[parts]:  # counted anew since
+            if counts[parts] >= FEWEST:
+                heapq.heappush(heap, (-counts[parts], parts))
+        elif parts not in in_source and joined not in taken and (parts == (joined,) or taken.issuperset(parts)):
+            yield parts
             taken.add(joined)
-            touched = set[Merge]()
-            for place in sorted(places[pair]):
-                pieces = words[place].pieces
+            touched = set[Parts]()
+            for place in sorted(places[parts]):
+                pieces = words[place]
                 for at, piece in enumerate(pieces):  # which grows shorter
-                    if piece == left and pieces[at + 1 : at + 2] == [right]:
+                    if piece == parts[0] and pieces[at : at + len(parts)] == [*parts]:
                         before = max(0, at - 1)
-                        count(place, pieces[before : at + 3], -1)
-                        pieces[at : at + 2] = [joined]
+                        count(place, pieces[before : at + len(parts) + 1], -1)
+                        pieces[at : at + len(parts)] = [joined]
                         around = pieces[before : at + 2]
                         count(place, around)
-                        touched.update(pairwise(around))
-            del places[pair]
+                        touched.update(candidates(around))
+            del places[parts]
             for other in touched:
                 if counts[other] >= FEWEST:
                     heapq.heappush(heap, (-counts[other], other))
-    return merges, found
 
 
-def with_merges(content: dict[str, Any], merges: Sequence[Merge], first: int) -> dict[str, Any]:
-    """A tokenizer.json's content with more merges, whose pieces have the ids from `first` on.
+def with_pieces(content: dict[str, Any], pieces: Sequence[Piece], first: int) -> dict[str, Any]:
+    """A tokenizer.json's content with more pieces, of the ids from `first` on.
 
     Added tokens stand among the model's pieces then: the library would give those that do not ids behind the new ones.
     """
     model = content["model"]
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
-    new = {"".join(pair): first + number for number, pair in enumerate(merges)}
-    vocab = {**model["vocab"], **added, **new}
-    return {**content, "model": {**model, "vocab": vocab, "merges": [*model["merges"], *map(list, merges)]}}
+    if model["type"] == "Unigram":  # a list; no text has a NUL
+        least, strings = min(score for _, score in model["vocab"]), {id: string for string, id in added.items()}
+        between = [[strings.get(id, f"\0{id}\0"), least] for id in range(len(model["vocab"]), first)]
+        vocab = [*model["vocab"], *between, *([piece.string, piece.score] for piece in pieces)]
+        return {**content, "model": {**model, "vocab": vocab}}
+    new = {piece.string: id for id, piece in enumerate(pieces, first)}
+    model = {**model, "vocab": {**model["vocab"], **added, **new}}
+    if model["type"] == "BPE":
+        model["merges"] = [*model["merges"], *([*piece.parts] for piece in pieces if len(piece.parts) > 1)]
+    return {**content, "model": model}

@@ -73,7 +73,7 @@ WORD_START = "▁"  # how a piece spells the space before a word
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order of the ids.
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 MASK = SPECIAL["mask"]
-_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # a piece that is spelt by its bytes
+BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # a piece that is spelt by its bytes
 
 
 def trained_layout(vocab_size: int, special: Mapping[str, str] = SPECIAL, lossy: str | None = None) -> Vocabulary:
@@ -171,17 +171,18 @@ class Tokenizer(ABC):
     def num_bytes(self) -> list[int]:
         """UTF-8 bytes of the text that each id stands for, with a space before a word; special ones are spelt out."""
         return [
-            len(piece) // 6 if _BYTES.fullmatch(piece) else len(piece.replace(WORD_START, " ").encode())
+            len(piece) // 6 if BYTES.fullmatch(piece) else len(piece.replace(WORD_START, " ").encode())
             for piece in self.pieces()
         ]
 
-    def cut(self, pieces: Sequence[str]) -> list[list[int]]:
+    def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
         """Ids that each piece of another vocabulary, as `pieces` spells it, is cut into.
 
-        One that is no whole number of characters is cut into its bytes, where this vocabulary has those.
+        One that is no whole number of characters is cut into its bytes, where this vocabulary has those. extend_this:
+        the other has this one's pieces too, so that those that begin inside a word are cut as they are there.
         """
-        own = {piece: id for id, piece in enumerate(self.pieces()) if _BYTES.fullmatch(piece)}
-        texts = ["" if _BYTES.fullmatch(piece) else piece.replace(WORD_START, " ") for piece in pieces]
+        own = {piece: id for id, piece in enumerate(self.pieces()) if BYTES.fullmatch(piece)}
+        texts = ["" if BYTES.fullmatch(piece) else piece.replace(WORD_START, " ") for piece in pieces]
         return [
             ids or [own[byte] for byte in re.findall("<0x..>", piece) if byte in own]
             for ids, piece in zip(self.encode(texts), pieces, strict=True)
@@ -277,6 +278,13 @@ class JsonTokenizer(Tokenizer):
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)  # halves of characters show as �
+
+    def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
+        if not extend_this or self._file.is_byte_level:
+            return super().cut(pieces)
+        if self._file.kind == "WordPiece":
+            pieces = [piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece in pieces]
+        return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
 
     def pieces(self) -> list[str]:
         special = {id: self._file.strings[id] for id in self.vocabulary.special_ids}

@@ -70,7 +70,7 @@ class Languages(Section):
 
 class TokenizerSection(Section):
     vocabulary: Literal["replace", "extend"] = "replace"
-    """`replace`: a target has a vocabulary of its own; `extend`: the base's byte-level BPE and new pieces beside it."""
+    """`replace`: a target has a vocabulary of its own; `extend`: the base's, and new pieces beside its own."""
     kind: Literal["unigram", "byte-bpe"] = "unigram"
     """Kind of vocabulary; `next-token` has and takes `byte-bpe` alone."""
     # SentencePiece takes no smaller ones.

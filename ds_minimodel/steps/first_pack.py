@@ -97,8 +97,8 @@ class _Request:
 
     def parts(self) -> list[list[int]]:
         """Ids in the source of what its tokenizer cuts each piece of the target into."""
-        target, _ = self.pieces
-        return self.tokenizers[1].cut(target.strings)
+        (pieces, _), (target, source) = self.pieces, self.tokenizers
+        return source.cut(pieces.strings, extend_this=target.vocabulary.kept > 0)
 
     def target_vectors(self) -> torch.Tensor:
         """Vectors of the target's pieces (V, D): of the given word vectors, else trained on its text."""

@@ -1,14 +1,16 @@
 """Vocabularies that are extended: what a new language gets, and that the base's text is cut as before."""
 
 import json
+from collections import Counter
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.data.extension import extend_tokenizer, read_extension
+from ds_minimodel.data.extension import extend_tokenizer, join_tokenizers, read_extension
 from ds_minimodel.data.tokenizer import JSON_FILE, open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 
@@ -18,7 +20,8 @@ GERMAN = [
     "ein neuer Wind findet die alte Brücke",
     "kleine Boote, große Brücken",
 ]
-ROWS, NEW = 330, 25
+FRENCH = ["le petit bateau voit le grand port", "un nouveau vent trouve le vieux pont", "petit vent, grand bateau"]
+ROWS, NEW = 430, 25
 
 
 def write_lines(path, lines):
@@ -63,9 +66,9 @@ def test_what_pieces_bring_is_known_before_they_are_made(base, texts, tmp_path):
     lines = texts[1].read_text().split("\n")
     assert found.words == sum(len(line.split()) for line in lines)
     assert found.num_bytes == sum(len(line.encode()) for line in lines)
-    for number in (0, 1, NEW, len(found.merges)):
+    for number in (0, 1, NEW, len(found.pieces)):
         cut = extended(base, texts, tmp_path / str(number), number) if number else open_tokenizer(base)
-        assert found.tokens_with(number) == sum(map(len, cut.encode(lines)))
+        assert found.tokens_with(number) == (sum(map(len, cut.encode(lines))), 0)
     assert [*found.counts] == sorted(found.counts, reverse=True) and found.counts[-1] >= 2
 
 
@@ -103,19 +106,200 @@ def test_the_old_vocabulary_cuts_every_new_piece(base, texts, tmp_path):
     assert [[old.pieces()[id] for id in ids] for ids in old.cut(["<0xCE><0xB2>", "β"])] == [["<0xCE>", "<0xB2>"]] * 2
 
 
-def test_a_vocabulary_of_another_kind_and_a_poor_text_are_refused(base, texts, tmp_path):
+def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):
     train_tokenizer([texts[0]], tmp_path / "unigram", 30, 1.0, 5000)
-    with pytest.raises(UserError, match="a SentencePiece vocabulary, and only byte-level BPE is extended"):
+    with pytest.raises(
+        UserError, match=r"a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace"
+    ):
         extended(tmp_path / "unigram", texts, tmp_path / "new")
-    content = json.loads((base / JSON_FILE).read_text())
-    content["model"]["byte_fallback"] = True
-    (base / JSON_FILE).write_text(json.dumps(content))
-    write_manifest(base, kind="tokenizer", **Vocabulary(300).facts())
-    with pytest.raises(UserError, match="a BPE vocabulary, and only byte-level BPE is extended"):
-        extended(base, texts, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=9000: .* supports at most \d+ pieces beside the base's"):
         extended(base, texts, tmp_path / "new", 9000)
+
+
+# Vocabularies of the other kinds, trained here on English with Hugging Face's library.
+
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+GREEK = ["το μικρό καράβι", "το καράβι", "μικρό, καράβι"]
+SPACES = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+OF_BYTES = [
+    SPACES,
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]
+
+
+def unigram(lines, **settings):
+    """As XLM-R's and T5's; with `byte_fallback` as those of some Llamas."""
+    made = Tokenizer(models.Unigram())
+    made.normalizer, made.decoder = normalizers.NFKC(), decoders.Metaspace()
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<s>", "</s>", "<unk>", *(BYTES if settings else [])]
+    made.train_from_iterator(lines, trainers.UnigramTrainer(vocab_size=320, special_tokens=special, unk_token="<unk>"))
+    return of_bytes(made, **settings) if settings else made
+
+
+def word_piece(lines):
+    """As BERT's, uncased."""
+    made = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    made.normalizer, made.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.train_from_iterator(lines, trainers.WordPieceTrainer(vocab_size=70, special_tokens=["<s>", "</s>", "<unk>"]))
+    return made
+
+
+def bpe(lines, **settings):
+    """As Llama 2's and Gemma's, without digits side by side or letters beside signs."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    splits = [pre_tokenizers.Split(Regex(signs), "isolated") for signs in (r"\d", r"[^\p{L}▁\d]")]
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always"), *splits])
+    special = ["<s>", "</s>", "<unk>", *BYTES]
+    made.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=330, special_tokens=special))
+    before = [{"type": "Prepend", "prepend": "▁"}, {**SPACES, "pattern": {"String": " "}, "content": "▁"}]
+    parts = {"normalizer": {"type": "Sequence", "normalizers": before}, "pre_tokenizer": None}
+    return of_bytes(made, **(settings or parts))
+
+
+def of_bytes(made, **settings):
+    content = json.loads(made.to_str())
+    content["model"] |= {"byte_fallback": True}
+    content |= {"added_tokens": content["added_tokens"][:3], "decoder": {"type": "Sequence", "decoders": OF_BYTES}}
+    return Tokenizer.from_str(json.dumps({**content, **settings}))
+
+
+def metaspace(**settings):
+    return {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "split": False, **settings}}
+
+
+KINDS = {
+    "unigram": unigram,
+    "unigram-bytes": lambda lines: unigram(lines, **metaspace(prepend_scheme="always", split=True)),
+    "word-piece": word_piece,
+    "bpe-bytes": bpe,
+    "bpe-first": lambda lines: bpe(lines, normalizer=None, **metaspace(prepend_scheme="first")),
+}
+
+
+def write_base(kind, folder, lines=ENGLISH, changed=lambda made: None):
+    """A base of a kind whose embeddings have more rows than it has ids: the folder."""
+    made = KINDS[kind]([*lines, "abcdefghijklmnopqrstuvwxyzßöüBHW ,"] * 5)
+    changed(made)
+    folder.mkdir()
+    made.save(str(folder / JSON_FILE))
+    ids = {role: made.token_to_id(string) for role, string in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))}
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}'
+    )
+    write_manifest(folder, kind="tokenizer", **Vocabulary(max(made.get_vocab().values()) + 1, **ids).facts())
+    return folder
+
+
+@pytest.fixture(params=KINDS)
+def other(request, tmp_path):
+    return write_base(request.param, tmp_path / "other")
+
+
+def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
+    old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
+    assert new.encode(ENGLISH) == old.encode(ENGLISH)
+    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, kept=ROWS)
+    for before, after in zip(old.encode(GERMAN), new.encode(GERMAN), strict=True):
+        assert new.decode(after) == old.decode(before) and len(after) < len(before)
+        assert all(id < old.vocabulary.size or id >= ROWS for id in after) and max(after) >= ROWS
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert theirs(GERMAN, add_special_tokens=False)["input_ids"] == new.encode(GERMAN)
+    assert theirs.all_special_ids == AutoTokenizer.from_pretrained(other).all_special_ids
+
+
+def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
+    found = read_extension(other, [texts[1]], [texts[0]], NEW)
+    new, lines = extended(other, texts, tmp_path / "new"), texts[1].read_text().split("\n")
+    for number, cut in ((0, open_tokenizer(other)), (NEW, new)):
+        assert found.tokens_with(number)[0] == sum(map(len, cut.encode(lines)))
+    uses = Counter(new._string(id) for ids in new.encode(lines) for id in ids)
+    for piece, count in zip(found.pieces, found.counts, strict=True):
+        within = sum(times for longer, times in uses.items() if piece.string.removeprefix("##") in longer)
+        assert 2 <= count <= within and uses[piece.string] <= count
+    assert [*found.counts] == sorted(found.counts, reverse=True)
+
+
+def test_languages_of_any_kind_are_joined(other, texts, tmp_path):
+    write_lines(tmp_path / "fr.txt", FRENCH)
+    first = extended(other, texts, tmp_path / "de")
+    second = extended(other, (texts[0], tmp_path / "fr.txt"), tmp_path / "fr", 20)
+    chosen = join_tokenizers(tmp_path / "de", tmp_path / "fr", tmp_path / "both", ROWS)
+    both = open_tokenizer(tmp_path / "both")
+    assert both.encode(ENGLISH) == open_tokenizer(other).encode(ENGLISH)
+    assert both.pieces()[: ROWS + NEW] == first.pieces()
+    assert both.pieces()[ROWS + NEW :] == [second.pieces()[ROWS + place] for place in chosen]
+    for lines in (GERMAN, FRENCH):
+        assert sum(map(len, both.encode(lines))) < sum(map(len, open_tokenizer(other).encode(lines)))
+    assert [both.decode(ids) for ids in both.encode(FRENCH)] == [second.decode(ids) for ids in second.encode(FRENCH)]
+
+
+def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
+    """Of some bases they are bytes, of others unknown."""
+    text = texts[0], write_lines(tmp_path / "el.txt", GREEK)
+    number = len(read_extension(other, [text[1]], [text[0]], 1000).pieces)
+    old, new = open_tokenizer(other), extended(other, text, tmp_path / "new", number)
+    assert new.encode(ENGLISH) == old.encode(ENGLISH)
+    normal = (
+        normalizers.BertNormalizer().normalize_str if "##ο" in map(new._string, range(ROWS, ROWS + number)) else str
+    )
+    assert [new.decode(ids).replace(" ,", ",") for ids in new.encode(GREEK)] == [*map(normal, GREEK)]
+    assert all(not new._string(id).startswith("<0x") for ids in new.encode(GREEK) for id in ids)
+    if old.vocabulary.unk in sum(old.encode(GREEK), []):
+        with pytest.raises(
+            UserError, match=r"\d+% of the text's tokens stay unknown to it with 3 new pieces; take more"
+        ):
+            extended(other, text, tmp_path / "few", 3)
+
+
+def test_what_the_base_keeps_apart_is_not_joined(other, texts, tmp_path):
+    """Digits, and signs from words: its pieces have none side by side, though nothing parts text so before."""
+    write_lines(texts[1], [*GERMAN, *["Wind, 2026 2026"] * 9])
+    for piece in read_extension(other, [texts[1]], [], 1000).pieces:
+        string = piece.string.removeprefix("##")
+        assert len(string) == 1 or not any(sign.isdigit() or sign == "," for sign in string)
+
+
+def test_added_tokens_of_any_kind_stay(texts, tmp_path):
+    """Behind the model's pieces, with a space in it or not."""
+    for kind in KINDS:
+        other = write_base(kind, tmp_path / kind, changed=lambda made: made.add_tokens(["<a b>", "Hafen"]))
+        write_lines(texts[1], [*GERMAN, "<a b> Hafen <a b>"])
+        old, new = open_tokenizer(other), extended(other, texts, tmp_path / f"{kind}-new")
+        assert {old.encode(["<a b>"])[0][-1], new.encode(["<a b>"])[0][-1]} == {old.vocabulary.size - 2}
+        assert new.encode(["Hafen"])[0][-1] == old.vocabulary.size - 1
+        theirs = AutoTokenizer.from_pretrained(tmp_path / f"{kind}-new")
+        assert theirs("<a b>", add_special_tokens=False)["input_ids"] == new.encode(["<a b>"])[0]
+
+
+def test_a_longer_match_does_not_cut_a_word_of_the_source_otherwise(tmp_path):
+    """ "unh" is no pair in "un ##happy", and would be its longest match."""
+    letters = "abcdehlnopuy"
+    pieces = ["<s>", "</s>", "<unk>", "un", "##happy", *letters, *(f"##{letter}" for letter in letters)]
+
+    def short(lines):
+        made = Tokenizer(models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="<unk>"))
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+        return made
+
+    KINDS["short"] = short
+    base = write_base("short", tmp_path / "base")
+    del KINDS["short"]
+    texts = write_lines(tmp_path / "en.txt", ["unhappy"]), write_lines(tmp_path / "xx.txt", ["unh unha unhb unhc"])
+    guarded, alone = (extended(base, texts, tmp_path / str(guard), 1, guard) for guard in (True, False))
+    assert "▁unh" in alone.pieces() and "▁unh" not in guarded.pieces()
+    assert guarded.encode(["unhappy"]) == [[3, 4]] != alone.encode(["unhappy"])
+
+
+def test_new_pieces_begin_as_they_are_cut_inside_a_word(other, texts, tmp_path):
+    old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
+    for id, ids in enumerate(old.cut(new.pieces()[ROWS:], extend_this=True), ROWS):
+        first, *others = map(old._string, ids)
+        assert others and first + "".join(piece.removeprefix("##") for piece in others) == new._string(id)
