@@ -160,7 +160,7 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             options = small if arguments[0] in ("run", "fertility") else []
             if arguments[0] == "extend":
                 options = ["--tokens", "5k"]
-                arguments = [text for text in arguments if text not in ("--hours", "1")]
+                arguments = [text for text in arguments if text not in ("--hours", "1", "8")]
             if arguments[0] == "plan":
                 options = [f"{step}.batch_size=8" for step in ("build_mini", "adapt")]
             do([*arguments, *options], folder, capsys)
