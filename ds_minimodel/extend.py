@@ -182,9 +182,8 @@ def _values(
     base = read_base(out / "base")
     positions = base.config.max_positions
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
-    task = {"kind": kind, "test": tests, "context_bytes": CONTEXT, "max_length": longest}
-    if not base.config.causal:
-        task["context_bytes"] = min(CONTEXT, longest - 2)  # a token is a byte at least
+    most = CONTEXT if base.config.causal else min(CONTEXT, longest - 2)  # a token is a byte at least
+    task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
     return {
         "workdir": str(out / "run"),

@@ -101,12 +101,7 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
     lines += ['inputs = tokenizer("TEXT", return_tensors="pt")']
     is_causal = class_name.endswith("ForCausalLM")
-    lines += [
-        "print(tokenizer.decode(model.generate(**inputs)[0]))  # of several texts: padding_side='left'"
-        if is_causal
-        else "print(model(**inputs))",
-        "```",
-    ]
+    lines += ["print(tokenizer.decode(model.generate(**inputs)[0]))" if is_causal else "print(model(**inputs))", "```"]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
 

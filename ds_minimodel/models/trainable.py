@@ -160,11 +160,9 @@ class HiddenLikelihoods(TaskModel):
     def logits(self, batch: Batch) -> Tensor:
         """(B, S) fp32: the logarithm of each target's probability; 0 where there is none."""
         (x_BSH,), table = encode(self.pack, self.body, batch)
-        (head,), is_hidden_BS = self.body.heads.values(), batch["targets"] != IGNORED
-        found_BS = x_BSH.new_zeros(is_hidden_BS.shape, dtype=torch.float32)
-        found_BS[is_hidden_BS] = -self.pack.token_losses(
-            head(x_BSH[is_hidden_BS]), table, batch["targets"][is_hidden_BS]
-        )
+        (head,), targets_BS = self.body.heads.values(), batch["targets"]
+        found_BS, has_BS = x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32), targets_BS != IGNORED
+        found_BS[has_BS] = -self.pack.token_losses(head(x_BSH[has_BS]), table, targets_BS[has_BS])
         return found_BS
 
 

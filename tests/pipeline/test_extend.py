@@ -1,6 +1,7 @@
 """A language added to somebody's model by one command."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -60,7 +61,10 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     scores = f"{last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f} after (xz "
     assert f"xx: {scores}" in said and "; en: " in said
     assert said in (out / "run/report/report.html").read_text()
-    assert f"xx: {scores}" in (out / "model/README.md").read_text()
+    card = (out / "model/README.md").read_text()
+    assert f"xx: {scores}" in card and "| text | xx.txt (" in card
+    (code,) = re.findall("```python\n(.*)```", card, re.DOTALL)
+    exec(code.replace("FOLDER", str(out / "model")))
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
