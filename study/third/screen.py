@@ -32,6 +32,7 @@ from ds_minimodel.tasks.likelihood import Documents, Text
 
 BATCH, LENGTH = 8, 128  # of new pieces; old ones have as many bytes
 WARM_UP = 0.1
+ROWS_RATE = 4e-3  # of new rows where all weights train
 CONTEXT = 600
 BRIEF = 100  # thousands below which a run is scored on the manual and the beginning of the English one alone
 PASSES = 3  # of "untied" over its text, of which the first alone runs the body
@@ -213,10 +214,14 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
     if way.fitted:
         model.fit(blocks[torch.randperm(len(blocks), generator=generator)[:FIT_BLOCKS]])
 
-    masters = None
+    trained, masters = model.trained, None
     if way.full:  # what trains is fp32, beside the weights in bf16
         masters = [nn.Parameter(p.detach().float()) for p in model.adapters]
-    optimizer = torch.optim.AdamW(masters or model.trained, lr=rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
+        trained = [*trained[: len(trained) - len(masters)], *masters]
+    # Where all weights train, new rows beside them have a rate of their own.
+    rates = [ROWS_RATE if way.full and parameter is model.rows else rate for parameter in trained]
+    groups = [{"params": [parameter], "lr": lr} for parameter, lr in zip(trained, rates, strict=True)]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
     order, cache, curve = torch.empty(0, dtype=torch.long), dict[int, Tensor](), []
     if way.untied:
         some = torch.randperm(len(blocks), generator=generator)[: plan.steps // PASSES * BATCH]
@@ -228,8 +233,8 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
         chosen, at = order[at : at + BATCH], at + BATCH
         tokens, now = blocks[chosen], plan.way_at(step)
         factor = min(1.0, (step + 1) / (WARM_UP * plan.steps)) * (1 - step / plan.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate * factor
+        for group, lr in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = lr * factor
         if now is TEACH:
             loss = teach(model, tokens, world)
         elif way.untied:
@@ -240,7 +245,7 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
         if masters:
             for master, parameter in zip(masters, model.adapters, strict=True):
                 master.grad, parameter.grad = parameter.grad.float(), None
-        nn.utils.clip_grad_norm_(masters or model.trained, 1.0)
+        nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if masters:

@@ -75,6 +75,7 @@ WAYS = {
         Way("untied", 0, 0, inputs=False, untied=True),
         Way("lora", rank=16, old=True, rates=(5e-4, 1e-3, 2e-3)),
         Way("full", full=True, old=True, rates=(5e-5, 1e-4, 2e-4)),
+        Way("full-rows", full=True, rates=(1e-4, 2e-4, 4e-4)),
         Way("lora-rows", rank=16, rates=(1e-3, 2e-3, 4e-3)),
         Way("lora-top-10", 0, 10, rank=16, inputs=False, rates=(2e-3, 4e-3, 8e-3)),
         Way("lora-short-4+6", 4, 6, rank=16, rates=(2e-3, 4e-3, 8e-3)),
