@@ -117,7 +117,7 @@ class Plan:
         config, layers = world.base.config, world.base.config.num_layers
         length = old_length if way.old else LENGTH
         size = world.kept + (0 if way.old else len(world.parts))
-        work = Work(config, size, length, 1.0, BATCH, 1, 0 if way.old else world.kept)
+        work = Work(config, size, length, 1.0, BATCH, 1, 0 if way.old or way.full else world.kept)
         adapters = sum(p.numel() for p in model.adapters) if way.rank else 0
         self.of = lambda kind: step_flops(kind, work, layers, adapters)
         self.aside = fit_flops(way, work, layers) if way.fitted else 0.0
