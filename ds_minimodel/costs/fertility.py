@@ -76,5 +76,8 @@ def fertility_table(rows: list[dict[str, Any]]) -> Table:
         ]
         for row in rows
     ]
-    title = f"What new pieces bring. Bold: the cheapest number whose pieces all occur {OFTEN} times in the text"
+    title = (
+        f"What new pieces bring. Bold: the cheapest number whose pieces all occur {OFTEN} times in the text and leave "
+        f"at most {MOST_UNKNOWN:.0%} of it unknown"
+    )
     return Table(title, columns, cells)

@@ -7,9 +7,11 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs.fertility import OFTEN, fertility
+from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import run
+from ..hf.test_bases import make_bert
 from ..pipeline.conftest import make_world
 from ..pipeline.test_extension import make_recipe
 
@@ -29,6 +31,17 @@ def test_on_the_command_line(tmp_path):
     code, out, err = run("fertility", make_recipe(tmp_path), "--json")
     assert code == 0, err
     assert json.loads(out)["rows"][0]["new_pieces"] == 0
+
+
+def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
+    """A BERT that has none of them makes one token of a word."""
+    recipe, text = make_recipe(tmp_path), tmp_path / "xx.txt"
+    text.write_text("".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in text.read_text()))
+    import_hf(make_bert(tmp_path / "en.txt", tmp_path / "bert"), tmp_path / "of-bert", "en")
+    recipe.write_text(recipe.read_text().replace("/base", "/of-bert").split("finetune:")[0])
+    unknown, *others = fertility(load_recipe(recipe))
+    assert unknown["unknown"] == 1 and unknown["flops_per_byte"] < others[0]["flops_per_byte"] and not unknown["best"]
+    assert all(row["unknown"] < 0.05 for row in others if row["best"])
 
 
 def test_a_recipe_without_a_base_is_refused(tmp_path):
