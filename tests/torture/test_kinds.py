@@ -18,6 +18,7 @@ from ds_minimodel.tasks import FINETUNED, task_of
 from ..forks import run
 from ..pipeline.conftest import SECOND, TOPICS, make_world, sentence
 
+pytestmark = pytest.mark.timeout(1200)
 FIVE = "systems=[bl_base, bl_small, minijoint, minipost, multijoint]"
 SEVEN = "systems=[bl_base, bl_small, minijoint, minipost, multijoint, full, lora]"
 # Of one key head; two heads of 16.

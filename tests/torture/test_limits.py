@@ -1,10 +1,13 @@
 """Steps and commands that may write no file as large as one that they write: each such limit ends in one line, what is
 complete stays as it is, and the same command without it ends with the bits of an undisturbed one."""
 
+import contextlib
 import os
 import resource
 import shutil
 import subprocess
+
+import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import sha256_of_file
@@ -13,8 +16,9 @@ from ..forks import Fork, run
 from ..hf.test_decoders import save_llama
 from ..pipeline.conftest import make_world
 
+pytestmark = pytest.mark.timeout(1200)
 STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate", "report"
-MOST = 16  # limits that are tried of a command
+MOST = 8  # limits that are tried of a command
 OVERRIDES = ["systems=[bl_base, minipost]", "adapt.depth_schedule=[]", "finetune.seeds=1"]
 # What says how long something took, and a record that it was begun.
 DIFFERS = "metrics.jsonl", "tfevents", "report/", "evaluate/", "samples.md", ".lock", ".job.json"
@@ -31,6 +35,9 @@ def limited(arguments, limit):
         except SystemExit as end:
             code = end.code
         os.close(2)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a duplicate of it may be open
+            cat.wait(1)
+        cat.kill()
     raise SystemExit(code)
 
 
