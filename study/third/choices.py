@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ds_minimodel.common.files import atomic_write
 
-OPTIONS, LEAST, MOST, BEFORE = 4, 60, 300, 300  # bytes of a paragraph, and of what stands before it
+OPTIONS, QUESTIONS = 4, 100  # the most of these
+LEAST, MOST, BEFORE = 60, 300, 300  # bytes of a paragraph, and of what stands before it
 
 
 def questions(documents: list[list[str]], draw: random.Random) -> list[dict]:
@@ -34,7 +35,7 @@ def questions(documents: list[list[str]], draw: random.Random) -> list[dict]:
         draw.shuffle(options)
         before = " ".join(documents[number][:place]).encode()[-BEFORE:].decode(errors="ignore")
         found.append({"question": before, "options": options, "answer": options.index(line)})
-    return found
+    return draw.sample(found, min(QUESTIONS, len(found)))
 
 
 def by_words(question: dict) -> int:
