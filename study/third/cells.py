@@ -10,6 +10,7 @@ interrupted goes on, and several processes share the cells. "In full" is a pass 
 import argparse
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ds_minimodel.api import load_recipe, recipe_costs
+from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
 
 RECIPE = Path(__file__).with_name("study.yaml").resolve()
 LANGUAGES = "de", "el", "tr"
@@ -30,6 +31,7 @@ OLD = 6  # new pieces, the fewest that a recipe takes
 RATES = {"bl_base": (2e-3, 4e-3, 8e-3), "lora": (1e-3, 2e-3, 4e-3), "full": (1e-4, 2e-4, 4e-4)}
 SEEDS = 1, 2, 3
 THIRD = 1 / 3
+STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt"
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,6 @@ class Cell:
 
     def overrides(self, steps: int) -> list[str]:
         """What the recipe of the cell sets."""
-        tests = {
-            "help": f"{self.language}.help.txt",
-            "manual": f"{self.language}.manual.txt",
-            "choices": f"{self.language}.choices.jsonl",
-        }
         pieces = OLD if self.old else self.pieces or PIECES[self.language]
         return [
             f"workdir=cells/{self.name}",
@@ -73,10 +70,6 @@ class Cell:
             f"adapt.lr={self.rate:g}",
             f"adapt.replay={self.replay:g}",
             f"adapt.seq_length={OLD_LENGTHS[self.language] if self.old else 128}",
-            *(
-                f"finetune.tasks.{task}.test={{en: {test.replace(self.language, 'en', 1)}, {self.language}: {test}}}"
-                for task, test in tests.items()
-            ),
         ]
 
 
@@ -100,10 +93,11 @@ class Study:
         budget = cell.share * self.flops(whole) * self.thousands * 1000 / (8 * 128)
         return max(1, round(budget / self.flops(cell)))
 
+    def has(self, name: str) -> bool:
+        return any(row["cell"] == name for row in self.rows())
+
     def run(self, cell: Cell) -> None:
         """Make a cell and add its scores; a cell that another process makes is left to it."""
-        if any(row["cell"] == cell.name for row in self.rows()):
-            return
         workdir = self.folder / "cells" / cell.name
         workdir.mkdir(parents=True, exist_ok=True)
         with (workdir / "cell.lock").open("w") as lock:
@@ -111,46 +105,76 @@ class Study:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
+            if self.has(cell.name):
+                return
             self.share_text(cell, workdir)
-            steps, began = self.steps(cell), time.time()
+            steps = self.steps(cell)
             print(f"{cell.name}: {steps} steps", flush=True)
-            command = [sys.executable, "-P", "-m", "ds_minimodel", "run", str(RECIPE), *cell.overrides(steps)]
-            subprocess.run(command, cwd=self.folder, check=True)
-            row = {"cell": cell.name, **vars(cell), "steps": steps, "seconds": time.time() - began}
-            row["eflops"] = steps * self.flops(cell)
-            with self.results.open("a") as file:
-                file.write("".join(json.dumps({**row, **scores}) + "\n" for scores in scores_of(workdir)))
-            shutil.rmtree(workdir / "adapt", ignore_errors=True)  # hundreds of megabytes
+            for step in STEPS:
+                command = [sys.executable, "-P", "-m", "ds_minimodel", step, str(RECIPE), *cell.overrides(steps)]
+                if step != "build-mini" or cell.system == "minipost":
+                    subprocess.run(command, cwd=self.folder, check=True)
+            pack = workdir / "adapt" / cell.system / cell.language / "pack"
+            texts = [f"{cell.language}.manual", f"{cell.language}.help", "en.manual"]
+            row = {"cell": cell.name, **vars(cell), "steps": steps, "eflops": steps * self.flops(cell)}
+            self.add({**row, **bits_of(pack, texts)})
+            shutil.rmtree(pack.parent / "snapshots")  # a LoRA's are 400 MB each; the pack stays, for `choices`
+
+    def add(self, row: dict[str, Any]) -> None:
+        with self.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def untouched(self) -> None:
+        """Add the row "untouched": the body as it came, with its own pieces."""
+        if not self.has("untouched"):
+            texts = [f"{language}.{kind}" for language in (*LANGUAGES, "en") for kind in ("manual", "help")]
+            self.add({"cell": "untouched", **bits_of(Path("base/pack"), texts)})
 
     def share_text(self, cell: Cell, workdir: Path) -> None:
-        """Take vocabulary and tokens from a former cell of the same."""
-        for other in sorted(self.folder.glob(f"cells/{cell.language}-*")):
-            if other.name.endswith("old") == cell.old and not cell.pieces and (other / "tokens").exists():
+        """Take the body, vocabulary and tokens from a former cell of the same."""
+        kind = cell.old, cell.pieces, cell.vocabulary
+        for row in self.rows():
+            former = self.folder / "cells" / row["cell"]
+            if row.get("language") == cell.language and (row["old"], row["pieces"], row["vocabulary"]) == kind:
                 for name in ("tokenizer", "tokens", "pretrain"):
-                    if not (workdir / name).exists() and (other / name).exists():
-                        shutil.copytree(other / name, workdir / name)
+                    if not (workdir / name).exists() and (former / name).exists():
+                        shutil.copytree(former / name, workdir / name, copy_function=os.link)
                 return
 
 
-def scores_of(workdir: Path) -> Iterator[dict[str, Any]]:
-    """The scores of a run: {"task", "scored", …}."""
-    for path in sorted(workdir.glob("evaluate/*/*/*/seed-1/scores.json")):
-        yield {"task": path.parts[-3], "scored": path.parts[-4], "scores": json.loads(path.read_text("utf-8"))}
+def bits_of(pack: Path, texts: list[str]) -> dict[str, dict[str, float]]:
+    """Bits a byte of held-out texts, and bytes a token, by the body with `pack`: {text: …}."""
+    found = bits_per_byte("base/body", {"pack": pack}, [f"{text}.txt" for text in texts], precision="auto")
+    rows = list(zip(texts, found, strict=True))
+    return {kind: {text: getattr(row, kind) for text, row in rows} for kind in ("bits_per_byte", "bytes_per_token")}
 
 
-def cells(rate_of: dict[str, float]) -> Iterator[Cell]:
-    """All cells in the order of registration.md, from the rates of `rates`; what is dropped first comes last."""
-    base, lora, full, old = (rate_of[name] for name in ("bl_base", "lora", "full", "lora-old"))
+def rate(study: Study, name: str) -> float:
+    """That of RATES with the fewest bits of German help, by runs over a third. name: a system, or "lora-old"."""
+    system, _, old = name.partition("-")
+    grid = {rate: Cell("de", system, THIRD, rate, old=bool(old)) for rate in RATES[system]}
+    while True:
+        for cell in grid.values():
+            study.run(cell)
+        bits = {row["cell"]: row["bits_per_byte"].get("de.help") for row in study.rows()}
+        if all(cell.name in bits for cell in grid.values()):
+            return min(grid, key=lambda rate: bits[grid[rate].name])
+        time.sleep(60)  # another process is at work on the rest
+
+
+def cells(study: Study) -> Iterator[Cell]:
+    """All cells in the order of registration.md; what is dropped first comes last."""
+    lora, base = rate(study, "lora"), rate(study, "bl_base")
     for seed in SEEDS:
         for language in LANGUAGES:
             yield Cell(language, "lora", THIRD, lora, seed)
             yield Cell(language, "bl_base", THIRD, base, seed)
             yield Cell(language, "bl_base", 1.0, base, seed)
-            if seed == 1:
-                yield Cell(language, "full", THIRD, full)
-                yield Cell(language, "lora", THIRD, old, old=True)
-                yield Cell(language, "lora", THIRD, lora, replay=0.2)
-                yield Cell(language, "minipost", THIRD, base)
+        for language in LANGUAGES if seed == 1 else ():
+            yield Cell(language, "full", THIRD, rate(study, "full"))
+            yield Cell(language, "lora", THIRD, rate(study, "lora-old"), old=True)
+            yield Cell(language, "lora", THIRD, lora, replay=0.2)
+            yield Cell(language, "minipost", THIRD, base)
     for language in LANGUAGES:
         for share in (1 / 8, 1 / 4, 1 / 2, 1.0):
             yield Cell(language, "lora", share, lora)
@@ -162,39 +186,16 @@ def cells(rate_of: dict[str, float]) -> Iterator[Cell]:
             yield Cell(language, "bl_base", 1.0, base, pieces=pieces, vocabulary=vocabulary)
 
 
-def rates() -> dict[str, list[Cell]]:
-    """The cells by which a system's rate is chosen, on German by a third: {name in `cells`: cells}."""
-    found = {system: [Cell("de", system, THIRD, rate) for rate in grid] for system, grid in RATES.items()}
-    found["lora-old"] = [Cell("de", "lora", THIRD, rate, old=True) for rate in RATES["lora"]]
-    return found
-
-
-def best_rates(study: Study) -> dict[str, float]:
-    """The rate of each system with the fewest bits of German help that was held out, its cells run where missing."""
-    chosen = {}
-    for name, grid in rates().items():
-        for cell in grid:
-            study.run(cell)
-        bits = {}
-        for cell in grid:
-            for row in study.rows():
-                if row["cell"] == cell.name and (row["task"], row["scored"]) == ("help", "de"):
-                    bits[cell.rate] = row["scores"]["bits_per_byte"]
-        if len(bits) == len(grid):  # else another process is at work on the rest
-            chosen[name] = min(bits, key=bits.__getitem__)
-    return chosen
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--thousands", type=int, default=512)
     parser.add_argument("words", nargs="*")
-    arguments = parser.parse_args()
-    study = Study(arguments.folder.resolve(), arguments.thousands)
-    while len(chosen := best_rates(study)) < len(rates()):
-        time.sleep(60)
-    for cell in cells(chosen):
+    arguments = parser.parse_intermixed_args()
+    os.chdir(arguments.folder)  # the recipe's paths are of there
+    study = Study(Path.cwd(), arguments.thousands)
+    study.untouched()
+    for cell in cells(study):
         if not arguments.words or any(word in cell.name for word in arguments.words):
             study.run(cell)
 
