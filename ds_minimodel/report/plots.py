@@ -23,7 +23,7 @@ from ds_minimodel.report.curves import (
     last_points,
     name_of,
     names_in,
-    v100_unit,
+    flops_unit,
 )
 
 GREY, INK = "#59636e", "#1c2126"
@@ -86,7 +86,7 @@ def _score_panels(
     curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], ylabel: str, untouched: pd.DataFrame | None
 ) -> bytes:
     """panels: (title, task, language). untouched: scores of the model as it came."""
-    unit, systems = v100_unit(curves["eflops"].max()), names_in(curves, "system")
+    unit, systems = flops_unit(curves["eflops"].max()), names_in(curves, "system")
     targets = NEAR_MAXIMAL * last_points(curves)["mean"]
     with rc_context(RC_PARAMS):
         num_columns = min(len(panels), _PANELS_A_ROW)

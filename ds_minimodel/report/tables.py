@@ -67,7 +67,7 @@ def summary_table(curves: pd.DataFrame, costs: Iterable[Row], untouched: pd.Data
     untouched: scores of the model as it came, where there was one; then what is retained is the gain over these.
     """
     spent, ends = adapt_costs(costs), _averages(curves)
-    unit = v100_unit(max(spent.values(), default=0))
+    unit = flops_unit(max(spent.values(), default=0))
     of_base = ends.loc[BASELINE] if BASELINE in ends.index else ends.iloc[0] * math.nan
     before = 0.0 if untouched is None else _averages(untouched).iloc[0]
     gain = of_base - before
@@ -129,23 +129,23 @@ def final_scores_table(
     """
     ends, first = last_points(curves).xs(task, level="task"), first_points(curves).xs(task, level="task")
     spent = adapt_costs(costs)
-    units = [unit(max(spent.values(), default=0)) for unit in (flops_unit, v100_unit)]
+    unit = flops_unit(max(spent.values(), default=0))
     best = {language: scale.best(means) for language, means in ends["mean"].groupby(level="language", observed=True)}
     rows: list[CellRow] = []
     before: list[CellRow] = []
     for system in names_in(ends, "system"):
-        cost = [unit.text(spent[system]) if system in spent else EMPTY for unit in units]
-        rows.append([name_of(system), *cost, *_score_cells(ends.loc[system], scale, best)])
+        cost = unit.text(spent[system]) if system in spent else EMPTY
+        rows.append([name_of(system), cost, *_score_cells(ends.loc[system], scale, best)])
         if (first.loc[system]["step"] == 0).all():
-            before.append([f"{name_of(system)}, unadapted", EMPTY, EMPTY, *_score_cells(first.loc[system], scale)])
+            before.append([f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)])
         if of_source is not None:
             own = last_points(of_source).loc[system, task]
-            before.append([f"{name_of(system)}, untouched (source's pack)", EMPTY, EMPTY, *_score_cells(own, scale)])
+            before.append([f"{name_of(system)}, untouched (source's pack)", EMPTY, *_score_cells(own, scale)])
     languages = names_in(ends, "language")
-    references: list[CellRow] = [[name, EMPTY, EMPTY, *cells] for name, cells in _reference_rows(baselines, languages)]
+    references: list[CellRow] = [[name, EMPTY, *cells] for name, cells in _reference_rows(baselines, languages)]
     return Table(
         f"Table 2 ({task}): performance at training completion, {metric}",
-        ["System", *(unit.name for unit in units), *languages, AVERAGE],
+        ["System", unit.name, *languages, AVERAGE],
         rows,
         references + before,
         [_completion_note(ends), *_reasons(baselines)],
@@ -190,14 +190,14 @@ def _reasons(baselines: Iterable[Row]) -> list[str]:
 
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
-    """Table 3 for one task: V100 time to 95 % of BL_BASE's final score, with the bounds of the estimate."""
+    """Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the estimate."""
     found: dict[str, dict[str, Estimate]] = {}
     for (system, of_task, language), estimate in estimates.items():
         if of_task == task and language != AVERAGE:
             found.setdefault(system, {})[language] = estimate
     languages = list(next(iter(found.values())))
     reached = [one.upper for of_system in found.values() for one in of_system.values() if one.upper < math.inf]
-    unit = v100_unit(max(reached, default=0))
+    unit = flops_unit(max(reached, default=0))
     best = {language: min(of_system[language].eflops for of_system in found.values()) for language in languages}
     rows: list[CellRow] = [
         [

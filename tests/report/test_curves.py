@@ -73,16 +73,16 @@ def test_compute_to_reach_60(points, expected):
     assert compute_to_reach(curve_of(points), 60.0) == expected
 
 
-@pytest.mark.parametrize("task, average", [("xnli", "2.10"), ("mlqa", "1.82")])
+@pytest.mark.parametrize("task, average", [("xnli", 2.10), ("mlqa", 1.82)])
 def test_the_average_of_table_3(task, average):
     estimates = near_maximal(training_curves(rows_that_reach_target_after(TABLE_3[task], task)))
     table = near_maximal_table(task, estimates)
-    assert table.rows[0][-1] == average
+    assert float(table.rows[0][-1]) / EFLOPS_PER_V100_DAY == pytest.approx(average, abs=0.005)
 
 
 def test_the_average_leaves_out_languages_that_never_get_there():
     days = {system: [1.0, *turkish] for system, turkish in TURKISH_XQUAD.items()}
-    for of_system, last in ((days, "1.00*"), (TURKISH_XQUAD, "∞")):
+    for of_system, last in ((days, "2.59*"), (TURKISH_XQUAD, "∞")):
         estimates = near_maximal(training_curves(rows_that_reach_target_after(of_system, "xquad")))
         assert near_maximal_table("xquad", estimates).rows[-1][-1] == last
 
