@@ -20,10 +20,10 @@ from ds_minimodel.report.curves import (
     NEAR_MAXIMAL,
     ComputeUnit,
     Speedup,
+    flops_unit,
     last_points,
     name_of,
     names_in,
-    flops_unit,
 )
 
 GREY, INK = "#59636e", "#1c2126"
