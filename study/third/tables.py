@@ -1,24 +1,49 @@
-"""The table of the screen, from its raw scores: study/third/screen.jsonl.
+"""The tables of the third study, from its raw scores.
 
-    python study/third/tables.py
+    python study/third/tables.py screen     the best rate of every way in each round (screen.jsonl)
+    python study/third/tables.py main       cells and verdicts (results.jsonl)
 
-prints the best rate of every way in each round. Gain: in bits a byte of the manual, over the untouched model.
+Gain: in bits a byte of the manual, over the untouched model. What was not run is left out or said to be open.
 """
 
 import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-ROWS = Path(__file__).with_name("screen.jsonl")
+LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
+SHARES = {"0.125": "an eighth", "0.250": "a quarter", "0.333": "a third", "0.500": "a half", "1.000": "in full"}
+LEAST = 0.99  # of BL_BASE's gain, by H1
+Row = dict[str, Any]
 
 
-def main() -> None:
-    rows = [row for row in map(json.loads, ROWS.read_text("utf-8").splitlines()) if row["language"] == "el"]
+def read(name: str) -> list[Row]:
+    return [json.loads(line) for line in Path(__file__).with_name(name).read_text("utf-8").splitlines()]
+
+
+def table(columns: str, rows: Iterator[str]) -> None:
+    print(f"| {columns} |", f"|{'---|' * (columns.count('|') + 1)}", *rows, sep="\n")
+
+
+# --- the screen
+
+
+def screen() -> None:
+    rows = [row for row in read("screen.jsonl") if row["language"] == "el"]
     untouched = next(row for row in rows if not row["thousands"] and row["way"] == "lora")
-    print("| way | FLOPs of | rates tried | best | steps | manual | gain | English, first 20 kB | CPU s |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    table(
+        "way | FLOPs of | rates tried | best | steps | manual | gain | English, first 20 kB | CPU s",
+        ways(rows, untouched["manual"]),
+    )
+    print(f"\nUntouched: {untouched['manual']:.3f}; the rows as they begin: ", end="")
+    print(f"{next(row['manual'] for row in rows if not row['thousands'] and row['way'] == 'whole'):.3f}.")
+
+
+def ways(rows: list[Row], untouched: float) -> Iterator[str]:
     for thousands in sorted({row["thousands"] for row in rows if row["thousands"]}):
-        best: dict[str, dict[str, Any]] = {}
+        best: dict[str, Row] = {}
         tried: dict[str, list[float]] = {}
         for row in rows:
             if row["thousands"] == thousands:
@@ -26,13 +51,140 @@ def main() -> None:
                 best[row["way"]] = min(best.get(row["way"], row), row, key=lambda one: one["manual"])
         for way, row in sorted(best.items(), key=lambda pair: pair[1]["manual"]):
             rates = ", ".join(f"{rate:g}" for rate in sorted(tried[way]))
-            print(
+            yield (
                 f"| {way} | {thousands:g},000 | {rates} | {row['rate']:g} | {row['steps']} | {row['manual']:.3f} "
-                f"| {untouched['manual'] - row['manual']:.3f} | {row['english']:.4f} | {row['cpu_seconds']:.0f} |"
+                f"| {untouched - row['manual']:.3f} | {row['english']:.4f} | {row['cpu_seconds']:.0f} |"
             )
-    print(f"\nUntouched: {untouched['manual']:.3f}; the rows as they begin: ", end="")
-    print(f"{next(row['manual'] for row in rows if not row['thousands'] and row['way'] == 'whole'):.3f}.")
+
+
+# --- the main part
+
+
+class Cells:
+    """The cells that were run, by what they are of: `bits(language, kind, share, seed)` and so on, None of others.
+
+    kind: a system, "lora-old" (over the old pieces), "lora-replay", or with a vocabulary of another size at its end.
+    """
+
+    def __init__(self, rows: list[Row]) -> None:
+        (self.before,) = (row["bits_per_byte"] for row in rows if row["cell"] == "untouched")
+        self.rows = [row for row in rows if "system" in row]
+        self.right = {row["cell"].removesuffix("-choices"): row["right"] for row in rows if "right" in row}
+        # Of a kind that was tried at several rates in German, the one that was chosen by `help`.
+        chosen: dict[tuple[Any, ...], Row] = {}
+        for row in self.rows:
+            key = (row["language"], kind_of(row), f"{row['share']:.3f}", row["seed"])
+            help_bits = f"{row['language']}.help"
+            if key not in chosen or row["bits_per_byte"][help_bits] < chosen[key]["bits_per_byte"][help_bits]:
+                chosen[key] = row
+        self.chosen = chosen
+
+    def bits(self, language: str, kind: str, share: str, seed: int, text: str = "") -> float | None:
+        if (language, kind, share, seed) not in self.chosen:
+            return None
+        return float(self.chosen[language, kind, share, seed]["bits_per_byte"][f"{text or language}.manual"])
+
+    def gain(self, language: str, kind: str, share: str, seed: int) -> float | None:
+        bits = self.bits(language, kind, share, seed)
+        return None if bits is None else self.before[f"{language}.manual"] - bits
+
+    def answers(self, cell: str, language: str) -> str:
+        """Percent of the questions whose right paragraph is chosen, where they were asked."""
+        return f"{self.right[cell][language]['score']:.0f} %" if cell in self.right else ""
+
+    def seeds(self, language: str, kind: str, share: str) -> list[int]:
+        return sorted(seed for *key, seed in self.chosen if key == [language, kind, share])
+
+
+def kind_of(row: Row) -> str:
+    kind = row["system"] + "-old" * row["old"] + "-replay" * (row["replay"] > 0)
+    return f"{kind}-{row['vocabulary']}-{row['pieces']}" if row["pieces"] else kind
+
+
+def rates(cells: Cells) -> Iterator[str]:
+    german = [row for row in cells.rows if (row["language"], f"{row['share']:.3f}", row["seed"]) == ("de", "0.333", 1)]
+    for kind in dict.fromkeys(map(kind_of, german)):
+        tried = sorted((row["rate"], row["bits_per_byte"]["de.help"]) for row in german if kind_of(row) == kind)
+        if len(tried) > 1:
+            yield f"| {kind} | {', '.join(f'{rate:g}: {bits:.3f}' for rate, bits in tried)} |"
+
+
+def scores(cells: Cells) -> Iterator[str]:
+    for language, name in LANGUAGES.items():
+        before = cells.before
+        bits, english = before[f"{language}.manual"], before["en.manual"]
+        yield f"| {name} | untouched | | | {bits:.3f} | 0 | | {english:.4f} | {cells.answers('untouched', language)} |"
+        found = dict.fromkeys((kind, share) for of, kind, share, _ in cells.chosen if of == language)
+        for kind, share in sorted(found, key=lambda one: (one[1], one[0])):
+            seeds = cells.seeds(language, kind, share)
+            found_bits = [cells.chosen[language, kind, share, seed]["bits_per_byte"] for seed in seeds]
+            gains = [before[f"{language}.manual"] - one[f"{language}.manual"] for one in found_bits]
+            whole = cells.gain(language, "bl_base", "1.000", 1)
+            kept = f"{100 * gains[0] / whole:.1f} %" if whole and seeds[0] == 1 else ""
+            yield (
+                f"| {name} | {kind} | {SHARES[share]} | {len(seeds)} "
+                f"| {fmean(one[f'{language}.manual'] for one in found_bits):.3f} | {fmean(gains):.3f} | {kept} "
+                f"| {fmean(one['en.manual'] for one in found_bits):.4f} "
+                f"| {cells.answers(cells.chosen[language, kind, share, seeds[0]]['cell'], language)} |"
+            )
+
+
+def verdict(name: str, asked: int, found: list[float | None], holds: Callable[[float], bool]) -> str:
+    """found: of each seed, None where it was not run. asked: so many seeds are asked for."""
+    there = [value for value in found if value is not None]
+    right = sum(map(holds, there))
+    if not right and len(there) == asked:
+        said = "refuted"
+    elif right == len(there) == asked:
+        said = "confirmed"
+    else:
+        said = "open" if len(there) == asked else "unfinished"
+    return f"| {name} | {', '.join(f'{value:.3f}' for value in there) or '–'} | {len(there)} of {asked} | {said} |"
+
+
+def verdicts(cells: Cells) -> Iterator[str]:
+    def less(language: str, seed: int, one: tuple[str, str], other: tuple[str, str], text: str = "") -> float | None:
+        """By how many bits the first has fewer."""
+        few, many = cells.bits(language, *one, seed, text), cells.bits(language, *other, seed, text)
+        return None if few is None or many is None else many - few
+
+    lora, third, whole = ("lora", "0.333"), ("bl_base", "0.333"), ("bl_base", "1.000")
+    for language, name in LANGUAGES.items():
+        kept = []
+        for seed in (1, 2, 3):
+            gain, of_base = (cells.gain(language, *cell, seed) for cell in (lora, whole))
+            kept.append(gain / of_base if gain is not None and of_base else None)
+        yield verdict(f"H1 {name}", 3, kept, lambda share: share >= LEAST)
+        found = [less(language, seed, lora, third) for seed in (1, 2, 3)]
+        yield verdict(f"H2 {name}", 3, found, lambda bits: bits > 0)
+        for part, text in (("a", ""), ("b", "en")):
+            found = [less(language, 1, lora, ("lora-old", "0.333"), text)]
+            yield verdict(f"H3{part} {name}", 1, found, lambda bits: bits > 0)
+        found = [less(language, 1, ("lora", share), ("bl_base", share)) for share in ("0.125", "0.250", "0.500")]
+        yield verdict(f"H4 {name}", 3, found, lambda bits: bits > 0)
+
+
+def order(cells: Cells) -> Iterator[str]:
+    """H6: the systems by a third, the best first, in each language in which all four were run."""
+    for language, name in LANGUAGES.items():
+        bits = {kind: cells.bits(language, kind, "0.333", 1) for kind in ("bl_base", "full", "lora", "minipost")}
+        there = {kind: value for kind, value in bits.items() if value is not None}
+        yield f"| {name} | {', '.join(sorted(there, key=there.__getitem__))} |"
+
+
+def main() -> None:
+    cells = Cells(read("results.jsonl"))
+    table("system | rate: bits of German help by a third", rates(cells))
+    print()
+    table(
+        "language | system | FLOPs | seeds | manual | gain | of BL_BASE's, seed 1 | English manual | choices",
+        scores(cells),
+    )
+    print()
+    table("claim | found | cells | verdict", verdicts(cells))
+    print()
+    table("language | H6: the order by a third, seed 1", order(cells))
 
 
 if __name__ == "__main__":
-    main()
+    {"screen": screen, "main": main}[sys.argv[1]]()
