@@ -67,8 +67,9 @@ def _flops(options: Options) -> None:
     from ds_minimodel.recipe.flops import recipe_costs
     from ds_minimodel.report.tables import cost_table
 
-    rows = recipe_costs(recipe_of(options)[0])
-    _show(options, rows, "Costs", lambda: [cost_table(rows)])
+    recipe = recipe_of(options)[0]
+    rows = recipe_costs(recipe)
+    _show(options, rows, "Costs", lambda: [cost_table(rows, languages=len(recipe.languages.targets))])
 
 
 def _fertility(options: Options) -> None:
@@ -93,8 +94,9 @@ def _plan(options: Options) -> int:
     if (is_name or path.is_dir()) and options.recipe not in package_recipes():
         _plan_model(options)
         return 0
-    rows = plans(recipe_of(options)[0], options.ranks, options.device, options.peak)
-    _show(options, rows, "Plan", lambda: plan_tables(rows))
+    recipe = recipe_of(options)[0]
+    rows = plans(recipe, options.ranks, options.device, options.peak)
+    _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets)))
     return 0
 
 

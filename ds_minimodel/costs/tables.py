@@ -12,8 +12,8 @@ KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers",
 Row = dict[str, Any]
 
 
-def plan_tables(rows: Sequence[Row]) -> list[Table]:
-    """Tables of the rows: memory of the steps, and their FLOPs."""
+def plan_tables(rows: Sequence[Row], languages: int = 1) -> list[Table]:
+    """Tables of the rows: memory of the steps, and their FLOPs. languages: so many share what is paid once."""
     first = rows[0]
     notes = [
         f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for each; ZeRO "
@@ -46,7 +46,7 @@ def plan_tables(rows: Sequence[Row]) -> list[Table]:
         for row in rows
     ]
     steps = Table("Steps", [*columns, *(["at least"] if first["peak"] else [])], cells, notes=notes)
-    return [steps, cost_table(rows, in_days=first["device"].startswith("v100"))]
+    return [steps, cost_table(rows, first["device"].startswith("v100"), languages)]
 
 
 def measured_table(rows: Sequence[Row]) -> Table:

@@ -69,7 +69,7 @@ def report_blocks(run: RunResults) -> list[Block]:
         blocks += _source_blocks(run, left_out)
     else:
         left_out["Tables 2, 3, 5, Figures 1, 3"] = "nothing was scored in a target language"
-    blocks += [Heading("Costs"), tables.cost_table(costs, in_days=run.recipe.base is None)]
+    blocks += [Heading("Costs"), tables.cost_table(costs, run.recipe.base is None, len(run.recipe.languages.targets))]
     blocks += _loss_blocks(run.losses, left_out)
     return [*blocks, Heading("Left out"), Facts(left_out)] if left_out else blocks
 

@@ -245,8 +245,16 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
 # --- costs and losses
 
 
-def cost_table(costs: Sequence[Row], in_days: bool = True) -> Table:
-    """Cost of every step: the paper's formula, V100 time by it (in_days), and what this implementation executes."""
+def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -> Table:
+    """Cost of every step: the paper's formula, V100 time by it (in_days), and what this implementation executes.
+
+    languages: so many share what is paid once; of more than one a row says what each costs then.
+    """
+    by_system = {
+        system: [row for row in costs if row["system"] == system] for system in in_order(r["system"] for r in costs)
+    }
+    if languages > 1:
+        by_system = {system: [*rows, *_shared(rows, languages)] for system, rows in by_system.items()}
     largest = max((row["formula_eflops"] for row in costs), default=0)
     flops, days = flops_unit(largest), v100_unit(largest)
     rows: list[CellRow] = [
@@ -258,9 +266,8 @@ def cost_table(costs: Sequence[Row], in_days: bool = True) -> Table:
             flops.text(row["executed_eflops"]),
             f"{row['executed_eflops'] / row['formula_eflops']:.2f}",
         ]
-        for system in in_order(row["system"] for row in costs)
-        for row in costs
-        if row["system"] == system
+        for rows in by_system.values()
+        for row in rows
     ]
     notes = [
         f"Formula: the paper's appendix A.1{', and V100 time by it at 30 TFLOP/s' if in_days else ''}. Executed: the "
@@ -272,6 +279,15 @@ def cost_table(costs: Sequence[Row], in_days: bool = True) -> Table:
     columns = ["System", "Step", f"formula, {flops.name}", *([days.name] if in_days else [])]
     columns += [f"executed, {flops.name}", "executed ÷ formula"]
     return Table("Cost of each step", columns, rows, notes=notes)
+
+
+def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
+    """The cost of a language where so many share the steps before adapt; none where there are no such steps."""
+    if len(rows) == 1:
+        return []
+    kinds = "formula_eflops", "executed_eflops"
+    each = {kind: sum(row[kind] / (1 if row["step"] == "adapt" else languages) for row in rows) for kind in kinds}
+    return [{"system": rows[0]["system"], "step": f"each of {languages} languages", **each}]
 
 
 def loss_table(losses: Iterable[Row]) -> Table:

@@ -97,6 +97,17 @@ def test_scores_over_seeds_show_their_deviation():
     assert table.notes[0].endswith("Mean ± standard deviation over 2 finetuning seeds.")
 
 
+def test_what_is_paid_once_is_shared_by_the_languages():
+    rows = [row for row in COSTS if row["system"] in ("bl_base", "minipost")]
+    table = tables.cost_table(rows, languages=4)
+    of_minipost = [float(row[2]) for row in table.rows if row[0] == "MiniPost"]
+    assert [row[1] for row in table.rows][-1] == "each of 4 languages"
+    assert of_minipost[-1] == pytest.approx((of_minipost[0] + of_minipost[1]) / 4 + of_minipost[2], abs=0.1)
+    assert len(tables.cost_table(rows).rows) == len(rows)
+    of_base = [row for row in rows if row["step"] == "adapt"]
+    assert len(tables.cost_table(of_base, languages=4).rows) == len(of_base), "nothing is paid once"
+
+
 def test_near_maximal_table_has_bounds_infinities_and_stars():
     rows = rows_of("bl_base", "xnli", "de", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
     rows += rows_of("bl_base", "xnli", "tr", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
