@@ -168,30 +168,37 @@ def bits_of(pack: Path, texts: list[str]) -> dict[str, dict[str, float]]:
     return {kind: {text: getattr(row, kind) for text, row in rows} for kind in ("bits_per_byte", "bytes_per_token")}
 
 
-def rate(study: Study, name: str) -> float:
-    """That of RATES with the fewest bits of German help, by runs over a third. name: a system, or "lora-old"."""
-    system, _, old = name.partition("-")
-    grid = {rate: Cell("de", system, THIRD, rate, old=bool(old)) for rate in RATES[system]}
+def rates(study: Study, *names: str) -> Iterator[float]:
+    """Of each that of RATES with the fewest bits of German help, by runs over a third. A system, or "lora-old"."""
+    grids = []
+    for system, _, old in (name.partition("-") for name in names):
+        grids.append({rate: Cell("de", system, THIRD, rate, old=bool(old)) for rate in RATES[system]})
+    every = [cell for grid in grids for cell in grid.values()]
     while True:
-        for cell in grid.values():
+        for cell in every:
             study.run(cell)
-        bits = {row["cell"]: row.get("bits_per_byte", {}).get("de.help") for row in study.rows()}
-        if all(cell.name in bits for cell in grid.values()):
-            return min(grid, key=lambda rate: bits[grid[rate].name])
+        if all(study.has(cell.name) for cell in every):
+            break
         time.sleep(60)  # another process is at work on the rest
+    bits = {row["cell"]: row.get("bits_per_byte", {}).get("de.help") for row in study.rows()}
+    for grid in grids:
+        yield min((bits[cell.name], rate) for rate, cell in grid.items())[1]
 
 
 def cells(study: Study) -> Iterator[Cell]:
     """All cells in the order of registration.md; what is dropped first comes last."""
-    lora, base = rate(study, "lora"), rate(study, "bl_base")
+    lora, base = rates(study, "lora", "bl_base")
     for seed in SEEDS:
         for language in LANGUAGES:
             yield Cell(language, "lora", THIRD, lora, seed)
             yield Cell(language, "bl_base", THIRD, base, seed)
             yield Cell(language, "bl_base", 1.0, base, seed)
-        for language in LANGUAGES if seed == 1 else ():
-            yield Cell(language, "full", THIRD, rate(study, "full"))
-            yield Cell(language, "lora", THIRD, rate(study, "lora-old"), old=True)
+        if seed > 1:
+            continue
+        full, old = rates(study, "full", "lora-old")
+        for language in LANGUAGES:
+            yield Cell(language, "full", THIRD, full)
+            yield Cell(language, "lora", THIRD, old, old=True)
             yield Cell(language, "lora", THIRD, lora, replay=0.2)
             yield Cell(language, "minipost", THIRD, base)
     for language in LANGUAGES:
