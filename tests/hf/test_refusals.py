@@ -125,6 +125,7 @@ class Runs:
     "content, words",
     [
         ({"lm_head.bias": torch.zeros(1).expand(10**12)}, "has fewer numbers than that"),
+        ({"lm_head.bias": torch.zeros(260, device="meta")}, "meta"),
         ([1], "pytorch_model.bin"),
         ({7: torch.zeros(1)}, "7 is not a dense tensor"),
         ({"weights": Runs()}, "pytorch_model.bin"),
