@@ -27,6 +27,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.steps.run import run_recipe
 from ds_minimodel.training.ranks.launch import name_the_cpu
 from ds_minimodel.training.ranks.world import join_ranks
@@ -41,6 +42,7 @@ BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, u
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 # What trains: the system and its rate, by the third study's screen.
 TRAINS = {"rows": ("bl_base", 4e-3), "lora": ("lora", 2e-3), "all": ("full", 1e-4)}
+GUARD = 10.0  # of the source, where rows train: SmolLM2's English then lost 0.1 % of its bits
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
@@ -64,8 +66,9 @@ def extend(
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
-    the language and of one that the model knows; without the latter nothing is known of what the new pieces take from
-    it. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of training.
+    the language and of one that the model knows; without the latter nothing keeps the new pieces from taking of it, or
+    says how much. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of
+    training.
     trains: the "rows" of new pieces alone, by which all else stays to the bit; "lora": low-rank updates of the body,
     too; "all": all of its weights. out gets base/, the recipe, its workdir run/, model/ and, of what predicts next
     tokens, samples.md; the same call goes on where one was interrupted, and another is refused. UserError as of the
@@ -185,6 +188,7 @@ def _values(
     most = CONTEXT if base.config.causal else min(CONTEXT, longest - 2)  # a token is a byte at least
     task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
+    guard = {"guard": GUARD} if source in given and not SYSTEMS[system].trains else {}
     return {
         "workdir": str(out / "run"),
         "base": str(out / "base"),
@@ -199,6 +203,7 @@ def _values(
             "lr": rate,
             "clip": 1.0,
             "weight_decay": 0.0,
+            **guard,
         },
         "finetune": {"tasks": {kind: task}},
         "engine": {"zero_stage": 0, "micro_batch_size": 8},

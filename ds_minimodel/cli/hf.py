@@ -20,7 +20,9 @@ def add_arguments(commands: Commands) -> None:
     extending.add_argument("--language", metavar="CODE", required=True, help="of the text")
     extending.add_argument("--out", metavar="OUT", help="folder for all that is made; default: extended-CODE")
     extending.add_argument("--source", metavar="CODE", default="en", help="a language of the model's; default: en")
-    extending.add_argument("--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, to compare")
+    extending.add_argument(
+        "--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, which is guarded, and scored"
+    )
     extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and Parquet; default: text")
     extending.add_argument(
         "--train",

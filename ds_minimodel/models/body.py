@@ -371,6 +371,10 @@ class LanguagePack(nn.Module):
         """The cross-entropy of each target, (P,) float32, without a gradient."""
         return ops.token_losses(x_PH, table, self.bias_of(table), targets_P)
 
+    def log_sums(self, x_PH: Tensor, table: Tensor, first: int = 0) -> Tensor:
+        """Logarithms of the sums of the exponentials of the scores of all ids from `first` on, (P,) float32."""
+        return ops.linear(x_PH, table[first:], self.bias_of(table)[first:]).float().logsumexp(-1)
+
     def bias_of(self, table: Tensor) -> Tensor:
         """The output projection's bias, zeros where there is none."""
         return self.table("bias") if hasattr(self, "bias") else table.new_zeros(len(table))

@@ -107,6 +107,9 @@ class _Vocabulary(LanguagePack):
     def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         return token_losses(x_PH, table, self.bias_of(table), targets_P, self.rows, self.group)
 
+    def log_sums(self, x_PH: Tensor, table: Tensor, first: int = 0) -> Tensor:
+        return gather(super().log_sums(x_PH, table, first)[:, None], self.group).logsumexp(-1)
+
 
 def _put_before(module: nn.Module, first: type[nn.Module], group: Group) -> None:
     """Let the class `first` answer before the module's own does."""

@@ -9,7 +9,7 @@ does not depend on how a batch is split.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,8 +68,38 @@ class Model(nn.Module):
         self.body = make_body(config, head_depths)
 
 
+class Guard(NamedTuple):
+    """What keeps the new rows of an added language from taking probability where the source's text is.
+
+    The rows of the source do not train, nor does the body: what its text loses by new pieces hangs on its states
+    alone, which are computed once. states: (N, H), of a head's output after source text. log_sums: (N,) float32, of
+    the scores of the source's ids there. weight: of a state against a trained token.
+    """
+
+    states: Tensor
+    log_sums: Tensor
+    weight: float
+
+    def loss(self, pack: LanguagePack, table: Tensor, batch: Batch) -> Tensor:
+        """By how many nats the source's tokens are less likely for the new pieces, as a sum over the batch.
+
+        Each sample takes a state for every fourth of its targets, from where its key says.
+        """
+        num_targets = batch["targets"].shape[1]
+        width = max(1, num_targets // 4)
+        places_BW = batch["sample_keys"][:, None].long() + torch.arange(width, device=table.device)
+        places_P = places_BW.flatten().remainder(len(self.states))
+        taken_P = F.softplus(pack.log_sums(self.states[places_P], table, pack.kept) - self.log_sums[places_P])
+        return self.weight * num_targets / width * taken_P.sum()
+
+
 class LanguageModel(Model):
-    """Body and language pack under the loss of an objective, at every head or at one depth."""
+    """Body and language pack under the loss of an objective, at every head or at one depth.
+
+    guard: of an added language while it trains, or None.
+    """
+
+    guard: Guard | None = None
 
     def __init__(
         self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective, kept: int = 0
@@ -85,12 +115,16 @@ class LanguageModel(Model):
         """
         depths = (batch["depth"],) if "depth" in batch else self.body.head_depths
         hidden, table = encode(self.pack, self.body, batch, depths)
-        return torch.stack(
+        losses = torch.stack(
             [
                 self.objective.loss(self.pack, self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, batch)
                 for depth, x_BMH in zip(depths, hidden, strict=True)
             ]
         )
+        if self.guard is None or not torch.is_grad_enabled():
+            return losses
+        guarded = self.guard.loss(self.pack, table, batch)
+        return losses + (guarded - guarded.detach())  # what is reported is the loss of the text
 
 
 class TaskModel(Model):

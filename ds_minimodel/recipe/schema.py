@@ -196,6 +196,8 @@ class Adapt(Training):
     """Target → word pairs that turn its vectors, for `wechsel` and `ofa`."""
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
+    guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
+    """Of languages that are added, where rows alone train: weight of what new pieces take of the source's text."""
     rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
     """System → peak learning rate, where it is not `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
@@ -519,7 +521,7 @@ class Recipe(Section):
     @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
-        needs_source = self.base is None or self.builds_minis or self.adapt.replay
+        needs_source = self.base is None or self.builds_minis or self.adapt.replay or self.adapt.guard
         return self.languages.all if needs_source else self.languages.targets
 
     def languages_of_task(self, name: str) -> list[str]:
@@ -580,8 +582,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _replayed_text_has_ids(self) -> "Recipe":
-        if self.adapt.replay and not self.kept_rows:
-            raise ValueError("adapt.replay: a vocabulary of its own has no ids for source text; extend the base's")
+        for key in ("replay", "guard"):
+            if getattr(self.adapt, key) and not self.kept_rows:
+                raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
         return self
 
     @model_validator(mode="after")

@@ -39,6 +39,7 @@ from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import first_pack, initial_inputs
+from ds_minimodel.steps.guard import source_guard
 from ds_minimodel.steps.training import (
     WholeBody,
     body_of,
@@ -73,13 +74,15 @@ def jobs(context: Context) -> list[Job]:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
+        inputs |= {"guard": section.guard} if section.guard and not system.trains else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":
             inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
-            folder, read = layout.adapt(system, language), [language, *([source] if section.replay else [])]
+            folder = layout.adapt(system, language)
+            read = [language, *([source] if section.replay or "guard" in inputs else [])]
             listed.append(
                 Job(
                     folder,
@@ -129,6 +132,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
     plug(module, initial)
     keep_rows(module, source, initial.kept)
     split_model(module, world.tensor)
+    if section.guard and not system.trains:
+        module.guard = source_guard(context, system, run)
 
     batches = micro_batches(sampler, run, world)
     if is_scheduled(recipe, system):

@@ -11,7 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.costs.plans import model_of
 from ds_minimodel.hf.convert import import_hf
+from ds_minimodel.models.artifacts import load_body
+from ds_minimodel.models.body import KEPT, LanguagePack
+from ds_minimodel.models.trainable import Guard
 from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.serve.bits import bits_per_byte
 from ds_minimodel.serve.packs import save_plugged
 from ds_minimodel.serve.predictor import Predictor
 
@@ -29,7 +33,7 @@ tokenizer: {{vocabulary: extend, vocab_size: 24}}
 data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
 mini: {{depth: 1, new_layers: 1}}
 build_mini: {{steps: 2, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
-adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3}}
+adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3, guard: 1}}
 finetune:
   seeds: 1
   max_length: 48
@@ -142,6 +146,40 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
     assert rows["en", "old"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-4)
 
 
+def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
+    """With the same steps and text; what is printed is the loss of the text, with the guard or without."""
+    body, losses, taken = folder / "base/body", {}, {}
+    for weight in (0, 20):
+        out = tmp_path / f"{weight}"
+        settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.guard={weight}", "adapt.steps=20"]
+        for step in ("tokenizer", "prepare", "pretrain", "adapt"):
+            code, _, err = run(step, folder / "recipe.yaml", *settings)
+            assert code == 0, err
+        lines = (out / "adapt/bl_base/xx/run/metrics.jsonl").read_text().splitlines()
+        losses[weight] = next(json.loads(line)["loss"] for line in lines if '"loss"' in line)
+        packs = {"old": folder / "base/pack", "new": out / "adapt/bl_base/xx/pack"}
+        old, new = (row.bits_per_byte for row in bits_per_byte(body, packs, [folder / "en.txt"]))
+        taken[weight] = new - old
+    assert 0 < taken[20] < 0.7 * taken[0]
+    assert losses[20] == losses[0], "of the first step"
+
+
+def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
+    config = load_body(folder / "base/body").config
+    torch.manual_seed(0)
+    pack = LanguagePack(ROWS + NEW, config, ROWS)
+    for name in config.language_tensors:
+        for rows in (getattr(pack, KEPT + name), getattr(pack, name)):
+            torch.nn.init.normal_(rows)
+    table, states = pack.table(config.language_tensors[-1]), torch.randn(64, config.hidden_size)
+    targets = torch.randint(ROWS, (64,))
+    before = torch.nn.functional.cross_entropy(states @ table[:ROWS].T, targets, reduction="sum")
+    guard = Guard(states, (states @ table[:ROWS].T).logsumexp(-1), 3.0)
+    batch = {"targets": torch.zeros(4, 64), "sample_keys": torch.tensor([0, 16, -32, -80], dtype=torch.int32)}
+    after = pack.cross_entropy(states, table, targets)
+    torch.testing.assert_close(guard.loss(pack, table, batch), 4 * 3.0 * (after - before), rtol=1e-4, atol=1e-4)
+
+
 def test_the_plan_trains_the_new_rows_alone(folder):
     recipe = load_recipe(folder / "recipe.yaml")
     for system in recipe.chosen_systems:
@@ -171,3 +209,4 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     other = make_recipe(tmp_path / "other")
     other.write_text(other.read_text().replace(", vocab_size: 24", ""))
     assert "tokenizer.vocab_size: say how many pieces are added" in refused("run", other)
+    assert "adapt.guard: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
