@@ -66,13 +66,12 @@ def extend(
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
-    the language and of one that the model knows; without the latter nothing keeps the new pieces from taking of it, or
-    says how much. hours: of training on this machine, one by default, at most MOST_PASSES over the text; or tokens: of
-    training.
-    trains: the "rows" of new pieces alone, by which all else stays to the bit; "lora": low-rank updates of the body,
-    too; "all": all of its weights. out gets base/, the recipe, its workdir run/, model/ and, of what predicts next
-    tokens, samples.md; the same call goes on where one was interrupted, and another is refused. UserError as of the
-    steps that it takes.
+    the language and of one that the model knows; without the latter nothing keeps the new pieces from taking its
+    probability, or says how much. hours: of training on this machine, one by default, at most MOST_PASSES over the
+    text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays to the bit; "lora":
+    low-rank updates of the body, too; "all": all of its weights. out gets base/, the recipe, its workdir run/, model/
+    and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, and another is
+    refused. UserError as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()

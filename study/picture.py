@@ -31,11 +31,11 @@ def averages(curves: UnitCurves, names: Sequence[str]) -> tuple[Curves, str]:
     return found, unit.name
 
 
-def picture(curves: Curves, unit: str, scores_are: str) -> str:
-    """The curves as SVG, each with its system's name and last score."""
+def picture(curves: Curves, unit: str, scores_are: str, every: int = 5) -> str:
+    """The curves as SVG, each with its system's name and last score. every: so many points a line."""
     most = max(curve[-1][0] for curve in curves.values())
     scores = [score for curve in curves.values() for _, score in curve]
-    low, high = 5 * math.floor(min(scores) / 5), 5 * math.ceil(max(scores) / 5 + 0.01)
+    low, high = every * math.floor(min(scores) / every), every * math.ceil(max(scores) / every + 0.01)
 
     def x(compute: float) -> float:
         return round(LEFT + (RIGHT - LEFT) * compute / most, 1)
@@ -44,7 +44,7 @@ def picture(curves: Curves, unit: str, scores_are: str) -> str:
         return round(BOTTOM - (BOTTOM - TOP) * (score - low) / (high - low), 1)
 
     parts = []
-    for score in range(low, high + 1, 5):
+    for score in range(low, high + 1, every):
         parts.append(f'<path class="grid" d="M{LEFT} {y(score)} H{RIGHT}"/>')
         parts.append(f'<text class="quiet" x="{LEFT - 8}" y="{y(score) + 5}" text-anchor="end">{score}</text>')
     for quarter in range(5):

@@ -69,7 +69,7 @@ def _flops(options: Options) -> None:
 
     recipe = recipe_of(options)[0]
     rows = recipe_costs(recipe)
-    _show(options, rows, "Costs", lambda: [cost_table(rows, languages=len(recipe.languages.targets))])
+    _show(options, rows, "Costs", lambda: [cost_table(rows, recipe.base is None, len(recipe.languages.targets))])
 
 
 def _fertility(options: Options) -> None:

@@ -73,24 +73,24 @@ class Guard(NamedTuple):
 
     The rows of the source do not train, nor does the body: what its text loses by new pieces hangs on its states
     alone, which are computed once. states: (N, H), of a head's output after source text. log_sums: (N,) float32, of
-    the scores of the source's ids there. weight: of a state against a trained token.
+    the scores of the source's ids there. weight: of a state against a trained token. width: states for each sample.
     """
 
     states: Tensor
     log_sums: Tensor
     weight: float
+    width: int
 
     def loss(self, pack: LanguagePack, table: Tensor, batch: Batch) -> Tensor:
-        """By how many nats the source's tokens are less likely for the new pieces, as a sum over the batch.
+        """`weight` times the nats by which source tokens are less likely for the new pieces, a sum over the batch.
 
-        Each sample takes a state for every fourth of its targets, from where its key says.
+        A sample stands for as many source tokens as it has targets, by `width` states from where its key says.
         """
-        num_targets = batch["targets"].shape[1]
-        width = max(1, num_targets // 4)
-        places_BW = batch["sample_keys"][:, None].long() + torch.arange(width, device=table.device)
+        places_BW = batch["sample_keys"][:, None].long() + torch.arange(self.width, device=table.device)
         places_P = places_BW.flatten().remainder(len(self.states))
         taken_P = F.softplus(pack.log_sums(self.states[places_P], table, pack.kept) - self.log_sums[places_P])
-        return self.weight * num_targets / width * taken_P.sum()
+        targets_B = (batch["targets"] != IGNORED).sum(1)
+        return self.weight * (taken_P.view(-1, self.width).mean(1) * targets_B).sum()
 
 
 class LanguageModel(Model):

@@ -197,7 +197,7 @@ class Adapt(Training):
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
     guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
-    """Of languages that are added, where rows alone train: weight of what new pieces take of the source's text."""
+    """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
     rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
     """System → peak learning rate, where it is not `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
@@ -518,10 +518,15 @@ class Recipe(Section):
         """The declaration of the objective."""
         return OBJECTIVES[self.objective]
 
+    def is_guarded(self, system: System) -> bool:
+        """Whether new rows are kept from taking probability of the source's text: those of a body that stays."""
+        return self.adapt.guard > 0 and not system.trains
+
     @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
-        needs_source = self.base is None or self.builds_minis or self.adapt.replay or self.adapt.guard
+        needs_source = self.base is None or self.builds_minis or self.adapt.replay
+        needs_source = needs_source or any(map(self.is_guarded, self.chosen_systems))
         return self.languages.all if needs_source else self.languages.targets
 
     def languages_of_task(self, name: str) -> list[str]:
@@ -585,6 +590,10 @@ class Recipe(Section):
         for key in ("replay", "guard"):
             if getattr(self.adapt, key) and not self.kept_rows:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
+        if self.adapt.guard and not any(map(self.is_guarded, self.chosen_systems)):
+            raise ValueError(f"adapt.guard: {self.systems[0]} trains the body, and its states move; use adapt.replay")
+        if self.adapt.guard and (self.adapt.train_positions or self.adapt.train_embedding_norm):
+            raise ValueError("adapt.guard: train_positions and train_embedding_norm move the body's states; leave them")
         return self
 
     @model_validator(mode="after")

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ds_minimodel.common.errors import UserError
@@ -33,7 +32,6 @@ from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, merged, repl
 from ds_minimodel.models.mini import prefix
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, Tensors, load_into, train_only
-from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import adapt_step_flops, step_work
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.recipe.systems import System
@@ -54,6 +52,7 @@ from ds_minimodel.steps.training import (
     text_run,
     text_sampler,
     text_schedule,
+    whole_model,
 )
 from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import Batches, train
@@ -74,7 +73,7 @@ def jobs(context: Context) -> list[Job]:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
-        inputs |= {"guard": section.guard} if section.guard and not system.trains else {}
+        inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":
             inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
@@ -82,7 +81,7 @@ def jobs(context: Context) -> list[Job]:
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
             folder = layout.adapt(system, language)
-            read = [language, *([source] if section.replay or "guard" in inputs else [])]
+            read = [language, *([source] if section.replay or recipe.is_guarded(system) else [])]
             listed.append(
                 Job(
                     folder,
@@ -132,8 +131,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
     plug(module, initial)
     keep_rows(module, source, initial.kept)
     split_model(module, world.tensor)
-    if section.guard and not system.trains:
-        module.guard = source_guard(context, system, run)
+    if recipe.is_guarded(system):
+        module.guard = source_guard(context, system, run, source)
 
     batches = micro_batches(sampler, run, world)
     if is_scheduled(recipe, system):
@@ -155,13 +154,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
         if not system.builds_mini and frozen.config.num_layers == num_layers:
             return trained
         whole = load_body(layout.pretrain(system) / "body")
-        with torch.random.fork_rng(devices=[]):
-            model = language_model(recipe, whole.config, whole.head_depths, vocab_size, initial.kept)
-        load_into(model, whole.tensors, "body.")
-        plug(model, pack_of(0, weights()))
-        keep_rows(model, source, initial.kept)
-        split_model(model, world.tensor)
-        return model.to(world.device, DTYPES[run.execution.precision]).eval()
+        return whole_model(recipe, world, run, whole, pack_of(0, weights()), source)
 
     def trained_layers(step: int) -> int:
         return section.depth_at(max(1, step) - 1) if is_scheduled(recipe, system) else frozen.config.num_layers

@@ -19,11 +19,12 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import inputs_hash
 from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, keep_rows, plug
 from ds_minimodel.models.flops import Cost, step_flops
 from ds_minimodel.models.objectives import Sampler
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel, to_tensors
-from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.models.trainable import LanguageModel, load_into, to_tensors
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.recipe.systems import System
@@ -54,6 +55,24 @@ def language_model(
 ) -> LanguageModel:
     """A fresh model of the recipe's objective; kept: first ids of a target whose rows are the base's."""
     return LanguageModel(config, vocab_size, head_depths, recipe.trained_by, kept)
+
+
+def whole_model(
+    recipe: Recipe, world: World, run: Run, body: BodyArtifact, pack: PackArtifact, base: PackArtifact | None = None
+) -> LanguageModel:
+    """A body with a language, split over the ranks of a replica, that does not train.
+
+    base: the pack whose rows a language has that extends its vocabulary.
+    """
+    vocab_size = pack.kept + len(pack.tensors["tokens"])
+    with torch.random.fork_rng(devices=[]):
+        model = language_model(recipe, body.config, body.head_depths, vocab_size, pack.kept)
+    load_into(model, body.tensors, "body.")
+    plug(model, pack)
+    if base is not None:
+        keep_rows(model, base, pack.kept)
+    split_model(model, world.tensor)
+    return model.to(world.device, DTYPES[run.execution.precision]).eval()
 
 
 def text_steps(recipe: Recipe, systems: Sequence[System]) -> dict[str, Training]:

@@ -4,7 +4,8 @@
 
 FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells run in the order of registration.md; with
 words those alone whose names have one of them. What is in FOLDER/results.jsonl is not run again, a run that was
-interrupted goes on, and several processes share the cells. "In full" is a pass of BL_BASE over N thousand tokens.
+interrupted goes on, and several processes share the cells. The rates come first, whatever the words. "In full" is a pass
+of BL_BASE over N thousand tokens.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,17 +101,24 @@ class Study:
     def has(self, name: str) -> bool:
         return any(row["cell"] == name for row in self.rows())
 
-    def run(self, cell: Cell) -> None:
-        """Make a cell and add its scores; a cell that another process makes is left to it."""
-        workdir = self.folder / "cells" / cell.name
-        workdir.mkdir(parents=True, exist_ok=True)
-        with (workdir / "cell.lock").open("w") as lock:
+    @contextmanager
+    def alone(self, name: str) -> Iterator[bool]:
+        """Whether a row is this process's to make: it is not there, and no other process is at it."""
+        folder = self.folder / "cells" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "cell.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield not self.has(name)
             except BlockingIOError:
+                yield False
+
+    def run(self, cell: Cell) -> None:
+        """Make a cell and add its scores."""
+        with self.alone(cell.name) as is_ours:
+            if not is_ours:
                 return
-            if self.has(cell.name):
-                return
+            workdir = self.folder / "cells" / cell.name
             self.share_text(cell, workdir)
             steps = self.steps(cell)
             print(f"{cell.name}: {steps} steps", flush=True)
@@ -129,21 +138,22 @@ class Study:
 
     def untouched(self) -> None:
         """Add the row "untouched": the body as it came, with its own pieces."""
-        if not self.has("untouched"):
-            texts = [f"{language}.{kind}" for language in (*LANGUAGES, "en") for kind in ("manual", "help")]
-            self.add({"cell": "untouched", **bits_of(Path("base/pack"), texts)})
+        with self.alone("untouched") as is_ours:
+            if is_ours:
+                texts = [f"{language}.{kind}" for language in (*LANGUAGES, "en") for kind in ("manual", "help")]
+                self.add({"cell": "untouched", **bits_of(Path("base/pack"), texts)})
 
     def ask(self, of: dict[str, Any]) -> None:
         """Add, in percent, how often the paragraph is chosen that follows, by the pack of a row."""
-        untouched = of["cell"] == "untouched"
-        if not self.has(f"{of['cell']}-choices"):
-            pack = (
-                "base/pack" if untouched else pack_of(self.folder / "cells" / of["cell"], of["system"], of["language"])
-            )
-            files = [f"{language}.choices.jsonl" for language in (LANGUAGES if untouched else [of["language"]])]
-            task = SimpleNamespace(columns={})
-            found = score_files(Choice(), task, "base/body", {"pack": pack}, files, "auto")
-            self.add({"cell": f"{of['cell']}-choices", "right": {file[:2]: score for _, file, *_, score in found}})
+        name, workdir = f"{of['cell']}-choices", self.folder / "cells" / of["cell"]
+        pack, languages = Path("base/pack"), list(LANGUAGES)
+        if of["cell"] != "untouched":
+            pack, languages = pack_of(workdir, of["system"], of["language"]), [of["language"]]
+        with self.alone(name) as is_ours:
+            if is_ours:
+                files, task = [f"{language}.choices.jsonl" for language in languages], SimpleNamespace(columns={})
+                found = score_files(Choice(), task, "base/body", {"pack": pack}, files, "auto")
+                self.add({"cell": name, "right": {file[:2]: score for _, file, *_, score in found}})
 
     def share_text(self, cell: Cell, workdir: Path) -> None:
         """Take the body, vocabulary and tokens from a former cell of the same."""

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.plans import model_of
 from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.models.artifacts import load_body
@@ -174,10 +175,17 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     table, states = pack.table(config.language_tensors[-1]), torch.randn(64, config.hidden_size)
     targets = torch.randint(ROWS, (64,))
     before = torch.nn.functional.cross_entropy(states @ table[:ROWS].T, targets, reduction="sum")
-    guard = Guard(states, (states @ table[:ROWS].T).logsumexp(-1), 3.0)
-    batch = {"targets": torch.zeros(4, 64), "sample_keys": torch.tensor([0, 16, -32, -80], dtype=torch.int32)}
+    guard = Guard(states, (states @ table[:ROWS].T).logsumexp(-1), 3.0, width=16)
+    keys = torch.tensor([0, 16, -32, -80], dtype=torch.int32)
+    rows = {"targets": torch.zeros(4, 40, dtype=torch.long), "sample_keys": keys}
     after = pack.cross_entropy(states, table, targets)
-    torch.testing.assert_close(guard.loss(pack, table, batch), 4 * 3.0 * (after - before), rtol=1e-4, atol=1e-4)
+    loss = guard.loss(pack, table, rows)
+    torch.testing.assert_close(loss, 3.0 * (after - before) / 64 * 4 * 40, rtol=1e-4, atol=1e-4)
+
+    rows["targets"][1:, 7:] = IGNORED  # a micro-batch of these alone is 7 wide
+    parts = [{"targets": rows["targets"][:1], "sample_keys": keys[:1]}]
+    parts += [{"targets": rows["targets"][1:, :7], "sample_keys": keys[1:]}]
+    torch.testing.assert_close(sum(guard.loss(pack, table, part) for part in parts), guard.loss(pack, table, rows))
 
 
 def test_the_plan_trains_the_new_rows_alone(folder):
@@ -210,3 +218,6 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     other.write_text(other.read_text().replace(", vocab_size: 24", ""))
     assert "tokenizer.vocab_size: say how many pieces are added" in refused("run", other)
     assert "adapt.guard: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
+    extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
+    assert "adapt.guard: lora trains the body" in refused("run", other, extended, "systems=[lora]")
+    assert "adapt.guard: train_positions" in refused("run", other, extended, "adapt.train_embedding_norm=true")
