@@ -4,8 +4,8 @@
 
 FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells run in the order of registration.md; with
 words those alone whose names have one of them. What is in FOLDER/results.jsonl is not run again, a run that was
-interrupted goes on, and several processes share the cells. The rates come first, whatever the words. "In full" is a pass
-of BL_BASE over N thousand tokens.
+interrupted goes on, and several processes share the cells. The rates come first, whatever the words. "In full" is a
+pass of BL_BASE over N thousand tokens.
 """
 
 import argparse
