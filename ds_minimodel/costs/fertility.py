@@ -1,5 +1,6 @@
 """What new pieces bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str
     }
 
 
-def fertility_table(rows: list[dict[str, Any]]) -> Table:
+def fertility_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows of `fertility`; bold: the best of each language."""
     columns = ["Language", "new pieces", "tokens a word", "bytes a token", "rarest piece", "pack, MB", "MFLOP a byte"]
     cells = [

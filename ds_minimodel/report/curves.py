@@ -289,7 +289,8 @@ class RunResults:
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
     and steps with every seed. baselines: rows as of BaselineRow. losses: as of read_losses; of step 2
-    with the updates ("steps") of the pack that is kept, and what is to be said of it ("kept").
+    with the updates ("steps") of the pack that is kept, and what is to be said of it ("kept"). fertility: rows of
+    costs/fertility.py where a base's vocabulary is extended.
     """
 
     recipe: Recipe
@@ -298,6 +299,7 @@ class RunResults:
     scores: Sequence[Row]
     baselines: Sequence[Row]
     losses: Sequence[Row]
+    fertility: Sequence[Row] = ()
 
     @property
     def target_scores(self) -> list[Row]:

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read_model, write_json, write_manifest
+from ds_minimodel.costs.fertility import fertility
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
@@ -79,6 +80,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[
         list(_scores(recipe, layout)),
         list(_reference_scores(recipe, layout)),
         list(_losses(recipe, layout)),
+        fertility(recipe) if recipe.kept_rows else [],
     )
     return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
 
