@@ -17,7 +17,6 @@ from ruamel.yaml import YAML
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write, lock, read_model, write_json
 from ds_minimodel.common.names import check_name
-from ds_minimodel.costs.fertility import fertility
 from ds_minimodel.costs.measure import measured_rows
 from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.samples import is_held_out
@@ -28,6 +27,7 @@ from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.run import run_recipe
 from ds_minimodel.training.ranks.launch import name_the_cpu
 from ds_minimodel.training.ranks.world import join_ranks

@@ -24,13 +24,12 @@ from tokenizers import Tokenizer as Runner
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.common.vocabulary import VocabularyManifest
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN, VocabularyManifest
 from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
 from ds_minimodel.data.tokenizer import BYTES, JSON_FILE, WORD_START, TokenizerJson
 
 FEWEST = 2  # occurrences of a new piece in the text
 _LONGEST = 32  # pieces of a word that are looked at together
-MOST_UNKNOWN = 0.05  # of a text's tokens
 _HAIR = 1e-6  # between the scores of a piece and of its parts: more than rounding, less than what chooses words
 Parts = tuple[str, ...]
 

@@ -290,7 +290,7 @@ class RunResults:
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
     and steps with every seed. baselines: rows as of BaselineRow. losses: as of read_losses; of step 2
     with the updates ("steps") of the pack that is kept, and what is to be said of it ("kept"). fertility: rows of
-    costs/fertility.py where a base's vocabulary is extended.
+    steps/fertility.py where a base's vocabulary is extended.
     """
 
     recipe: Recipe

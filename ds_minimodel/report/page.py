@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 
 from ds_minimodel.common.files import atomic_folder, write_json
-from ds_minimodel.costs.fertility import fertility_table
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
@@ -72,7 +71,7 @@ def report_blocks(run: RunResults) -> list[Block]:
         left_out["Tables 2, 3, 5, Figures 1, 3"] = "nothing was scored in a target language"
     blocks += [Heading("Costs"), tables.cost_table(costs, run.recipe.base is None, len(run.recipe.languages.targets))]
     if run.fertility:
-        blocks += [Heading("Vocabulary"), fertility_table(run.fertility)]
+        blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     blocks += _loss_blocks(run.losses, left_out)
     return [*blocks, Heading("Left out"), Facts(left_out)] if left_out else blocks
 

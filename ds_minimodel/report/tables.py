@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
 from ds_minimodel.recipe.systems import BASELINE
 from ds_minimodel.report.curves import (
     ALL_TASKS,
@@ -288,6 +289,28 @@ def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
     kinds = "formula_eflops", "executed_eflops"
     each = {kind: sum(row[kind] / (1 if row["step"] == "adapt" else languages) for row in rows) for kind in kinds}
     return [{"system": rows[0]["system"], "step": f"each of {languages} languages", **each}]
+
+
+def fertility_table(rows: Sequence[Row]) -> Table:
+    """The rows of `fertility`; bold: the best of each language."""
+    columns = ["Language", "new pieces", "tokens a word", "bytes a token", "rarest piece", "pack, MB", "MFLOP a byte"]
+    cells = [
+        [
+            row["language"],
+            Cell(f"{row['new_pieces']:,}", best=row["best"]),
+            f"{row['tokens_per_word']:.2f}",
+            f"{row['bytes_per_token']:.2f}",
+            "–" if row["rarest"] is None else f"{row['rarest']:,}",
+            f"{row['output_megabytes']:.1f}",
+            Cell(f"{row['flops_per_byte'] / 1e6:.1f}", best=row["best"]),
+        ]
+        for row in rows
+    ]
+    title = (
+        f"What new pieces bring. Bold: the cheapest number whose pieces all occur {OFTEN} times in the text and leave "
+        f"at most {MOST_UNKNOWN:.0%} of it unknown"
+    )
+    return Table(title, columns, cells)
 
 
 def loss_table(losses: Iterable[Row]) -> Table:

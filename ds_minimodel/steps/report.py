@@ -10,13 +10,13 @@ from itertools import product
 from pathlib import Path
 
 from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read_model, write_json, write_manifest
-from ds_minimodel.costs.fertility import fertility
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
+from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.status import outcome
 from ds_minimodel.steps.training import seeds_of_task, task_inputs
 from ds_minimodel.tasks import KINDS

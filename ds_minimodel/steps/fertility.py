@@ -1,18 +1,16 @@
 """What new pieces bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.extension import MOST_UNKNOWN, Extension, read_extension
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.data.extension import Extension, read_extension
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.render import Cell, Table
 
 SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
-OFTEN = 50  # occurrences in the text by which a piece's row can be learned
 
 
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
@@ -60,25 +58,3 @@ def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str
         "output_megabytes": 4e-6 * size * config.hidden_size * matrices,
         "flops_per_byte": cost / (section.seq_length * num_bytes),
     }
-
-
-def fertility_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows of `fertility`; bold: the best of each language."""
-    columns = ["Language", "new pieces", "tokens a word", "bytes a token", "rarest piece", "pack, MB", "MFLOP a byte"]
-    cells = [
-        [
-            row["language"],
-            Cell(f"{row['new_pieces']:,}", best=row["best"]),
-            f"{row['tokens_per_word']:.2f}",
-            f"{row['bytes_per_token']:.2f}",
-            "–" if row["rarest"] is None else f"{row['rarest']:,}",
-            f"{row['output_megabytes']:.1f}",
-            Cell(f"{row['flops_per_byte'] / 1e6:.1f}", best=row["best"]),
-        ]
-        for row in rows
-    ]
-    title = (
-        f"What new pieces bring. Bold: the cheapest number whose pieces all occur {OFTEN} times in the text and leave "
-        f"at most {MOST_UNKNOWN:.0%} of it unknown"
-    )
-    return Table(title, columns, cells)
