@@ -41,7 +41,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     code, err = stop_when(start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM)
     assert code == 75 and "stopped after step" in err and "Traceback" not in err
     code, _, err = run(*arguments)
-    assert code == 0 and "fertility" not in err, err
+    assert code == 0 and "fertility" not in err.partition("adapt bl_base")[0], err  # the report reads the text again
     assert {path.name for path in out.iterdir()} == {
         *(".lock", "call.json", "base", "recipe.yaml", "run", "test", "model", "samples.md")
     }
