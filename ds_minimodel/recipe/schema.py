@@ -525,8 +525,8 @@ class Recipe(Section):
     @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
-        needs_source = self.base is None or self.builds_minis or self.adapt.replay
-        needs_source = needs_source or any(map(self.is_guarded, self.chosen_systems))
+        in_step_2 = self.adapt.replay or any(map(self.is_guarded, self.chosen_systems))
+        needs_source = self.base is None or self.builds_minis or in_step_2
         return self.languages.all if needs_source else self.languages.targets
 
     def languages_of_task(self, name: str) -> list[str]:
@@ -586,7 +586,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _replayed_text_has_ids(self) -> "Recipe":
+    def _source_is_kept(self) -> "Recipe":
         for key in ("replay", "guard"):
             if getattr(self.adapt, key) and not self.kept_rows:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")

@@ -109,9 +109,10 @@ class Study:
         with (folder / "cell.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield not self.has(name)
+                is_free = True
             except BlockingIOError:
-                yield False
+                is_free = False
+            yield is_free and not self.has(name)
 
     def run(self, cell: Cell) -> None:
         """Make a cell and add its scores."""

@@ -164,7 +164,8 @@ def verdicts(cells: Cells) -> Iterator[str]:
             found = [less(language, 1, lora, ("lora-old", "0.333"), text)]
             yield verdict(f"H3{part} {name}", 1, found, lambda bits: bits > 0)
         found = [less(language, 1, ("lora", share), ("bl_base", share)) for share in ("0.125", "0.250", "0.500")]
-        yield verdict(f"H4 {name}", 1, [None if None in found else min(filter(None, found))], lambda bits: bits > 0)
+        there = [bits for bits in found if bits is not None]
+        yield verdict(f"H4 {name}", 1, [min(there) if len(there) == len(found) else None], lambda bits: bits > 0)
 
 
 def order(cells: Cells) -> Iterator[str]:
