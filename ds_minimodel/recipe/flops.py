@@ -35,7 +35,7 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     if system.builds_mini:
         work = whole_work(recipe, recipe.build_mini, source_vocab_size)
         costs["build-mini"] = step_flops("build-mini", work, [mini.depth + mini.new_layers], mini.depth)
-    work = whole_work(recipe, adapt, recipe.target_vocab_size, recipe.kept_rows)
+    work = whole_work(recipe, adapt, recipe.target_vocab_size, recipe.frozen_rows)
     parts = [
         (share, adapt_step_flops(recipe, system, work, depth))
         for depth, share in system.adapt_depths(num_layers, mini, adapt.depth_schedule)

@@ -194,6 +194,8 @@ class Adapt(Training):
     """Language → word vectors (fastText's `.vec`), for `focus`, `wechsel` and `ofa`."""
     dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
     """Target → word pairs that turn its vectors, for `wechsel` and `ofa`."""
+    old_rows: Annotated[Literal["frozen", "trained"], RECORDED_ELSEWHERE] = "frozen"
+    """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
     guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
@@ -503,6 +505,11 @@ class Recipe(Section):
         return self.source_vocab_size if self.tokenizer.vocabulary == "extend" else 0
 
     @property
+    def frozen_rows(self) -> int:
+        """As many of them as do not train, and are not in packs."""
+        return self.kept_rows if self.adapt.old_rows == "frozen" else 0
+
+    @property
     def target_vocab_size(self) -> int:
         """Ids of a target language's vocabulary, with those of the base that it extends."""
         return self.kept_rows + self.tokenizer.vocab_size
@@ -519,8 +526,8 @@ class Recipe(Section):
         return OBJECTIVES[self.objective]
 
     def is_guarded(self, system: System) -> bool:
-        """Whether new rows are kept from taking probability of the source's text: those of a body that stays."""
-        return self.adapt.guard > 0 and not system.trains
+        """Whether new rows are kept from taking probability of the source's text: where all else stays."""
+        return self.adapt.guard > 0 and self.frozen_rows > 0 and not system.trains
 
     @property
     def languages_of_text(self) -> list[str]:
@@ -590,6 +597,10 @@ class Recipe(Section):
         for key in ("replay", "guard"):
             if getattr(self.adapt, key) and not self.kept_rows:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
+        if self.adapt.old_rows == "trained" and not self.kept_rows:
+            raise ValueError("adapt.old_rows trained: no vocabulary is extended, and all rows train; leave it out")
+        if self.adapt.guard and not self.frozen_rows:
+            raise ValueError("adapt.guard: the base's rows train, and their scores move; use adapt.replay")
         if self.adapt.guard and not any(map(self.is_guarded, self.chosen_systems)):
             raise ValueError(f"adapt.guard: {self.systems[0]} trains the body, and its states move; use adapt.replay")
         if self.adapt.guard and (self.adapt.train_positions or self.adapt.train_embedding_norm):

@@ -74,6 +74,7 @@ def jobs(context: Context) -> list[Job]:
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
+        inputs |= {"old_rows": section.old_rows} if recipe.frozen_rows < recipe.kept_rows else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":
             inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
@@ -196,8 +197,8 @@ def _save_first(
             language,
             first.tensors | own,
             source.space,
-            kept=context.recipe.kept_rows,
-            kept_of=facts["parents"]["source"] if context.recipe.kept_rows else "",
+            kept=context.recipe.frozen_rows,
+            kept_of=facts["parents"]["source"] if context.recipe.frozen_rows else "",
         ),
         context.layout.tokenizer(language),
         rows_copied=first.rows_copied,
@@ -218,7 +219,7 @@ def adapted_model(
     if not is_scheduled(recipe, system):
         ((depth, _),) = adapt_depths(recipe, system)
         frozen = prefix(body, depth)
-    module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.kept_rows)
+    module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.frozen_rows)
     load_into(module, frozen.tensors, "body.")
     if system.trains == "low-rank":
         add_low_rank(module.body, recipe.adapt.rank, recipe.seed)
@@ -252,7 +253,7 @@ def trains_in_adapt(name: str, section: Adapt, system: System) -> bool:
 def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, Cost]]:
     """(steps, Cost of one step) for each depth that step 2 trains at."""
     section = recipe.adapt
-    work = step_work(recipe, section, vocab_size, kept=recipe.kept_rows)
+    work = step_work(recipe, section, vocab_size, kept=recipe.frozen_rows)
     costs = {depth: adapt_step_flops(recipe, system, work, depth) for depth, _ in adapt_depths(recipe, system)}
     if not is_scheduled(recipe, system):
         return [(section.steps, cost) for cost in costs.values()]

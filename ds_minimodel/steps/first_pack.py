@@ -61,8 +61,13 @@ def initial_inputs(recipe: Recipe, language: str) -> dict[str, Any]:
 
 def first_pack(context: Context, language: str, source: Tensors) -> FirstPack:
     """The FirstPack of a target language. source: the tensors of the source pack. UserError as check_vectors."""
-    check_vectors(context.recipe)
-    return _METHODS[context.recipe.adapt.initialisation](_Request(context, language, source))
+    recipe = context.recipe
+    check_vectors(recipe)
+    first = _METHODS[recipe.adapt.initialisation](_Request(context, language, source))
+    if recipe.frozen_rows == recipe.kept_rows:
+        return first
+    whole = {name: torch.cat((source[name], rows)) for name, rows in first.tensors.items()}
+    return FirstPack(whole, first.rows_copied + recipe.kept_rows, first.rows_combined)
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,40 @@ def test_the_plan_trains_the_new_rows_alone(folder):
         assert {*trained.values()} == {NEW} and len(module.pack.table("tokens")) == ROWS + NEW
 
 
+def test_old_rows_may_train_with_the_text(folder, tmp_path):
+    """They begin as the base's, and a pack has all rows; what reads packs takes it, and tokens are the same."""
+    settings = ["adapt.old_rows=trained", "adapt.guard=0", "systems=[bl_base]", f"workdir={tmp_path / 'run'}"]
+    code, _, err = run("run", folder / "recipe.yaml", *settings)
+    assert code == 0, err
+    adapted = tmp_path / "run/adapt/bl_base/xx"
+    first, last = (
+        load_file(adapted / f"{place}/embeddings.safetensors") for place in ("snapshots/step-00000000", "pack")
+    )
+    for name, rows in load_file(folder / "base/pack/embeddings.safetensors").items():
+        assert first[name][:ROWS].equal(rows) and len(last[name]) == ROWS + NEW
+        assert not last[name][:ROWS].equal(rows)
+        new = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")[name]
+        assert first[name][ROWS:].equal(new)
+    with torch.device("meta"):
+        recipe = load_recipe(folder / "recipe.yaml", settings)
+        module = model_of(recipe, recipe.chosen_systems[0], "adapt")
+    assert {len(rows) for rows in module.parameters() if rows.requires_grad} == {ROWS + NEW}
+    code, _, err = run("export-hf", tmp_path / "run/pretrain/bl_base/body", tmp_path / "hf", "--pack", adapted / "pack")
+    assert code == 0, err
+    text = (folder / "xx.txt").read_text()[:600]
+    ids = [
+        AutoTokenizer.from_pretrained(place)(text)["input_ids"]
+        for place in (folder / "run/tokenizer/xx", tmp_path / "hf")
+    ]
+    assert ids[0] == ids[1]
+    assert (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+        .get_input_embeddings()
+        .weight[: ROWS + NEW]
+        .equal(last["tokens"])
+    )
+
+
 def test_two_ranks_train_the_same_rows(folder, tmp_path):
     """An output matrix of its own at ZeRO 3; one that is the input's split over the ranks."""
     tied = "output" not in load_rows(folder)
@@ -226,3 +260,6 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
     assert "adapt.guard: lora trains the body" in refused("run", other, extended, "systems=[lora]")
     assert "adapt.guard: train_positions" in refused("run", other, extended, "adapt.train_embedding_norm=true")
+    assert "adapt.guard: the base's rows train" in refused("run", other, extended, "adapt.old_rows=trained")
+    alone = "tokenizer={vocab_size: 300}", "adapt.guard=0", "adapt.old_rows=trained"
+    assert "adapt.old_rows trained: no vocabulary is extended" in refused("run", other, *alone)
