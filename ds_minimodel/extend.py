@@ -21,6 +21,7 @@ from ds_minimodel.costs.measure import measured_rows
 from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.samples import is_held_out
 from ds_minimodel.hf.convert import export_hf, import_model
+from ds_minimodel.hf.rehearsal import rehearse
 from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.recipe.base import read_base
@@ -39,8 +40,14 @@ MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
-# What trains: the system, its rate and its guard of the source, by the third study's screen.
-TRAINS = {"rows": ("bl_base", 4e-3, 10.0), "lora": ("lora", 2e-3, 0.0), "all": ("full", 1e-4, 0.0)}
+# What trains: the system, its rate and what keeps the source, by the third study: the last two of decoders alone.
+REHEARSAL: dict[str, Any] = {"replay": 0.2, "replay_from": "base"}
+TRAINS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("bl_base", {"lr": 4e-3, "guard": 10.0}),
+    "lora": ("lora", {"lr": 2e-3, **REHEARSAL}),
+    "all": ("full", {"lr": 1e-4, **REHEARSAL}),
+}
+MOST_REHEARSED = 200_000  # tokens that a decoder writes by itself
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
@@ -58,7 +65,7 @@ def extend(
     hours: float | None = None,
     tokens: int | None = None,
     column: str = "text",
-    trains: str = "rows",
+    trains: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
@@ -66,10 +73,11 @@ def extend(
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
     the language and of one that the model knows; without the latter nothing keeps the new pieces from taking its
     probability, or says how much. hours: of training on this machine, one by default, at most MOST_PASSES over the
-    text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays to the bit; "lora":
-    low-rank updates of the body, too; "all": all of its weights. out gets base/, the recipe, its workdir run/, model/
-    and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, and another is
-    refused. UserError as of the steps that it takes.
+    text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays to the bit, an
+    encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights. A decoder
+    whose body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir
+    run/, model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, and
+    another is refused. UserError as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
@@ -85,7 +93,7 @@ def extend(
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
         find_text(files)
-    if trains not in TRAINS:
+    if trains not in (None, *TRAINS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(TRAINS)}")
     call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
     with lock(out / LOCK):
@@ -95,11 +103,16 @@ def extend(
             say(f"{base}: the model comes in")
             import_model(model, base, source)
         if not path.exists():
-            values = _values(out, texts, tests, column, source, language, *TRAINS[trains])
+            values = _values(out, texts, tests, column, source, language, trains)
             _choose(values, language, hours, tokens, say)
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
         recipe = load_recipe(path)
+        if recipe.rehearsal and not recipe.rehearsal.exists():
+            section = recipe.adapt
+            own = int(section.replay * section.steps * section.batch_size * section.seq_length)
+            say(f"{recipe.rehearsal}: the model writes text by itself, on which it rehearses")
+            rehearse(base, min(own, MOST_REHEARSED), recipe.seed)
         run_recipe(recipe)
         layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
         if not (out / "model").exists():
@@ -175,17 +188,17 @@ def _values(
     column: str,
     source: str,
     language: str,
-    system: str,
-    rate: float,
-    guard: float,
+    trains: str | None,
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
+    system, section = TRAINS[trains or ("lora" if base.config.causal else "rows")]
     positions = base.config.max_positions
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
     most = CONTEXT if base.config.causal else min(CONTEXT, longest - 2)  # a token is a byte at least
     task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
+    unfit = ({"guard"} if source not in given else set()) | (set() if base.config.causal else REHEARSAL.keys())
     return {
         "workdir": str(out / "run"),
         "base": str(out / "base"),
@@ -197,10 +210,9 @@ def _values(
             "steps": 10,
             "batch_size": 8,
             "seq_length": min(positions, LENGTH),
-            "lr": rate,
             "clip": 1.0,
             "weight_decay": 0.0,
-            **({"guard": guard} if guard and source in given else {}),
+            **{key: value for key, value in section.items() if key not in unfit},
         },
         "finetune": {"tasks": {kind: task}},
         "engine": {"zero_stage": 0, "micro_batch_size": 8},

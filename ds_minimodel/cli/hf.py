@@ -27,8 +27,8 @@ def add_arguments(commands: Commands) -> None:
     extending.add_argument(
         "--train",
         choices=("rows", "lora", "all"),
-        default="rows",
-        help="of new pieces alone, by which all else stays; low-rank updates of the body, too; all its weights",
+        help="of new pieces alone, by which all else stays to the bit (an encoder's default); low-rank updates of the "
+        "body, too, beside which a decoder rehearses what it writes by itself (its default); all its weights",
     )
     length = extending.add_mutually_exclusive_group()
     length.add_argument("--hours", type=_number, metavar="H", help="of training here; default: 1")
@@ -46,6 +46,13 @@ def add_arguments(commands: Commands) -> None:
     )
     importing.add_argument("--revision", metavar="R", help="branch, tag or commit of a model on the Hub; default: main")
     importing.set_defaults(run=_import_hf)
+    rehearsing = commands.add_parser(
+        "rehearse", help="let a decoder write text by itself, which keeps it what it is (adapt.replay_from: base)"
+    )
+    rehearsing.add_argument("base", metavar="BASE", help="folder as import-hf writes it; it gets BASE/rehearsal")
+    rehearsing.add_argument("--tokens", type=_number, metavar="N", default=60_000, help="in all; default: 60k")
+    rehearsing.add_argument("--seed", type=int, metavar="S", default=1, help="of what is drawn; default: 1")
+    rehearsing.set_defaults(run=_rehearse)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
     exporting.add_argument("out", metavar="OUT", help="folder to write")
@@ -95,6 +102,12 @@ def _extend(options: Options) -> None:
 def _import_hf(options: Options) -> None:
     hugging_face_module("hf.convert").import_model(options.folder, options.out, options.language, options.revision)
     say(f"{options.out}/body and {options.out}/pack: written")
+
+
+def _rehearse(options: Options) -> None:
+    restart_with_cpu_settings()
+    out = hugging_face_module("hf.rehearsal").rehearse(options.base, int(options.tokens), options.seed)
+    say(f"{out}: written")
 
 
 def _export_hf(options: Options) -> None:

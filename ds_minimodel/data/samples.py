@@ -34,14 +34,14 @@ Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 class BlockTable:
     """Start and length of every block of a store, on disk; built at the first use.
 
-    The file lies beside the store and carries mode, length and the store's hash in its name and in its header, so it
-    is never used for another store. verify: read it whole, and compare it with the hash in its header. Where ranks
-    share a disk, let one open it before the others, or each builds it (with the same result).
+    The file lies beside the store, or in `folder`, and carries mode, length and the store's hash in its name and in its
+    header, so it is never used for another store. verify: read it whole, and compare it with the hash in its header.
+    Where ranks share a disk, let one open it before the others, or each builds it (with the same result).
     """
 
-    def __init__(self, store: TokenStore, mode: str, seq_length: int, verify: bool = False):
+    def __init__(self, store: TokenStore, mode: str, seq_length: int, folder: Path | None = None, verify: bool = False):
         name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
-        path = store.folder.with_name(name)
+        path = (folder or store.folder.parent) / name
         try:
             if not path.exists():
                 _build(path, store, mode, seq_length)

@@ -12,6 +12,8 @@ from ds_minimodel.common.sections import OneOf
 from ds_minimodel.models import BodyConfig, BodyConfigOfKind
 from ds_minimodel.models.objectives import OBJECTIVES
 
+REHEARSAL = "rehearsal"  # folder beside them: what the model writes by itself, a token store
+
 
 @dataclass(frozen=True)
 class Base:

@@ -5,6 +5,7 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 import functools
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -44,7 +45,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.kind import BodyConfig, BodyKind
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
-from ds_minimodel.recipe.base import Base
+from ds_minimodel.recipe.base import REHEARSAL, Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
@@ -198,6 +199,8 @@ class Adapt(Training):
     """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
+    replay_from: Annotated[Literal["text", "base"], RECORDED_ELSEWHERE] = "text"
+    """`replay` is of that text, or of what the base writes by itself (`ds-minimodel rehearse`)."""
     guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
     """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
     rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
@@ -530,9 +533,19 @@ class Recipe(Section):
         return self.adapt.guard > 0 and self.frozen_rows > 0 and not system.trains
 
     @property
+    def replays_text(self) -> bool:
+        """Whether step 2 trains on the source's text, too."""
+        return self.adapt.replay > 0 and self.adapt.replay_from == "text"
+
+    @property
+    def rehearsal(self) -> Path | None:
+        """The folder of what the base writes by itself, where step 2 trains on it."""
+        return Path(self.base) / REHEARSAL if self.base and self.adapt.replay and not self.replays_text else None
+
+    @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
-        in_step_2 = self.adapt.replay or any(map(self.is_guarded, self.chosen_systems))
+        in_step_2 = self.replays_text or any(map(self.is_guarded, self.chosen_systems))
         needs_source = self.base is None or self.builds_minis or in_step_2
         return self.languages.all if needs_source else self.languages.targets
 
@@ -597,6 +610,8 @@ class Recipe(Section):
         for key in ("replay", "guard"):
             if getattr(self.adapt, key) and not self.kept_rows:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
+        if self.adapt.replay_from == "base" and not self.trained_by.causal:
+            raise ValueError("adapt.replay_from base: an encoder writes nothing by itself; replay is of text there")
         if self.adapt.old_rows == "trained" and not self.kept_rows:
             raise ValueError("adapt.old_rows trained: no vocabulary is extended, and all rows train; leave it out")
         if self.adapt.guard and not self.frozen_rows:

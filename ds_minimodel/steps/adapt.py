@@ -75,6 +75,7 @@ def jobs(context: Context) -> list[Job]:
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
         inputs |= {"old_rows": section.old_rows} if recipe.frozen_rows < recipe.kept_rows else {}
+        inputs |= {"rehearsal": identity(recipe.rehearsal)} if recipe.rehearsal else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":
             inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
@@ -82,7 +83,7 @@ def jobs(context: Context) -> list[Job]:
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
             folder = layout.adapt(system, language)
-            read = [language, *([source] if section.replay or recipe.is_guarded(system) else [])]
+            read = [language, *([source] if recipe.replays_text or recipe.is_guarded(system) else [])]
             listed.append(
                 Job(
                     folder,

@@ -17,6 +17,7 @@ from ds_minimodel.common.files import sha256_of_file
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.layout import TOKENS
 from ds_minimodel.jobs.records import inputs_hash
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, keep_rows, plug
@@ -152,31 +153,37 @@ def training_run(
 def text_sampler(context: Context, section: Training, language: str, replay: float = 0.0) -> Sampler:
     """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
 
-    replay: share of the samples that are of the source's text.
+    replay: share of the samples that are of the source's text, or of what the base writes by itself.
     """
-    context.world.from_main(lambda: _store(context, language, verify=True).num_tokens)
-    sampler = _sampler(context, section, _store(context, language), context.recipe.seed)
+    recipe, layout = context.recipe, context.layout
+    source = recipe.languages.source
+
+    def sampler(folder: Path, language: str) -> Sampler:
+        context.world.from_main(lambda: _store(context, folder, language, verify=True).num_tokens)
+        return _sampler(context, section, _store(context, folder, language), recipe.seed)
+
+    own = sampler(layout.tokens(language), language)
     if not replay:
-        return sampler
-    of_source = text_sampler(context, section, context.recipe.languages.source)
-    return Sampler(MixedReader(sampler.reader, of_source.reader, replay), sampler.objective, section)
+        return own
+    others = sampler(recipe.rehearsal or layout.tokens(source), source)
+    return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, section)
 
 
 def held_out_sampler(context: Context, section: Training, language: str) -> Sampler | None:
     """Samples of the text that such a step does not train on, the same for every seed; None where there is none."""
     if not context.recipe.data.held_out:
         return None
-    store = _store(context, language, HELD_OUT)
+    store = _store(context, context.layout.tokens(language) / HELD_OUT, language)
     return _sampler(context, section, store, 0) if store.num_documents else None
 
 
-def _store(context: Context, language: str, part: str = "", verify: bool = False) -> TokenStore:
-    layout = context.layout
-    return TokenStore(layout.tokens(language) / part, open_tokenizer(layout.tokenizer(language)).sha256, verify)
+def _store(context: Context, folder: Path, language: str, verify: bool = False) -> TokenStore:
+    return TokenStore(folder, open_tokenizer(context.layout.tokenizer(language)).sha256, verify)
 
 
 def _sampler(context: Context, section: Training, store: TokenStore, seed: int) -> Sampler:
-    table = partial(BlockTable, store, context.recipe.data.blocks, section.seq_length)
+    folder = context.layout.root / TOKENS  # also of a base's store, whose folder is not the recipe's
+    table = partial(BlockTable, store, context.recipe.data.blocks, section.seq_length, folder)
     context.world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, open it
     return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.common.files import lock
+from ds_minimodel.data.store import TokenStore
 
 from ..forks import run, start
 from ..hf.test_decoders import save_llama
@@ -35,7 +36,7 @@ def extend(folder, *more):
 
 
 def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
-    arguments = extend(texts, "--source-text", texts / "en.txt", "--tokens", "100k")
+    arguments = extend(texts, "--source-text", texts / "en.txt", "--tokens", "100k", "--train", "rows")
     out = texts / "out"
     metrics = out / "run/adapt/bl_base/xx/run/metrics.jsonl"
     code, err = stop_when(start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM)
@@ -70,6 +71,20 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
     for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k"), ("train", "lora")):
         assert f"out: was begun with {option}" in refused(*arguments, f"--{option}", value)
+
+
+def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
+    arguments = "extend", texts / "theirs", texts / "xx.txt", "--language", "xx", "--tokens", "30k", "--out", tmp_path
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    assert recipe["systems"] == ["lora"] and recipe["adapt"]["replay_from"] == "base"
+    own = recipe["adapt"]["replay"] * 30_000
+    assert own <= TokenStore(tmp_path / "base/rehearsal").num_tokens < 2 * own
+    assert "rehearsal: the model writes text by itself" in err and "LoRA, xx: " in err
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config.tie_word_embeddings
+    code, _, err = run(*arguments)
+    assert code == 0 and "the model writes" not in err, "all is there"
 
 
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):

@@ -8,6 +8,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from ds_minimodel.costs.plans import plans
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.hf.convert import export_hf
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -73,6 +75,27 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
     assert keeps["on_source_bits_per_byte"] < forgets["on_source_bits_per_byte"]
     refusal = refused("run", folder / "recipe.yaml", "adapt.replay=0.5", "tokenizer.vocabulary=replace")
     assert "no ids for source text" in refusal
+
+
+def test_a_base_rehearses_what_it_writes(folder, tmp_path):
+    """It stays nearer to what it was, with no text of the source; a table is not left in the base's folder."""
+    base, recipe = folder / "base", folder / "recipe.yaml"
+    more = ["systems=[lora]", "adapt.rates={lora: 5e-3}", "adapt.replay=0.5", "adapt.replay_from=base"]
+    more = [*SETTINGS, *more, f"workdir={tmp_path}"]
+    assert f"rehearse {base}" in refused("run", recipe, *more)
+    code, _, err = run("rehearse", base, "--tokens", "9k")
+    assert code == 0, err
+    code, _, err = run("run", recipe, *more)
+    assert code == 0, err
+    store, losses = TokenStore(base / "rehearsal"), {}
+    ids = torch.tensor(store.read(0, store.num_tokens).astype("int64")).view(store.num_documents, -1)
+    for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):
+        export_hf(base / "body", tmp_path / name, place / "adapt/lora/xx/pack")
+        with torch.inference_mode():
+            losses[name] = AutoModelForCausalLM.from_pretrained(tmp_path / name)(ids, labels=ids).loss
+    assert losses["keeps"] < losses["forgets"]
+    assert {path.name for path in base.iterdir()} == {"body", "pack", "rehearsal"}
+    assert not (tmp_path / "tokens/en").exists()
 
 
 def test_costs_and_refusals(folder):
