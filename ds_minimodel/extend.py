@@ -10,7 +10,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
@@ -24,7 +24,7 @@ from ds_minimodel.hf.convert import export_hf, import_model
 from ds_minimodel.hf.rehearsal import rehearse
 from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.recipe.base import read_base
+from ds_minimodel.recipe.base import REHEARSAL, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.fertility import fertility
@@ -40,14 +40,23 @@ MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
-# What trains: the system, its rate and what keeps the source, by the third study: the last two of decoders alone.
-REHEARSAL: dict[str, Any] = {"replay": 0.2, "replay_from": "base"}
-TRAINS: dict[str, tuple[str, dict[str, Any]]] = {
-    "rows": ("bl_base", {"lr": 4e-3, "guard": 10.0}),
-    "lora": ("lora", {"lr": 2e-3, **REHEARSAL}),
-    "all": ("full", {"lr": 1e-4, **REHEARSAL}),
+MOST_REHEARSED = 200_000  # tokens that the model writes by itself, at most; and fewer, for two passes over them
+
+
+class Way(NamedTuple):
+    """What trains: a system, its rate, and keys of `adapt` that keep the source: by its text, and of decoders alone."""
+
+    system: str
+    rate: float
+    by_text: dict[str, Any] = {}
+    of_decoders: dict[str, Any] = {}
+
+
+WAYS = {  # by the third study
+    "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
+    "lora": Way("lora", 2e-3, of_decoders={"replay": 0.2, "replay_from": "base"}),
+    "all": Way("full", 1e-4, of_decoders={"replay": 0.2, "replay_from": "base"}),
 }
-MOST_REHEARSED = 200_000  # tokens that a decoder writes by itself
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
@@ -93,8 +102,8 @@ def extend(
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
         find_text(files)
-    if trains not in (None, *TRAINS):
-        raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(TRAINS)}")
+    if trains not in (None, *WAYS):
+        raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
     call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
     with lock(out / LOCK):
         _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
@@ -108,11 +117,12 @@ def extend(
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
         recipe = load_recipe(path)
-        if recipe.rehearsal and not recipe.rehearsal.exists():
+        if recipe.rehearses and not (base / REHEARSAL).exists():
             section = recipe.adapt
             own = int(section.replay * section.steps * section.batch_size * section.seq_length)
-            say(f"{recipe.rehearsal}: the model writes text by itself, on which it rehearses")
-            rehearse(base, min(own, MOST_REHEARSED), recipe.seed)
+            own = min(MOST_REHEARSED, own // 2)
+            say(f"{base / REHEARSAL}: the model writes {own:,} tokens by itself, on which it rehearses")
+            rehearse(base, own, recipe.seed)
         run_recipe(recipe)
         layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
         if not (out / "model").exists():
@@ -192,17 +202,16 @@ def _values(
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
-    system, section = TRAINS[trains or ("lora" if base.config.causal else "rows")]
+    way = WAYS[trains or ("lora" if base.config.causal else "rows")]
     positions = base.config.max_positions
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
     most = CONTEXT if base.config.causal else min(CONTEXT, longest - 2)  # a token is a byte at least
     task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
-    unfit = ({"guard"} if source not in given else set()) | (set() if base.config.causal else REHEARSAL.keys())
     return {
         "workdir": str(out / "run"),
         "base": str(out / "base"),
-        "systems": [system],
+        "systems": [way.system],
         "languages": {"source": source, "targets": [language]},
         "tokenizer": {"vocabulary": "extend", "vocab_size": 6},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
@@ -210,9 +219,11 @@ def _values(
             "steps": 10,
             "batch_size": 8,
             "seq_length": min(positions, LENGTH),
+            "lr": way.rate,
             "clip": 1.0,
             "weight_decay": 0.0,
-            **{key: value for key, value in section.items() if key not in unfit},
+            **(way.by_text if source in given else {}),
+            **(way.of_decoders if base.config.causal else {}),
         },
         "finetune": {"tasks": {kind: task}},
         "engine": {"zero_stage": 0, "micro_batch_size": 8},

@@ -21,7 +21,7 @@ def add_arguments(commands: Commands) -> None:
     extending.add_argument("--out", metavar="OUT", help="folder for all that is made; default: extended-CODE")
     extending.add_argument("--source", metavar="CODE", default="en", help="a language of the model's; default: en")
     extending.add_argument(
-        "--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, which is guarded, and scored"
+        "--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, which is scored, and cut as before"
     )
     extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and Parquet; default: text")
     extending.add_argument(
@@ -47,10 +47,10 @@ def add_arguments(commands: Commands) -> None:
     importing.add_argument("--revision", metavar="R", help="branch, tag or commit of a model on the Hub; default: main")
     importing.set_defaults(run=_import_hf)
     rehearsing = commands.add_parser(
-        "rehearse", help="let a decoder write text by itself, which keeps it what it is (adapt.replay_from: base)"
+        "rehearse", help="draw text from a decoder, on which it trains beside a new language (adapt.replay_from: base)"
     )
     rehearsing.add_argument("base", metavar="BASE", help="folder as import-hf writes it; it gets BASE/rehearsal")
-    rehearsing.add_argument("--tokens", type=_number, metavar="N", default=60_000, help="in all; default: 60k")
+    rehearsing.add_argument("--tokens", type=_number, metavar="N", help="in all; default: 60k")
     rehearsing.add_argument("--seed", type=int, metavar="S", default=1, help="of what is drawn; default: 1")
     rehearsing.set_defaults(run=_rehearse)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
@@ -106,7 +106,8 @@ def _import_hf(options: Options) -> None:
 
 def _rehearse(options: Options) -> None:
     restart_with_cpu_settings()
-    out = hugging_face_module("hf.rehearsal").rehearse(options.base, int(options.tokens), options.seed)
+    room = hugging_face_module("hf.rehearsal")
+    out = room.rehearse(options.base, int(room.TOKENS if options.tokens is None else options.tokens), options.seed)
     say(f"{out}: written")
 
 

@@ -412,11 +412,12 @@ class Exported:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
 
-    def module(self) -> Any:
-        """The module of transformers."""
+    def module(self, dtype: torch.dtype = torch.float32) -> Any:
+        """The module of transformers, its weights of a dtype; what rotates positions stays in fp32 there."""
         transformers.utils.logging.disable_progress_bar()
         own = getattr(transformers, self.class_name)
-        return own.from_pretrained(None, config=own.config_class.from_dict(self.config), state_dict=self.tensors)
+        config = own.config_class.from_dict(self.config)
+        return own.from_pretrained(None, config=config, state_dict=self.tensors, dtype=dtype).eval()
 
 
 def exported(

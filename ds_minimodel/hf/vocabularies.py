@@ -41,7 +41,7 @@ def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> V
     """
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise UserError(f"{folder}: no tokenizer; it must hold one of {', '.join(_VOCABULARIES)}")
-    theirs = _by_transformers(folder, config=config)
+    theirs = tokenizer_of(folder, config=config)
     with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
         file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))
         theirs.save_pretrained(pack, save_jinja_files=False)
@@ -55,7 +55,7 @@ def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> V
         raise UserError(f"{folder}: config.json has vocab_size {config.vocab_size}, the tokenizer only {file.size} ids")
     special = [file.strings[id] for id in vocabulary.special_ids]  # which no text becomes here
     texts = [text for text in PROBES if not any(token in text for token in special)]
-    runner, again = file.runner(vocabulary), _by_transformers(pack)
+    runner, again = file.runner(vocabulary), tokenizer_of(pack)
     with one_line(folder, "the tokenizer does not run"):
         ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]
         alone = theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -70,7 +70,8 @@ def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> V
     return replace(vocabulary, lossy=file.lost_text(vocabulary))
 
 
-def _by_transformers(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
+def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
+    """transformers' of a folder of its own or a pack; UserError where it cannot be read."""
     with one_line(folder, "transformers cannot read its tokenizer"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
 

@@ -5,7 +5,6 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 import functools
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -45,7 +44,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.kind import BodyConfig, BodyKind
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
-from ds_minimodel.recipe.base import REHEARSAL, Base
+from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
@@ -237,6 +236,12 @@ class Adapt(Training):
                     f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
                     f"{self.steps}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_replayed(self) -> "Adapt":
+        if self.replay_from == "base" and not self.replay:
+            raise ValueError("replay_from base: nothing is replayed; give replay, a share of the samples")
         return self
 
     @model_validator(mode="after")
@@ -538,9 +543,9 @@ class Recipe(Section):
         return self.adapt.replay > 0 and self.adapt.replay_from == "text"
 
     @property
-    def rehearsal(self) -> Path | None:
-        """The folder of what the base writes by itself, where step 2 trains on it."""
-        return Path(self.base) / REHEARSAL if self.base and self.adapt.replay and not self.replays_text else None
+    def rehearses(self) -> bool:
+        """Whether step 2 trains on what the base writes by itself, too."""
+        return self.adapt.replay > 0 and self.adapt.replay_from == "base"
 
     @property
     def languages_of_text(self) -> list[str]:

@@ -290,7 +290,7 @@ class Predictor(ManyLanguages):
         models = {}
         for language, pack in self.packs.items():
             model = exported(model_folder, artifact, pack, self.tokenizers[language].vocabulary, depth)
-            models[language] = model.module().to(self.device, self.dtype)
+            models[language] = model.module(self.dtype).to(self.device)
         if is_causal:
             self.answerer = CompletionAnswerer(models, 32 if tokens is None else tokens, max_length)
         else:

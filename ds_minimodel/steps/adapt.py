@@ -47,6 +47,7 @@ from ds_minimodel.steps.training import (
     held_out_sampler,
     language_model,
     micro_batches,
+    rehearsal_of,
     snapshot_folder,
     text_inputs,
     text_run,
@@ -68,14 +69,14 @@ class FirstManifest(PackManifest):
 def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
     section, source, listed = recipe.adapt, recipe.languages.source, []
-    trunk = text_schedule(section).trunk
+    trunk, rehearsal = text_schedule(section).trunk, rehearsal_of(recipe)
     for system in recipe.chosen_systems:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
         inputs |= {"old_rows": section.old_rows} if recipe.frozen_rows < recipe.kept_rows else {}
-        inputs |= {"rehearsal": identity(recipe.rehearsal)} if recipe.rehearsal else {}
+        inputs |= {"rehearsal": identity(rehearsal)} if rehearsal else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":
             inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}

@@ -4,7 +4,6 @@ import os
 from functools import partial
 from typing import cast
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_text, identity_of_text
@@ -15,14 +14,9 @@ from ds_minimodel.steps.context import Context
 
 
 def check_text(recipe: Recipe) -> None:
-    """Raise UserError where a file of text that is to be trained on is missing or empty, or a rehearsal missing."""
+    """Raise UserError where a file of text that is to be trained on is missing or empty."""
     for language in recipe.languages_of_text:
         find_text(recipe.data.text[language])
-    if recipe.rehearsal and not recipe.rehearsal.is_dir():
-        raise UserError(
-            f"{recipe.rehearsal}: not there; the base writes it by `ds-minimodel rehearse {recipe.base}`, or give "
-            "adapt.replay_from text"
-        )
 
 
 def jobs(context: Context) -> list[Job]:

@@ -13,19 +13,20 @@ from typing import Any, Protocol, cast
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import sha256_of_file
+from ds_minimodel.common.files import read_manifest, sha256_of_file
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.layout import TOKENS
 from ds_minimodel.jobs.records import inputs_hash
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, keep_rows, plug
+from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, identity, keep_rows, plug
 from ds_minimodel.models.flops import Cost, step_flops
 from ds_minimodel.models.objectives import Sampler
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, load_into, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.recipe.base import REHEARSAL
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.recipe.systems import System
@@ -150,22 +151,36 @@ def training_run(
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
+def rehearsal_of(recipe: Recipe) -> Path | None:
+    """The folder of what the base writes by itself, where step 2 trains on it; UserError where it is not its own."""
+    if not (recipe.base and recipe.rehearses):
+        return None
+    folder, body = Path(recipe.base) / REHEARSAL, Path(recipe.base) / "body"
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: not there; the base writes it by `ds-minimodel rehearse {recipe.base}`, or give "
+            "adapt.replay_from text"
+        )
+    if read_manifest(folder).get("body") != identity(body):
+        raise UserError(f"{folder}: was not written by the model in {body}; remove it, and let that write its own")
+    return folder
+
+
 def text_sampler(context: Context, section: Training, language: str, replay: float = 0.0) -> Sampler:
     """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
 
     replay: share of the samples that are of the source's text, or of what the base writes by itself.
     """
     recipe, layout = context.recipe, context.layout
-    source = recipe.languages.source
 
     def sampler(folder: Path, language: str) -> Sampler:
         context.world.from_main(lambda: _store(context, folder, language, verify=True).num_tokens)
-        return _sampler(context, section, _store(context, folder, language), recipe.seed)
+        return _sampler(context, section, _store(context, folder, language), recipe.seed, layout.root / TOKENS)
 
-    own = sampler(layout.tokens(language), language)
+    own, source = sampler(layout.tokens(language), language), recipe.languages.source
     if not replay:
         return own
-    others = sampler(recipe.rehearsal or layout.tokens(source), source)
+    others = sampler(rehearsal_of(recipe) or layout.tokens(source), source)
     return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, section)
 
 
@@ -181,8 +196,8 @@ def _store(context: Context, folder: Path, language: str, verify: bool = False) 
     return TokenStore(folder, open_tokenizer(context.layout.tokenizer(language)).sha256, verify)
 
 
-def _sampler(context: Context, section: Training, store: TokenStore, seed: int) -> Sampler:
-    folder = context.layout.root / TOKENS  # also of a base's store, whose folder is not the recipe's
+def _sampler(context: Context, section: Training, store: TokenStore, seed: int, folder: Path | None = None) -> Sampler:
+    """folder: of the table of blocks, where it is not beside the store."""
     table = partial(BlockTable, store, context.recipe.data.blocks, section.seq_length, folder)
     context.world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, open it
     return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)

@@ -41,7 +41,8 @@ STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt"
 
 @dataclass(frozen=True)
 class Cell:
-    """A run. share: of the FLOPs of BL_BASE in full. old: over the base's own pieces. replay: share of English."""
+    """A run. share: of the FLOPs of BL_BASE in full. old: over the base's own pieces. replay: share of English, or
+    with own of what the base writes by itself."""
 
     language: str
     system: str
@@ -50,13 +51,14 @@ class Cell:
     seed: int = 1
     old: bool = False
     replay: float = 0.0
+    own: bool = False
     pieces: int = 0
     vocabulary: str = "extend"
 
     @property
     def name(self) -> str:
         parts = [self.language, self.system, f"{self.share:.3f}", f"{self.rate:g}", f"seed{self.seed}"]
-        parts += ["old"] * self.old + [f"replay{self.replay:g}"] * (self.replay > 0)
+        parts += ["old"] * self.old + ["own-" * self.own + f"replay{self.replay:g}"] * (self.replay > 0)
         parts += [f"{self.vocabulary}{self.pieces}"] * (self.pieces > 0)
         return "-".join(parts)
 
@@ -74,6 +76,7 @@ class Cell:
             f"build_mini.steps={steps}",
             f"adapt.lr={self.rate:g}",
             f"adapt.replay={self.replay:g}",
+            f"adapt.replay_from={'base' if self.own else 'text'}",
             f"adapt.seq_length={OLD_LENGTHS[self.language] if self.old else 128}",
         ]
 
@@ -212,6 +215,8 @@ def cells(study: Study) -> Iterator[Cell]:
             yield Cell(language, "lora", THIRD, old, old=True)
             yield Cell(language, "lora", THIRD, lora, replay=0.2)
             yield Cell(language, "minipost", THIRD, base)
+        for language in LANGUAGES:
+            yield Cell(language, "lora", THIRD, lora, replay=0.2, own=True)
     for language in LANGUAGES:
         for share in (1 / 8, 1 / 4, 1 / 2, 1.0):
             yield Cell(language, "lora", share, lora)

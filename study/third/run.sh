@@ -30,5 +30,13 @@ if [ "${1:-}" = screen ]; then
     (cd $work && ds-minimodel tokenizer ../../study/third/recipe.yaml)
     python study/third/rounds.py $work "${@:2}"
 else
+    [ -e $work/base/rehearsal ] || ds-minimodel rehearse $work/base
+    if [ ! -e $work/probe ]; then
+        mkdir -p $work/probe.new
+        cp -r $work/base/{body,pack} $work/probe.new
+        ds-minimodel rehearse $work/probe.new --tokens 14k --seed 2
+        mv $work/probe.new $work/probe
+    fi
     python study/third/cells.py $work --thousands "${THOUSANDS:-512}" "$@"
+    python study/third/chats.py $work "$@"
 fi

@@ -100,7 +100,8 @@ class Cells:
 
 
 def kind_of(row: Row) -> str:
-    kind = row["system"] + "-old" * row["old"] + "-replay" * (row["replay"] > 0)
+    kind = row["system"] + "-old" * row["old"]
+    kind += "-rehearsal" if row.get("own") else "-replay" * (row["replay"] > 0)
     return f"{kind}-{row['vocabulary']}-{row['pieces']}" if row["pieces"] else kind
 
 

@@ -11,14 +11,15 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.hf.rehearsal import ROWS, rehearse
 
-from .test_decoders import save_llama
+from .test_decoders import BEGIN, END, save_llama
 from .test_modernbert import save_modernbert
 
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
+FIRST = 20  # tokens of a text
 
 
-def base_of(folder, text_file, template):
-    theirs = save_llama(text_file, folder / "theirs", "$A")
+def base_of(folder, text_file, template, single="$A"):
+    theirs = save_llama(text_file, folder / "theirs", single)
     tokenizer = AutoTokenizer.from_pretrained(theirs)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(theirs)
@@ -31,16 +32,22 @@ def documents(base):
     return [store.read(*store.document(number)).tolist() for number in range(store.num_documents)]
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, None])
-def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_path, template):
-    base = base_of(tmp_path, text_file, template)
+@pytest.mark.parametrize("template, single", [(TEMPLATE, "$A"), (None, "$A"), (TEMPLATE, f"{BEGIN} $A")])
+def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_path, template, single):
+    base = base_of(tmp_path, text_file, template, single)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()
-    opening = tokenizer("<|begin|>user: ")["input_ids"] if template else [tokenizer.eos_token_id]
-    written = documents(rehearse(base, tokens=12_000).parent)
-    assert len(written) % ROWS == 0 and sum(len(ids) - 1 - len(opening) for ids in written) >= 12_000
-    assert all(ids[: len(opening)] == opening and ids[-1] == tokenizer.eos_token_id for ids in written)
-    ids_RS = torch.tensor(written)[:, :-1]
+    whole = [BEGIN, *tokenizer.tokenize("user:", add_special_tokens=False)] if template else [END]
+    opening = tokenizer.convert_tokens_to_ids(whole)
+    stored = [] if not template else opening[single != "$A" :]  # a reader puts what begins every text before it
+    written, eos = documents(rehearse(base, tokens=40_000).parent), tokenizer.eos_token_id
+    assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 40_000
+    assert all(ids[: len(stored)] == stored and ids[-1] == eos for ids in written)
+    assert not template or any(eos in ids[len(stored) : -1] for ids in written), (
+        "an end of a text is not the end of what is drawn"
+    )
+    drawn = [ids[len(stored) :][:FIRST] for ids in written if len(ids) > len(stored) + FIRST]
+    ids_RS = torch.tensor([[*opening, *ids] for ids in drawn])
     with torch.inference_mode():
         log_RSV = model(ids_RS).logits[:, len(opening) - 1 : -1].log_softmax(-1)
     losses_P = -log_RSV.gather(-1, ids_RS[:, len(opening) :, None]).flatten()
@@ -57,10 +64,17 @@ def test_a_seed_repeats_and_what_is_there_stays(text_file, tmp_path):
             rehearse(base, 100, seed)
         (base / "rehearsal").rename(tmp_path / f"former-{len(found)}")
     assert found[0] == found[1] != found[2]
+    for wrong, said in (({"tokens": 0}, "--tokens 0"), ({"seed": -1}, "--seed -1"), ({"seed": 1 << 64}, "--seed ")):
+        with pytest.raises(UserError, match=said):
+            rehearse(base, **wrong)
 
 
-def test_an_encoder_writes_nothing(text_file, tmp_path):
-    save_modernbert(text_file, tmp_path / "theirs")
-    import_hf(tmp_path / "theirs", tmp_path / "base", "en")
+def test_what_cannot_write_says_so(text_file, tmp_path):
+    base = base_of(tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}")
+    with pytest.raises(UserError, match="changes what a user says"):
+        rehearse(base)
+    save_modernbert(text_file, tmp_path / "encoder")
+    import_hf(tmp_path / "encoder", tmp_path / "other", "en")
     with pytest.raises(UserError, match="an encoder"):
-        rehearse(tmp_path / "base")
+        rehearse(tmp_path / "other")
+    assert not (base / "rehearsal").exists()

@@ -88,7 +88,7 @@ def test_a_base_rehearses_what_it_writes(folder, tmp_path):
     code, _, err = run("run", recipe, *more)
     assert code == 0, err
     store, losses = TokenStore(base / "rehearsal"), {}
-    ids = torch.tensor(store.read(0, store.num_tokens).astype("int64")).view(store.num_documents, -1)
+    ids = torch.tensor(store.read(0, store.num_tokens // 60 * 60).astype("int64")).view(-1, 60)
     for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):
         export_hf(base / "body", tmp_path / name, place / "adapt/lora/xx/pack")
         with torch.inference_mode():
@@ -96,6 +96,14 @@ def test_a_base_rehearses_what_it_writes(folder, tmp_path):
     assert losses["keeps"] < losses["forgets"]
     assert {path.name for path in base.iterdir()} == {"body", "pack", "rehearsal"}
     assert not (tmp_path / "tokens/en").exists()
+    (base / "rehearsal").rename(tmp_path / "former")
+    for command in ("run", "adapt"):
+        assert f"rehearse {base}" in refused(command, recipe, *more)
+    manifest = json.loads((tmp_path / "former/manifest.json").read_text())
+    (tmp_path / "former/manifest.json").write_text(json.dumps(manifest | {"body": "another"}))
+    (tmp_path / "former").rename(base / "rehearsal")
+    assert "was not written by the model in" in refused("run", recipe, *more)
+    assert "nothing is replayed" in refused("run", recipe, *more, "adapt.replay=0")
 
 
 def test_costs_and_refusals(folder):
