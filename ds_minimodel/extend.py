@@ -40,7 +40,7 @@ MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
-MOST_REHEARSED = 200_000  # tokens that the model writes by itself, at most; and fewer, for two passes over them
+MOST_REHEARSED = 200_000  # tokens that the model writes by itself, where more are trained on
 
 
 class Way(NamedTuple):
@@ -54,8 +54,8 @@ class Way(NamedTuple):
 
 WAYS = {  # by the third study
     "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
-    "lora": Way("lora", 2e-3, of_decoders={"replay": 0.2, "replay_from": "base"}),
-    "all": Way("full", 1e-4, of_decoders={"replay": 0.2, "replay_from": "base"}),
+    "lora": Way("lora", 2e-3, of_decoders={"replay": 0.1, "replay_from": "base"}),
+    "all": Way("full", 1e-4, of_decoders={"replay": 0.1, "replay_from": "base"}),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes
@@ -119,8 +119,7 @@ def extend(
         recipe = load_recipe(path)
         if recipe.rehearses and not (base / REHEARSAL).exists():
             section = recipe.adapt
-            own = int(section.replay * section.steps * section.batch_size * section.seq_length)
-            own = min(MOST_REHEARSED, own // 2)
+            own = min(MOST_REHEARSED, int(section.replay * section.steps * section.batch_size * section.seq_length))
             say(f"{base / REHEARSAL}: the model writes {own:,} tokens by itself, on which it rehearses")
             rehearse(base, own, recipe.seed)
         run_recipe(recipe)

@@ -79,7 +79,7 @@ def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     assert code == 0, err
     recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
     assert recipe["systems"] == ["lora"] and recipe["adapt"]["replay_from"] == "base"
-    own = recipe["adapt"]["replay"] * 30_000 / 2
+    own = recipe["adapt"]["replay"] * 30_000
     assert own <= TokenStore(tmp_path / "base/rehearsal").num_tokens < 2 * own
     assert "rehearsal: the model writes 2,969 tokens" in err and "LoRA, xx: " in err
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config.tie_word_embeddings
