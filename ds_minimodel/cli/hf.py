@@ -50,7 +50,7 @@ def add_arguments(commands: Commands) -> None:
         "rehearse", help="draw text from a decoder, on which it trains beside a new language (adapt.replay_from: base)"
     )
     rehearsing.add_argument("base", metavar="BASE", help="folder as import-hf writes it; it gets BASE/rehearsal")
-    rehearsing.add_argument("--tokens", type=_number, metavar="N", help="in all; default: 60k")
+    rehearsing.add_argument("--tokens", type=_number, metavar="N", help="in all; default: 40k")
     rehearsing.add_argument("--seed", type=int, metavar="S", default=1, help="of what is drawn; default: 1")
     rehearsing.set_defaults(run=_rehearse)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")

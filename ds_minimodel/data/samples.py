@@ -117,7 +117,12 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: 
     start = 0
     while start < store.num_tokens:
         stop = min(start + CHUNK_TOKENS, store.num_tokens)
-        is_end, is_last = store.read(start, stop) == eos, stop == store.num_tokens
+        if store.whole_documents:  # where an end of text may stand inside one, or not at its end
+            is_end = np.zeros(stop - start, bool)
+            is_end[store.document_ends(start, stop) - start - 1] = True
+        else:
+            is_end = store.read(start, stop) == eos
+        is_last = stop == store.num_tokens
         starts, ends, done = _pack(is_end, limit, within_documents, is_last, store.whole_documents)
         yield start + starts, ends - starts
         start += done

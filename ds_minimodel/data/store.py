@@ -4,7 +4,7 @@ A store is a folder of shards and a manifest. Shard 00000 is two files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
 A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>: the blank line after
-it, which fairseq too writes as an empty sentence.
+it, which fairseq too writes as an empty sentence. A whole document is one text, which ends in </s> or was cut off.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoreManifest(VocabularyManifest):
 
     tokenizer_sha256: files.Sha256
     shards: Annotated[int, Field(ge=0, le=99_999)]
-    whole_documents: bool = False  # whether a document is one text that ends in </s>, not a sentence a line
+    whole_documents: bool = False  # whether a document is one text, not a sentence a line
 
     noun = "a token store; run the step prepare"
     kinds = ("token_store",)
@@ -178,6 +178,16 @@ class TokenStore:
         at = _HEADER.size + 8 * (number - self._document_starts[shard])
         start, stop = np.frombuffer(self._shards[shard].offsets(at, at + 16), "<i8").tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
+
+    def document_ends(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Where the documents end, (documents,), that end in (start, stop]."""
+        parts = [np.zeros(0, np.int64)]
+        for shard, (first, end) in zip(self._shards, itertools.pairwise(self._token_starts), strict=True):
+            if first < stop and start < end:
+                data = shard.offsets(_HEADER.size + 8, _HEADER.size + 8 * (shard.num_documents + 1))
+                ends = first + np.frombuffer(data, "<i8")
+                parts.append(ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")])
+        return np.concatenate(parts)
 
     def _open_shard(self, path: Path) -> _Shard:
         """A shard of which the manifest has the sizes of both files, and with `verify` their hashes."""

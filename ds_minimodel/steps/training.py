@@ -173,14 +173,16 @@ def text_sampler(context: Context, section: Training, language: str, replay: flo
     """
     recipe, layout = context.recipe, context.layout
 
-    def sampler(folder: Path, language: str) -> Sampler:
+    def sampler(folder: Path, language: str, blocks: str = recipe.data.blocks) -> Sampler:
         context.world.from_main(lambda: _store(context, folder, language, verify=True).num_tokens)
-        return _sampler(context, section, _store(context, folder, language), recipe.seed, layout.root / TOKENS)
+        store, tables = _store(context, folder, language), layout.root / TOKENS
+        return _sampler(context, section, store, recipe.seed, blocks, tables)
 
     own, source = sampler(layout.tokens(language), language), recipe.languages.source
     if not replay:
         return own
-    others = sampler(rehearsal_of(recipe) or layout.tokens(source), source)
+    rehearsal = rehearsal_of(recipe)  # its texts were cut off, so that no block may go on with the next
+    others = sampler(rehearsal, source, "complete_doc") if rehearsal else sampler(layout.tokens(source), source)
     return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, section)
 
 
@@ -189,16 +191,18 @@ def held_out_sampler(context: Context, section: Training, language: str) -> Samp
     if not context.recipe.data.held_out:
         return None
     store = _store(context, context.layout.tokens(language) / HELD_OUT, language)
-    return _sampler(context, section, store, 0) if store.num_documents else None
+    return _sampler(context, section, store, 0, context.recipe.data.blocks) if store.num_documents else None
 
 
 def _store(context: Context, folder: Path, language: str, verify: bool = False) -> TokenStore:
     return TokenStore(folder, open_tokenizer(context.layout.tokenizer(language)).sha256, verify)
 
 
-def _sampler(context: Context, section: Training, store: TokenStore, seed: int, folder: Path | None = None) -> Sampler:
-    """folder: of the table of blocks, where it is not beside the store."""
-    table = partial(BlockTable, store, context.recipe.data.blocks, section.seq_length, folder)
+def _sampler(
+    context: Context, section: Training, store: TokenStore, seed: int, blocks: str, tables: Path | None = None
+) -> Sampler:
+    """blocks: as in the recipe. tables: folder of the table of blocks, where it is not beside the store."""
+    table = partial(BlockTable, store, blocks, section.seq_length, tables)
     context.world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, open it
     return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)
 

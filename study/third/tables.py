@@ -185,7 +185,7 @@ def draw() -> None:
     cells = Cells(read("results.jsonl"))
     of_whole = {name: gain for name in LANGUAGES if (gain := cells.gain(name, "bl_base", "1.000", 1))}
     curves: dict[str, list[tuple[float, float]]] = {}
-    for kind in ("bl_base", "lora", "full", "minipost"):
+    for kind in ("bl_base", "lora", "lora-rehearsal", "full", "minipost"):
         points = [(0.0, 0.0)]
         for share in SHARES:
             gains = [cells.gain(name, kind, share, 1) for name in of_whole]

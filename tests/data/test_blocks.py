@@ -92,6 +92,27 @@ def test_whole_documents_are_sentences_without_blank_lines(tmp_path):
     assert table_of(store, "complete_doc", 11) == [(0, 4), (4, 2), (6, 10), (16, 10), (26, 5), (31, 3)]
 
 
+def test_a_whole_document_ends_where_it_ends_whatever_it_holds(tmp_path, monkeypatch):
+    """Dialogues have ends of texts inside them, and may be cut off; two shards, chunks shorter than all."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    documents = [[7, 7, EOS, 7, 7], [7, 7, 7], [7] * 12, [EOS, 7, EOS]]
+    for shard in range(2):
+        with write_shard(folder, shard, 600, "ab" * 32) as add:
+            for ids in documents[2 * shard : 2 * shard + 2]:
+                add(ids, [len(ids)])
+    facts = {"tokenizer_sha256": "ab" * 32, "whole_documents": True, **trained_layout(600).facts()}
+    write_manifest(folder, kind="token_store", shards=2, **facts)
+    store = TokenStore(folder)
+    assert store.document_ends(0, 23).tolist() == [5, 8, 20, 23] and store.document_ends(5, 20).tolist() == [8, 20]
+    for chunk in (blocks.CHUNK_TOKENS, 12):
+        monkeypatch.setattr(blocks, "CHUNK_TOKENS", chunk)
+        assert table_of(store, "complete_doc", 11) == [(0, 5), (5, 3), (8, 10), (18, 2), (20, 3)]
+        assert table_of(store, "complete", 11) == [(0, 8), (8, 10), (18, 5)]
+        for path in tmp_path.glob("*.blocks"):
+            path.unlink()
+
+
 def test_a_table_is_built_once(store, monkeypatch):
     first = table_of(store, "complete", 64)
     monkeypatch.setattr(store, "read", None)

@@ -15,7 +15,6 @@ from .test_decoders import BEGIN, END, save_llama
 from .test_modernbert import save_modernbert
 
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
-FIRST = 20  # tokens of a text
 
 
 def base_of(folder, text_file, template, single="$A"):
@@ -39,14 +38,12 @@ def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_pat
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()
     whole = [BEGIN, *tokenizer.tokenize("user:", add_special_tokens=False)] if template else [END]
     opening = tokenizer.convert_tokens_to_ids(whole)
-    stored = [] if not template else opening[single != "$A" :]  # a reader puts what begins every text before it
-    written, eos = documents(rehearse(base, tokens=40_000).parent), tokenizer.eos_token_id
-    assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 40_000
-    assert all(ids[: len(stored)] == stored and ids[-1] == eos for ids in written)
-    assert not template or any(eos in ids[len(stored) : -1] for ids in written), (
-        "an end of a text is not the end of what is drawn"
-    )
-    drawn = [ids[len(stored) :][:FIRST] for ids in written if len(ids) > len(stored) + FIRST]
+    stored = opening[single != "$A" or not template :]  # what begins every text is put before it by a reader
+    written, eos = documents(rehearse(base, tokens=12_000).parent), tokenizer.eos_token_id
+    assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 12_000
+    assert all(ids[: len(stored)] == stored for ids in written)
+    assert not template or any(eos in ids[len(stored) : -1] for ids in written), "which does not end what is drawn"
+    drawn = [ids[len(stored) :] for ids in written]
     ids_RS = torch.tensor([[*opening, *ids] for ids in drawn])
     with torch.inference_mode():
         log_RSV = model(ids_RS).logits[:, len(opening) - 1 : -1].log_softmax(-1)
