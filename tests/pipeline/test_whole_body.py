@@ -77,6 +77,7 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
     assert "no ids for source text" in refusal
 
 
+@pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_a_base_rehearses_what_it_writes(folder, tmp_path):
     """It stays nearer to what it was, with no text of the source; a table is not left in the base's folder."""
     base, recipe = folder / "base", folder / "recipe.yaml"

@@ -1,0 +1,73 @@
+"""The screen over a masked body: German added to a small ModernBERT of this package's, by equal FLOPs.
+
+    python study/third/masked.py FOLDER
+
+FOLDER has texts.py's files. Adds to FOLDER/masked.jsonl a row for each cell that is not there: bits a byte of hidden
+words of the manuals, in the whole body. "In full" is BL_BASE over STEPS steps; MiniPost's step 1b, with as many steps,
+is not counted in its share.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ds_minimodel.api import load_recipe, recipe_costs
+
+RECIPE = Path(__file__).with_name("masked.yaml").resolve()
+BASE = Path("masked/body/pretrain/bl_base")
+STEPS = 1000
+RATES = {
+    "bl_base": (2e-3, 4e-3, 8e-3, 1.6e-2),
+    "lora": (2e-3, 4e-3, 8e-3, 1.6e-2),
+    "full": (5e-4, 1e-3, 2e-3, 4e-3),
+    "minipost": (2e-3, 4e-3, 8e-3, 1.6e-2),
+}
+
+
+def run(step: str, overrides: list[str]) -> None:
+    subprocess.run([sys.executable, "-P", "-m", "ds_minimodel", step, str(RECIPE), *overrides], check=True)
+
+
+def overrides(system: str, rate: float, steps: int, workdir: str) -> list[str]:
+    return [
+        f"workdir={workdir}",
+        f"base={BASE}",
+        f"systems=[{system}]",
+        "tokenizer={vocabulary: extend, vocab_size: 2000}",
+        f"adapt.lr={rate:g}",
+        f"adapt.steps={steps}",
+        f"build_mini.steps={steps}",
+    ]
+
+
+def flops(system: str) -> float:
+    """EFLOPs of a step."""
+    costs = recipe_costs(load_recipe(RECIPE, overrides(system, 1e-3, 1000, "none")))
+    return next(row["executed_eflops"] for row in costs if row["step"] == "adapt") / 1000
+
+
+def main() -> None:
+    os.chdir(sys.argv[1])
+    out = Path("masked.jsonl")
+    done = {json.loads(line)["cell"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
+    if not BASE.exists():
+        for step in ("tokenizer", "prepare", "pretrain"):
+            run(step, [])
+    for share in (1 / 3, 1.0):
+        for system, rates in RATES.items():
+            for rate in rates if share < 1 or system == "bl_base" else ():
+                cell = f"{system}-{share:.3f}-{rate:g}"
+                if cell in done:
+                    continue
+                steps = round(share * STEPS * flops("bl_base") / flops(system))
+                run("run", overrides(system, rate, steps, f"masked/{cell}"))
+                (scores,) = Path(f"masked/{cell}/evaluate/{system}/de/manual").glob("*/scores.json")
+                row = {"cell": cell, "system": system, "share": share, "rate": rate, "steps": steps}
+                with out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**row, **json.loads(scores.read_text("utf-8"))[-1]}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
