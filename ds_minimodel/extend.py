@@ -80,9 +80,9 @@ def extend(
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
-    the language and of one that the model knows, by which new pieces that would cut it otherwise are left out, rows
-    alone are guarded, and which is scored. hours: of training on this machine, one by default, at most MOST_PASSES over the
-    text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays to the bit, an
+    the language and of one that the model knows, which is scored, and by which rows alone are guarded and new pieces
+    left out that would cut it otherwise. hours: of training on this machine, one by default, at most MOST_PASSES over
+    the text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays to the bit, an
     encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights. A decoder
     whose body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir
     run/, model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, and
