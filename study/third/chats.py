@@ -4,8 +4,8 @@
 
 FOLDER is that of cells.py; FOLDER/probe is a base whose rehearsal was drawn by another seed than what trains. Adds to
 FOLDER/chats.jsonl of "untouched" and each cell of results.jsonl with seed 1, with words of those that have one in their
-names, where it is not there: bits a token of those dialogues (the least that a model can have is the untouched one's
-own) and the likeliest answers to some questions.
+names, where it is not there: bits a token that was drawn in those dialogues (the untouched model has the least that
+one can have) and the likeliest answers to some questions.
 """
 
 import json
@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ds_minimodel.api import TokenStore, export_hf
+from ds_minimodel.hf.rehearsal import LENGTH
 from ds_minimodel.hf.samples import samples
 
 QUESTIONS = (
@@ -56,7 +57,7 @@ def bits(model: Path, dialogues: Path) -> float:
     for number in range(store.num_documents):
         ids_1S = torch.tensor(store.read(*store.document(number)).astype("int64"))[None]
         logits_SV = module(ids_1S).logits[0, :-1].float()
-        losses.append(torch.nn.functional.cross_entropy(logits_SV, ids_1S[0, 1:], reduction="none"))
+        losses.append(torch.nn.functional.cross_entropy(logits_SV, ids_1S[0, 1:], reduction="none")[-LENGTH:])
     return float(torch.cat(losses).mean()) / math.log(2)
 
 

@@ -195,7 +195,7 @@ def draw() -> None:
             if len(there) == len(of_whole):
                 points.append((100 * float(share), fmean(there)))
         if len(points) > 1:
-            curves[kind] = points
+            curves[kind.replace("-rehearsal", " *")] = points  # room is short beside the picture
     drawn = picture(
         curves, "% of BL_BASE's in full", "gain in bits over the untouched model, % of BL_BASE's in full", 20
     )
