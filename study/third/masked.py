@@ -1,10 +1,10 @@
 """The screen over a masked body: German added to a small ModernBERT of this package's, by equal FLOPs.
 
-    python study/third/masked.py FOLDER
+    python study/third/masked.py FOLDER BASE
 
-FOLDER has texts.py's files. Adds to FOLDER/masked.jsonl a row for each cell that is not there: bits a byte of hidden
-words of the manuals, in the whole body. "In full" is BL_BASE over STEPS steps; MiniPost's step 1b, with as many steps,
-is not counted in its share.
+FOLDER has texts.py's files, BASE body and pack: by the commands of masked.md runs/modern/pretrain/bl_base. Adds to
+FOLDER/masked.jsonl a row for each cell that is not there: bits a byte of the manuals' hidden words, in the whole body.
+"In full" is BL_BASE over STEPS steps; MiniPost's step 1b, with as many steps, is not counted in its share.
 """
 
 import json
@@ -16,18 +16,14 @@ from pathlib import Path
 from ds_minimodel.api import load_recipe, recipe_costs
 
 RECIPE = Path(__file__).with_name("masked.yaml").resolve()
-BASE = Path("masked/body/pretrain/bl_base")
+BASE = Path(sys.argv[2]).resolve()
 STEPS = 1000
 RATES = {
-    "bl_base": (2e-3, 4e-3, 8e-3, 1.6e-2),
-    "lora": (2e-3, 4e-3, 8e-3, 1.6e-2),
-    "full": (5e-4, 1e-3, 2e-3, 4e-3),
-    "minipost": (2e-3, 4e-3, 8e-3, 1.6e-2),
+    "bl_base": (4e-3, 8e-3, 1.6e-2),
+    "lora": (4e-3, 8e-3, 1.6e-2),
+    "full": (1e-3, 2e-3, 4e-3),
+    "minipost": (4e-3, 8e-3, 1.6e-2),
 }
-
-
-def run(step: str, overrides: list[str]) -> None:
-    subprocess.run([sys.executable, "-P", "-m", "ds_minimodel", step, str(RECIPE), *overrides], check=True)
 
 
 def overrides(system: str, rate: float, steps: int, workdir: str) -> list[str]:
@@ -35,7 +31,6 @@ def overrides(system: str, rate: float, steps: int, workdir: str) -> list[str]:
         f"workdir={workdir}",
         f"base={BASE}",
         f"systems=[{system}]",
-        "tokenizer={vocabulary: extend, vocab_size: 2000}",
         f"adapt.lr={rate:g}",
         f"adapt.steps={steps}",
         f"build_mini.steps={steps}",
@@ -52,9 +47,6 @@ def main() -> None:
     os.chdir(sys.argv[1])
     out = Path("masked.jsonl")
     done = {json.loads(line)["cell"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
-    if not BASE.exists():
-        for step in ("tokenizer", "prepare", "pretrain"):
-            run(step, [])
     for share in (1 / 3, 1.0):
         for system, rates in RATES.items():
             for rate in rates if share < 1 or system == "bl_base" else ():
@@ -62,7 +54,8 @@ def main() -> None:
                 if cell in done:
                     continue
                 steps = round(share * STEPS * flops("bl_base") / flops(system))
-                run("run", overrides(system, rate, steps, f"masked/{cell}"))
+                command = [sys.executable, "-P", "-m", "ds_minimodel", "run", str(RECIPE)]
+                subprocess.run([*command, *overrides(system, rate, steps, f"masked/{cell}")], check=True)
                 (scores,) = Path(f"masked/{cell}/evaluate/{system}/de/manual").glob("*/scores.json")
                 row = {"cell": cell, "system": system, "share": share, "rate": rate, "steps": steps}
                 with out.open("a", encoding="utf-8") as file:
