@@ -52,10 +52,11 @@ class Way(NamedTuple):
     of_decoders: dict[str, Any] = {}
 
 
+REHEARSES = {"replay": 0.1, "replay_from": "base"}
 WAYS = {  # by the third study
     "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
-    "lora": Way("lora", 2e-3, of_decoders={"replay": 0.1, "replay_from": "base"}),
-    "all": Way("full", 1e-4, of_decoders={"replay": 0.1, "replay_from": "base"}),
+    "lora": Way("lora", 2e-3, of_decoders=REHEARSES),
+    "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES = 6  # that a recipe takes

@@ -107,7 +107,7 @@ def _import_hf(options: Options) -> None:
 def _rehearse(options: Options) -> None:
     restart_with_cpu_settings()
     room = hugging_face_module("hf.rehearsal")
-    out = room.rehearse(options.base, int(room.TOKENS if options.tokens is None else options.tokens), options.seed)
+    out = room.rehearse(options.base, int(options.tokens or room.TOKENS), options.seed)
     say(f"{out}: written")
 
 

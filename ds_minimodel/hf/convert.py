@@ -417,7 +417,7 @@ class Exported:
         transformers.utils.logging.disable_progress_bar()
         own = getattr(transformers, self.class_name)
         config = own.config_class.from_dict(self.config)
-        return own.from_pretrained(None, config=config, state_dict=self.tensors, dtype=dtype).eval()
+        return own.from_pretrained(None, config=config, state_dict=self.tensors, dtype=dtype)
 
 
 def exported(

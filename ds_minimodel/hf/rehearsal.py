@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig
 
 from ds_minimodel.common.errors import UserError, one_line
-from ds_minimodel.common.files import atomic_folder, refuse_existing, write_manifest
+from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -35,24 +35,24 @@ def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
     """
     base = Path(base)
     out = base / REHEARSAL
-    refuse_existing(out)
     if tokens < 1:
         raise UserError(f"--tokens {tokens}: give at least 1")
     if not 0 <= seed < 1 << 63:
         raise UserError(f"--seed {seed}: give a number from 0 to 2^63 - 1")
-    if not read_base(base).config.causal:
+    config = read_base(base).config
+    if not config.causal:
         raise UserError(f"{base}: an encoder, which writes nothing by itself; rehearsal is of decoders")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = open_tokenizer(base / "pack")
     vocabulary = tokenizer.vocabulary
     start, eos = vocabulary.bounds("a rehearsal")
     opening = _opening(base / "pack") or [start]
-    body = load_body(base / "body")
-    length = min(LENGTH, body.config.max_positions - len(opening))
+    length = min(LENGTH, config.max_positions - len(opening))
     if length < 1:
-        raise UserError(f"{base}: its chat template begins with more than the {body.config.max_positions} positions")
+        raise UserError(f"{base}: its chat template begins with more than the {config.max_positions} positions")
     batches = -(-tokens // (ROWS * length))
     with atomic_folder(out, is_new=True) as folder:
+        body = load_body(base / "body")
         pack = load_pack(base / "pack", body.space)
         wide = resolve_precision("auto", device) == "bf16"  # fp16 has too few numbers for some models
         model = exported(base, body, pack, vocabulary).module(torch.bfloat16 if wide else torch.float32).to(device)

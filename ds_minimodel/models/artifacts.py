@@ -246,9 +246,12 @@ def whole_pack(pack: PackArtifact, folder: str | Path, body: str | Path) -> Pack
     base = next((place for place in places if place.is_dir() and identity(place) == pack.kept_of), None)
     if base is None:
         raise UserError(f"{folder}: has new rows alone, and the pack that they extend is not {places[0]}; put it there")
-    kept = load_pack(base, pack.space).tensors
-    tensors = {name: torch.cat((kept[name], rows)) if name in kept else rows for name, rows in pack.tensors.items()}
-    return replace(pack, tensors=tensors, kept=0, kept_of="")
+    return replace(pack, tensors=all_rows(load_pack(base, pack.space).tensors, pack.tensors), kept=0, kept_of="")
+
+
+def all_rows(base: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors `own` of a language that extends its base's vocabulary, the base's rows before its own."""
+    return {name: torch.cat((base[name], rows)) if name in base else rows for name, rows in own.items()}
 
 
 def load_pack(

@@ -535,17 +535,17 @@ class Recipe(Section):
 
     def is_guarded(self, system: System) -> bool:
         """Whether new rows are kept from taking probability of the source's text: where all else stays."""
-        return self.adapt.guard > 0 and self.frozen_rows > 0 and not system.trains
+        return self.adapt.guard > 0 and not system.trains
 
     @property
     def replays_text(self) -> bool:
         """Whether step 2 trains on the source's text, too."""
-        return self.adapt.replay > 0 and self.adapt.replay_from == "text"
+        return self.adapt.replay > 0 and not self.rehearses
 
     @property
     def rehearses(self) -> bool:
         """Whether step 2 trains on what the base writes by itself, too."""
-        return self.adapt.replay > 0 and self.adapt.replay_from == "base"
+        return self.adapt.replay_from == "base"
 
     @property
     def languages_of_text(self) -> list[str]:

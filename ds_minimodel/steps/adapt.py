@@ -75,7 +75,7 @@ def jobs(context: Context) -> list[Job]:
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
-        inputs |= {"old_rows": section.old_rows} if recipe.frozen_rows < recipe.kept_rows else {}
+        inputs |= {"old_rows": section.old_rows} if section.old_rows == "trained" else {}
         inputs |= {"rehearsal": identity(rehearsal)} if rehearsal else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":

@@ -25,6 +25,7 @@ from ds_minimodel.data.vectors import (
     train_piece_vectors,
 )
 from ds_minimodel.models import initialisation
+from ds_minimodel.models.artifacts import all_rows
 from ds_minimodel.models.initialisation import FirstPack, Pieces
 from ds_minimodel.models.trainable import Tensors
 from ds_minimodel.recipe.initialisations import INITIALISATIONS
@@ -64,10 +65,9 @@ def first_pack(context: Context, language: str, source: Tensors) -> FirstPack:
     recipe = context.recipe
     check_vectors(recipe)
     first = _METHODS[recipe.adapt.initialisation](_Request(context, language, source))
-    if recipe.frozen_rows == recipe.kept_rows:
+    if recipe.adapt.old_rows == "frozen":
         return first
-    whole = {name: torch.cat((source[name], rows)) for name, rows in first.tensors.items()}
-    return FirstPack(whole, first.rows_copied + recipe.kept_rows, first.rows_combined)
+    return FirstPack(all_rows(source, first.tensors), first.rows_copied + recipe.kept_rows, first.rows_combined)
 
 
 @dataclass(frozen=True)
