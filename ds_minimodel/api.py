@@ -19,8 +19,14 @@ from ds_minimodel.steps.status import look
 if TYPE_CHECKING:
     from ds_minimodel.extend import extend
     from ds_minimodel.hf.convert import export_hf, import_model
+    from ds_minimodel.hf.rehearsal import rehearse
 
-_WITH_TRANSFORMERS = {"extend": "extend", "import_model": "hf.convert", "export_hf": "hf.convert"}  # the extra `hf`
+_WITH_TRANSFORMERS = {  # the extra `hf`
+    "extend": "extend",
+    "import_model": "hf.convert",
+    "export_hf": "hf.convert",
+    "rehearse": "hf.rehearsal",
+}
 
 __all__ = [
     "BodyArtifact",
@@ -41,6 +47,7 @@ __all__ = [
     "look",
     "plugged_module",
     "recipe_costs",
+    "rehearse",
     "run_recipe",
     "save_plugged",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,6 +110,8 @@ def extend(
     with lock(out / LOCK):
         _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
         tests = {} if path.exists() else _tests(out, texts, column, say)  # the import takes longer
+        if not source_text:
+            say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
         if not base.exists():
             say(f"{base}: the model comes in")
             import_model(model, base, source)
@@ -118,11 +121,6 @@ def extend(
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
         recipe = load_recipe(path)
-        if recipe.rehearses and not (base / REHEARSAL).exists():
-            section = recipe.adapt
-            own = min(MOST_REHEARSED, int(section.replay * section.steps * section.batch_size * section.seq_length))
-            say(f"{base / REHEARSAL}: the model writes {own:,} tokens by itself, on which it rehearses")
-            rehearse(base, own, recipe.seed)
         run_recipe(recipe)
         layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
         if not (out / "model").exists():
@@ -205,7 +203,7 @@ def _values(
     way = WAYS[trains or ("lora" if base.config.causal else "rows")]
     positions = base.config.max_positions
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
-    most = CONTEXT if base.config.causal else min(CONTEXT, longest - 2)  # a token is a byte at least
+    most = min(CONTEXT, longest - 2)  # a token is a byte at least, and two may stand around
     task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
     return {
@@ -233,7 +231,10 @@ def _values(
 def _choose(
     values: dict[str, Any], language: str, hours: float | None, tokens: int | None, say: Callable[[str], None]
 ) -> None:
-    """Choose the number of new pieces by what a byte of text then costs, and the steps by hours or tokens."""
+    """Choose the number of new pieces by what a byte of text then costs, and the steps by hours or tokens.
+
+    What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
+    """
     sizes = fertility(_recipe(values))
     (best,) = [row for row in sizes if row["best"]]
     without = sizes[0]
@@ -252,11 +253,19 @@ def _choose(
         f"{language}: {best['new_pieces']:,} new pieces, {best['bytes_per_token']:.2f} bytes a token "
         f"(before {without['bytes_per_token']:.2f}); {one_pass:,} tokens of text"
     )
-    if tokens is None:
-        (measured,) = measured_rows(_recipe(values), "adapt", join_ranks(1))
-        rate = measured["tokens_per_second"]
-        tokens = min(int((HOURS if hours is None else hours) * 3600 * rate), MOST_PASSES * one_pass)
-        say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens in {tokens / rate / 3600:.1f} hours")
+    recipe = _recipe(values)
+    (measured,) = measured_rows(recipe, "adapt", join_ranks(1))
+    rate, most = measured["tokens_per_second"], MOST_PASSES * one_pass
+    seconds = 3600 * (HOURS if hours is None else hours)
+    rehearsal = Path(values["base"]) / REHEARSAL
+    if recipe.rehearses and not rehearsal.exists():
+        own = int(recipe.adapt.replay * (tokens or min(seconds * rate, most)))
+        own, begun = min(own, MOST_REHEARSED), time.monotonic()
+        say(f"{rehearsal}: the model writes {own:,} tokens by itself, on which it rehearses")
+        rehearse(rehearsal.parent, max(1, own), recipe.seed)
+        seconds -= time.monotonic() - begun
+    tokens = tokens or min(int(max(seconds, 0) * rate), most)
+    say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens in {tokens / rate / 3600:.1f} hours of training")
     batch = next(size for most, size in BATCHES.items() if tokens <= most)
     steps = max(10, tokens // (batch * values["adapt"]["seq_length"]))
     values["adapt"] |= {"batch_size": batch, "steps": steps}

@@ -36,7 +36,8 @@ class Progress:
         self._bar.update(done - self.done)
         self.done = done
 
-    def close(self, note: str = "") -> None:
-        """Show the last state and end the line."""
-        self._bar.set_postfix_str(note, refresh=False)
+    def close(self, note: str | None = None) -> None:
+        """Show the last state, with its note or another, and end the line."""
+        if note is not None:
+            self._bar.set_postfix_str(note, refresh=False)
         self._bar.close()

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer as Runner
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.common.vocabulary import MOST_UNKNOWN, VocabularyManifest
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN, VocabularyManifest
 from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
 from ds_minimodel.data.tokenizer import BYTES, JSON_FILE, WORD_START, TokenizerJson
 
@@ -128,9 +128,11 @@ def extend_tokenizer(
     base, sources = Path(base), pinned(find_text(text))
     extension = read_extension(base, [*map(str, sources)], source_text, new_pieces, label, column)
     if len(extension.pieces) < new_pieces:
+        often = sum(count >= OFTEN for count in extension.counts)
         raise UserError(
-            f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) supports at most "
-            f"{len(extension.pieces)} pieces beside the base's; lower it to that or add text"
+            f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) has only "
+            f"{len(extension.pieces)} pieces beside the base's, of which {often} occur {OFTEN} times and can be "
+            "learned; lower it to these or add text"
         )
     content = with_pieces(extension.kind.file.content, extension.pieces, rows)
     _write(base, content, out, rows + new_pieces, rows, text=names_of(sources))

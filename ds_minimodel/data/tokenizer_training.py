@@ -67,7 +67,8 @@ def train_tokenizer(
 
 def _too_large(vocab_size: int, most: int, where: str) -> UserError:
     return UserError(
-        f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most {most}; lower it to that or add text"
+        f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most {most}, and has most of these too "
+        "seldom to learn them; take a fifth of that, or add text"
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.hf.card import CARD
 
 _MAGIC = b"GGUF"
 _PACKAGES = "gguf", "accelerate"  # that transformers reads it with
@@ -33,3 +35,6 @@ def write_folder(file: str | Path, folder: str | Path) -> None:
         model.load_state_dict(tensors)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        licence = importlib.import_module("gguf").GGUFReader(file).get_field("general.license")
+    if licence is not None:
+        (Path(folder) / CARD).write_text(f"---\nlicense: {json.dumps(licence.contents())}\n---\n")

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from ds_minimodel.common.errors import escape_markdown, one_line
+from ds_minimodel.hf.vocabularies import tokenizer_of
 
 TOKENS = 40  # of a sample
 
@@ -33,8 +34,8 @@ class Samples(NamedTuple):
 
 def samples(folder: str | Path, openings: Sequence[str], questions: Sequence[str]) -> Samples:
     """The likeliest TOKENS tokens after each prompt by the model in a folder of Hugging Face's."""
+    tokenizer = tokenizer_of(Path(folder))
     with one_line(folder, "transformers cannot read it"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
     tokens = num_bytes = 0
     seconds = 0.0

@@ -715,6 +715,10 @@ class Recipe(Section):
             length, least = self.finetune.of(name, "max_length"), KINDS[task.kind].least_length(task)
             if length < least:
                 raise ValueError(f"finetune.tasks.{name}: max_length {length}: examples need {least} or more")
+            if self.base and task.kind == "text" and not task.context_bytes:  # type: ignore[attr-defined]
+                raise ValueError(
+                    f"finetune.tasks.{name}: give context_bytes, by which the base's pieces and new compare"
+                )
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.recipe.systems import BASELINE
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
     BITS,
@@ -56,7 +57,8 @@ def report_blocks(run: RunResults) -> list[Block]:
     if run.target_scores:
         curves = training_curves(run.target_scores)
         untouched = _untouched(run.target_scores, "score")
-        blocks.append(tables.summary_table(curves, costs, untouched if run.recipe.base else None))
+        if BASELINE in run.recipe.systems:
+            blocks.append(tables.summary_table(curves, costs, untouched if run.recipe.base else None))
         blocks += _speedup_blocks(run, left_out)
         caption = (
             f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
@@ -119,7 +121,9 @@ def _untouched(rows: Sequence[Row], column: str) -> pd.DataFrame | None:
 def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
     source = run.recipe.languages.source
     if run.source_scores:
-        return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
+        column = ON_SOURCE + "score"
+        after = training_curves(run.target_scores, column) if column in further_columns(run.target_scores) else None
+        return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores), after)]
     left_out["Table 5"] = f"no task was scored in {source}, the source language"
     return []
 

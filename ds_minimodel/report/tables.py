@@ -4,6 +4,7 @@ import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import pandas as pd
@@ -63,21 +64,20 @@ def _percent(part: float, whole: float | None) -> Cell:
 
 
 def summary_table(curves: pd.DataFrame, costs: Iterable[Row], untouched: pd.DataFrame | None = None) -> Table:
-    """Summary as in the paper's section 4.1: cost of step 2, and score retained.
+    """Summary as in the paper's section 4.1: cost of step 2, and score retained, of systems with BL_BASE.
 
     untouched: scores of the model as it came, where there was one; then what is retained is the gain over these.
     """
     spent, ends = adapt_costs(costs), _averages(curves)
     unit = flops_unit(max(spent.values(), default=0))
-    of_base = ends.loc[BASELINE] if BASELINE in ends.index else ends.iloc[0] * math.nan
     before = 0.0 if untouched is None else _averages(untouched).iloc[0]
-    gain = of_base - before
+    gain = ends.loc[BASELINE] - before
     retained = ((ends - before) / gain[gain > 0]).mean(axis=1)
     rows: list[CellRow] = [
         [
             name_of(system),
             unit.text(spent[system]),
-            _percent(spent[system], spent.get(BASELINE)),
+            _percent(spent[system], spent[BASELINE]),
             EMPTY if math.isnan(retained[system]) else _percent(retained[system], 1),
         ]
         for system in ends.index
@@ -86,7 +86,8 @@ def summary_table(curves: pd.DataFrame, costs: Iterable[Row], untouched: pd.Data
     over = "" if untouched is None else ", each less the untouched model's; of tasks where BL_BASE is better than that"
     notes = [f"{what.capitalize()} retained: the system's average final score over BL_BASE's{over}, mean over tasks."]
     columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", f"{what} retained"]
-    return Table("Summary", columns, rows, notes=notes)
+    references: list[CellRow] = [] if untouched is None else [["the untouched model", "0", "0 %", "0 %"]]
+    return Table("Summary", columns, rows, references, notes)
 
 
 def _averages(curves: pd.DataFrame) -> pd.DataFrame:
@@ -134,6 +135,7 @@ def final_scores_table(
     best = {language: scale.best(means) for language, means in ends["mean"].groupby(level="language", observed=True)}
     rows: list[CellRow] = []
     before: list[CellRow] = []
+    untouched: dict[tuple[Cell, ...], str] = {}  # by its scores: those of a body are the same for all its systems
     for system in names_in(ends, "system"):
         cost = unit.text(spent[system]) if system in spent else EMPTY
         rows.append([name_of(system), cost, *_score_cells(ends.loc[system], scale, best)])
@@ -141,7 +143,9 @@ def final_scores_table(
             before.append([f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)])
         if of_source is not None:
             own = last_points(of_source).loc[system, task]
-            before.append([f"{name_of(system)}, untouched (source's pack)", EMPTY, *_score_cells(own, scale)])
+            untouched.setdefault(tuple(_score_cells(own, scale)), f"{name_of(system)}, ")
+    for cells, name in untouched.items():
+        before.append([f"{name if len(untouched) > 1 else ''}untouched (source's pack)", EMPTY, *cells])
     languages = names_in(ends, "language")
     references: list[CellRow] = [[name, EMPTY, *cells] for name, cells in _reference_rows(baselines, languages)]
     return Table(
@@ -231,16 +235,25 @@ def _mean_estimate(eflops: Sequence[float], unit: ComputeUnit) -> str:
     return unit.text(statistics.fmean(finite)) + "*" * (len(finite) < len(eflops)) if finite else "∞"
 
 
-def source_table(source: str, curves: pd.DataFrame) -> Table:
-    """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
+def source_table(source: str, curves: pd.DataFrame, after: pd.DataFrame | None = None) -> Table:
+    """Table 5: final scores in the source language, by system and task; `curves` hold that language's.
+
+    after: those that packs of added languages have on its texts, by their languages.
+    """
     ends = last_points(curves).xs(source, level="language")
     best = ends["mean"].groupby(level="task", observed=True).max().to_dict()
     rows: list[CellRow] = [
         [name_of(system), *_score_cells(ends.loc[system], PERCENT, best)] for system in names_in(ends, "system")
     ]
+    tasks, references = names_in(ends, "task"), list[CellRow]()
+    if after is not None:
+        means = last_points(after)["mean"]
+        for system, language in product(names_in(ends, "system"), names_in(after, "language")):
+            cells = [PERCENT.cell(means.get((system, task, language))) for task in tasks]
+            references.append([f"{name_of(system)}, with {language} added", *cells])
     notes = ["With the source language's own embeddings. MiniPost's primary model is BL_BASE's."]
     title = f"Table 5: performance in the source language, {source}"
-    return Table(title, ["System", *names_in(ends, "task")], rows, notes=notes)
+    return Table(title, ["System", *tasks], rows, references, notes)
 
 
 # --- costs and losses
@@ -317,7 +330,7 @@ def loss_table(losses: Iterable[Row]) -> Table:
     """Final training loss of every step; rows as of read_losses."""
     note = (
         f"Mean training loss (nats a predicted token, mean over heads) over the last {LAST_SHARE:.0%} of the steps. "
-        "Each language has a vocabulary of its own: losses compare within a language only."
+        "Those of different vocabularies do not compare."
     )
     cells = {(row["system"], row["stage"], row["language"]): Cell(f"{row['final']:.3f}") for row in losses}
     return _table_of_runs("Training loss", cells, note)

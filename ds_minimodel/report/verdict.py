@@ -13,13 +13,15 @@ from ds_minimodel.report.tables import PERCENT, SCALES
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
+_FORGETS = "has become worse: raise adapt.replay or adapt.guard, lower the rate, or train rows alone (bl_base)"
+_MOST_LOST = 0.002  # of the source's score, without a line that says so
 
 
 class Verdict(Stored):
     """Of a system in a language.
 
-    steps: updates of the pack. clauses: {task: what became of it}. worse: tasks in which the untouched model is better.
-    cost: of step 2.
+    steps: updates of the pack. clauses: {task: what became of it}. worse: in which the untouched model is better, and
+    what to do, a line each. cost: of step 2.
     """
 
     system: str
@@ -36,8 +38,7 @@ class Verdict(Stored):
     @property
     def lines(self) -> list[str]:
         """The sentence of all tasks, and a line for each that is worse."""
-        worse = [f"{self.clauses[task]}: {_WORSE}." for task in self.worse]
-        return [f"{name_of(self.system)}, {line}" for line in [self.sentence(self.clauses), *worse]]
+        return [f"{name_of(self.system)}, {line}" for line in [self.sentence(self.clauses), *self.worse]]
 
 
 def verdicts(run: RunResults) -> list[Verdict]:
@@ -65,10 +66,15 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
         if ON_SOURCE + column in rows[0]:
             source = run.recipe.languages.source
             own = [row for row in of_task if row["language"] == source]
-            before, after = map(scale.form.format, (_mean(own, column), _mean(rows, ON_SOURCE + column)))
+            of_source = _mean(own, column), _mean(rows, ON_SOURCE + column)
+            before, after = map(scale.form.format, of_source)
             clauses[task] += f"; {source}{named}: {before} before, {after} after"
+            if ON_SOURCE + "cut" in rows[0]:
+                clauses[task] += f", {_mean(rows, ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
+            if abs(of_source[1] / of_source[0] - 1) > _MOST_LOST and of_source[1] != scale.best(of_source):
+                worse.append(f"{clauses[task]}: {source} {_FORGETS}.")
         if scores[1] != scale.best(scores):
-            worse.append(task)
+            worse.append(f"{clauses[task]}: {_WORSE}.")
     return Verdict(
         system=system,
         language=language,

@@ -102,7 +102,9 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
             pack = load_pack(folder)
             for name, one in ((first, joined), (folder, pack)):
                 if not one.kept or any(part.startswith("body.") for part in one.tensors):
-                    raise UserError(f"{name}: is no pack that only adds rows to a base's; those can be joined")
+                    raise UserError(
+                        f"{name}: is no pack that only adds rows to a base's, as of --train rows; those join"
+                    )
             if pack.kept_of != joined.kept_of:
                 raise UserError(f"{folder}: extends another base than {first}")
             if {*pack.language.split("+")} & {*joined.language.split("+")}:

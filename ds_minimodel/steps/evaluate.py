@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ds_minimodel.common.files import atomic_folder, read_manifest, write_json, write_manifest
@@ -138,6 +139,9 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
                 theirs = kind.read(path, task, recipe.languages.source, None)
                 again = encode(theirs)
                 score = kind.score(task, recipe.languages.source, theirs, again, _logits(module, again.examples))
+                tokens = again.examples.tokens
+                sizes = np.array(tokenizer.num_bytes())[tokens]
+                score["cut"] = 100 * float(sizes[tokens >= recipe.kept_rows].sum() / sizes.sum())
                 rows[-1] = {**rows[-1], **_named(ON_SOURCE, score)}
         progress.update(len(rows))
     progress.close()

@@ -80,7 +80,7 @@ def training_in(folder: Path) -> TrainingProgress | None:
             lines = collections.deque((line for line in file if line.endswith("\n")), 5)  # else it is being written
         records = [record for record in map(json.loads, lines) if record["step"]]  # 0: before training
         step = int(records[-1]["step"])
-        rate = statistics.fmean(float(record["tokens_per_second"]) / per_step for record in records)
+        rate = statistics.fmean(float(record["tokens_per_second"]) / per_step for record in records[1:] or records)
         return TrainingProgress(step, steps, rate, (steps - step) / rate)
     except (UserError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         return None  # not begun, being written at this moment, or damaged

@@ -77,7 +77,8 @@ class TextKeys(Section):
     """Keys of a task of this kind."""
 
     context_bytes: NonNegativeInt = 0
-    """Bytes of a part, the same for all vocabularies; 0: of `text` `max_length` tokens, of `hidden` 400 bytes."""
+    """Bytes of a part, the same for all vocabularies, and at most `max_length`; 0: of `text`, with no `base`,
+    `max_length` tokens; of `hidden` 400 bytes."""
 
 
 class Text(LikelihoodKind[Documents]):
@@ -90,6 +91,9 @@ class Text(LikelihoodKind[Documents]):
     keys = TextKeys
     form = "documents, with an empty line between them"
     scored_with_source = True
+
+    def least_length(self, task: TaskSettings) -> int:
+        return task.context_bytes or 2  # type: ignore[attr-defined, no-any-return]  # a token is a byte at least
 
     def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Documents:
         return Documents(["\n".join(document) for document in read_documents([path])])
@@ -256,39 +260,50 @@ class Choice(LikelihoodKind[Choices]):
     def encode(
         self, tokenizer: Tokenizer, records: Choices, task: TaskSettings, max_length: int, separators: int = 2
     ) -> Scored:
-        """A sequence for each option: the question, a space and the option; of a long question its end. An option that
-        is longer than `max_length` is in parts, as documents are.
+        """Two texts for each option: the question, a space and the option, of a long question its end; and the option
+        alone, as a document begins. One that is longer than `max_length` is in parts, as documents are.
 
         As in lm-evaluation-harness, both are encoded as one text, of which the option, with white space that ends the
         question, is what follows as many ids as the question alone has; before it stands what the vocabulary puts
         before a text, if anything.
         """
         bos, sequences, first, owner = tokenizer.vocabulary.bos, [], [], list[int]()
-        start = [] if bos is None else [bos]
+        start, alone = [] if bos is None else [bos], _scored_after(tokenizer)
         asked = tokenizer.encode([question.rstrip() for question in records.questions])
         pairs = zip(records.questions, records.options, strict=True)
         joined = iter(tokenizer.encode([f"{question} {option}" for question, options in pairs for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
             for _ in options:
-                whole, number = next(joined), owner[-1] + 1 if owner else 0
+                whole = next(joined)
                 option = whole[len(ids) :]
-                before = [*start, *whole[: len(ids)]][-max(1, max_length - len(option)) :] or _scored_after(tokenizer)
-                for part in _parts([*before, *option], max_length, bos):
-                    first.append(1 if owner and owner[-1] == number else len(before))
-                    sequences.append(part)
-                    owner.append(number)
+                question = [*start, *whole[: len(ids)]][-max(1, max_length - len(option)) :]
+                for before in (question or alone, alone):
+                    number = owner[-1] + 1 if owner else 0
+                    for part in _parts([*before, *option], max_length, bos):
+                        first.append(1 if owner and owner[-1] == number else len(before))
+                        sequences.append(part)
+                        owner.append(number)
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
         return Scored(examples, np.array(first), np.array(owner))
 
     def score(self, task: TaskSettings, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
-        """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole."""
+        """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole.
+
+        "mutual_information": of the one that the question makes likelier by most, whatever it is by itself.
+        """
         counts = [len(options) for options in records.options]
+        nats = encoded.nats(logits, 2 * sum(counts)).reshape(-1, 2)
+        sizes = np.array([len(option.encode()) for options in records.options for option in options])
+        by_kind = {
+            "score": -nats[:, 0] / sizes,
+            "unnormalised": -nats[:, 0],
+            "mutual_information": nats[:, 1] - nats[:, 0],
+        }
         ends = np.cumsum(counts)[:-1]
-        nats = np.split(encoded.nats(logits, sum(counts)), ends)
-        sizes = [np.array([len(option.encode()) for option in options]) for options in records.options]
-        by_byte = [int((-own / size).argmax()) for own, size in zip(nats, sizes, strict=True)]
-        whole = [int((-own).argmax()) for own in nats]
-        return {"score": accuracy(by_byte, records.answers), "unnormalised": accuracy(whole, records.answers)}
+        return {
+            kind: accuracy([int(own.argmax()) for own in np.split(of_options, ends)], records.answers)
+            for kind, of_options in by_kind.items()
+        }
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"

@@ -116,7 +116,9 @@ def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):
 
 
 def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9000: .* supports at most \d+ pieces beside the base's"):
+    with pytest.raises(
+        UserError, match=r"tokenizer.vocab_size=9000: .* has only \d+ pieces beside the base's, of which \d+ "
+    ):
         extended(base, texts, tmp_path / "new", 9000)
 
 

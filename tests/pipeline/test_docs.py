@@ -149,6 +149,7 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
     small = [*SMALL, "tokenizer.vocab_size=320"]
     if name == "smollm2":
         small += ["tokenizer.vocab_size=24", "systems=[bl_base]"]
+        small += ["finetune.tasks.bits.max_length=64", "finetune.tasks.bits.context_bytes=60"]
         save_llama(text_file, folder / model, "$A")
     else:
         save_modernbert(text_file, folder / model)

@@ -58,9 +58,9 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     (scores,) = (out / "run/evaluate/bl_base/xx/text").glob("*/scores.json")
     last = json.loads(scores.read_text())[-1]
     assert last["bits_per_byte"] < last["source_pack_bits_per_byte"]
-    (said,) = [line for line in err.splitlines() if line.startswith("BL_BASE, xx: ")]
+    said = next(line for line in err.splitlines() if line.startswith("BL_BASE, xx: "))
     scores = f"{last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f} after (xz "
-    assert f"xx: {scores}" in said and "; en: " in said
+    assert f"xx: {scores}" in said and "; en: " in said and ", 0.0 % of it cut otherwise" in said
     assert said in (out / "run/report/report.html").read_text()
     card = (out / "model/README.md").read_text()
     assert f"xx: {scores}" in card and "| text | xx.txt (" in card
@@ -81,7 +81,8 @@ def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     assert recipe["systems"] == ["lora"] and recipe["adapt"]["replay_from"] == "base"
     own = recipe["adapt"]["replay"] * 30_000
     assert own <= TokenStore(tmp_path / "base/rehearsal").num_tokens < 2 * own
-    assert "rehearsal: the model writes 2,969 tokens" in err and "LoRA, xx: " in err
+    assert "rehearsal: the model writes 3,000 tokens" in err and "LoRA, xx: " in err
+    assert " 30,000 tokens in 0.0 hours" in err and "en: without --source-text" in err
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
     assert code == 0 and "the model writes" not in err, "all is there"

@@ -38,7 +38,7 @@ adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, sna
 finetune:
   seeds: 1
   max_length: 48
-  tasks: {{bits: {{kind: text, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}
+  tasks: {{bits: {{kind: text, context_bytes: 48, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}
 engine: {{precision: fp32, micro_batch_size: 4}}
 checkpoint: {{every: 2}}
 """

@@ -52,25 +52,35 @@ def test_report_holds_scores_page_and_plots(tmp_path):
 
 def test_a_report_over_a_base_begins_with_what_became_of_the_untouched_model(tmp_path):
     run = some_run(languages=("de",))
-    scores = [
-        row | ({} if row["language"] == "en" else {"source_pack_score": 58.5, "on_source_score": 79.0})
-        for row in run.scores
-    ]
+    own = {"source_pack_score": 58.5, "on_source_score": 79.9, "on_source_cut": 0.04}
+    scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
     write_report(tmp_path, replace(run, scores=scores, recipe=run.recipe.model_copy(update={"base": "base"})))
     markdown, html = texts(tmp_path)
     for text in (
-        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.0 after; 15 min on this machine; 71 % of "
-        "the FLOPs of training all weights.",
+        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it cut otherwise; 15 min "
+        "on this machine; 71 % of the FLOPs of training all weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("**Summary**") and text in html
-    assert "worse than the untouched model" not in markdown
+    assert "worse than the untouched model" not in markdown and "has become worse" not in markdown
     assert {path.name for path in tmp_path.glob("*.png")} == {"figure-1.png", "figure-3-topic.png"}
-    assert "| BL_BASE, untouched (source's pack) |" in markdown and "gain retained" in markdown
+    assert markdown.count("| untouched (source's pack) |") == 1, "it is the same for all systems"
+    assert "gain retained" in markdown and "| the untouched model | 0 | 0 % | 0 % |" in markdown
+    assert "| BL_BASE, with de added | 79.9 |" in markdown
     worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
     write_report(tmp_path, replace(run, scores=worse, recipe=run.recipe.model_copy(update={"base": "base"})))
     (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
     assert "MiniJoint, de: 59.0 accuracy before, 58.5 after" in line
+
+
+def test_a_source_that_has_become_worse_is_said(tmp_path):
+    run = some_run(systems=("bl_base",), languages=("de",))
+    recipe = run.recipe.model_copy(update={"base": "base"})
+    for after, is_said in ((79.85, False), (80.5, False), (79.8, True)):
+        own = {"source_pack_score": 30.0, "on_source_score": after}
+        scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
+        said = write_report(tmp_path, replace(run, scores=scores, recipe=recipe))
+        assert (f"en: 80.0 before, {after:.1f} after: en has become worse" in said[-1]) == is_said == (len(said) == 2)
 
 
 def test_bits_stand_beside_what_a_compressor_takes(tmp_path):

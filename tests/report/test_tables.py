@@ -79,10 +79,7 @@ def test_bits_a_byte_have_three_decimals_the_lowest_is_best_and_the_sources_pack
     assert [name for name, cell in column(table, "zh").items() if cell.best] == ["MiniJoint"]
     assert texts(table, "zh")[-1] == f"{100 / PAWS_X['minijoint'][-1]:.3f}"
     references = column(table, "de", table.references)
-    assert (
-        references["BL_BASE, unadapted"].text == "2.000"
-        and references["BL_BASE, untouched (source's pack)"].text == "6.500"
-    )
+    assert references["BL_BASE, unadapted"].text == "2.000" and references["untouched (source's pack)"].text == "6.500"
 
 
 def test_scores_over_seeds_show_their_deviation():

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,12 +122,19 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
         assert encoded.examples.lengths.max() == min(10, max_length)
-        assert encoded.nats(logits(encoded), 4) == pytest.approx([3.3, 9.2, 13.0, 12.9])
+        after, alone = encoded.nats(logits(encoded), 8).reshape(4, 2).T
+        assert after == pytest.approx([3.3, 9.2, 13.0, 12.9]) == alone
         # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
         assert (score["score"], score["unnormalised"]) == (50, 0)
     references = CHOICE.references(task, {"de": str(tmp_path / "de")}, "en")
     assert references == {"chance": {"de": 50}, "longest": {"de": 100}}
+    after_and_alone = SimpleNamespace(nats=lambda *_: np.array([3, 5, 60, 66, 4, 4, 3, 2.9]))
+    assert CHOICE.score(task, "de", records, after_and_alone, None) == {
+        "score": 0,  # 60 / 6 is more than 3
+        "unnormalised": 0,
+        "mutual_information": 100,
+    }
 
 
 # What the tokenizer says of itself: how it puts a text, and what of its content is changed.
@@ -176,9 +184,12 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
         ("the boat sees " * 20, "a b"),
     ]
     options = [[first, "a"] for _, first in asked]
-    found = likelihoods(CHOICE, Choices([text for text, _ in asked], options, np.zeros(6)), 12)
+    found = likelihoods(CHOICE, Choices([text for text, _ in asked], options, np.zeros(6)), 24)
     pairs = [(text, f" {option}") for (text, _), both in zip(asked, options) for option in both]
-    assert found == pytest.approx([own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5)
+    assert found[::2] == pytest.approx([own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5)
+    if not prepends:  # else theirs has another space, where nothing stands before
+        ((alone, _),) = of_harness(HFLM.loglikelihood, [("", " a")])
+        assert found[3] == pytest.approx(alone, rel=1e-5)
 
 
 def edit(path, change):
