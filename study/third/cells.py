@@ -155,7 +155,7 @@ class Study:
         if of["cell"] != "untouched":
             pack, languages = pack_of(workdir, of["system"], of["language"]), [of["language"]]
         with self.alone(name) as is_ours:
-            if is_ours:
+            if is_ours and pack.exists():  # else it was made on another machine
                 files, task = [f"{language}.choices.jsonl" for language in languages], SimpleNamespace(columns={})
                 found = score_files(Choice(), task, "base/body", {"pack": pack}, files, "auto")
                 self.add({"cell": name, "right": {file[:2]: score for _, file, *_, score in found}})
@@ -208,6 +208,8 @@ def cells(study: Study) -> Iterator[Cell]:
             yield Cell(language, "lora", THIRD, lora, seed)
             yield Cell(language, "bl_base", THIRD, base, seed)
             yield Cell(language, "bl_base", 1.0, base, seed)
+            if seed > 1:
+                yield Cell(language, "lora", THIRD, REHEARSED, seed, replay=0.1, own=True)
         if seed > 1:
             continue
         full, old = rates(study, "full", "lora-old")

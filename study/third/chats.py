@@ -39,7 +39,9 @@ def main() -> None:
     for cell in ["untouched", *cells]:
         if cell in done or not any(word in cell for word in ("untouched", *(sys.argv[2:] or [""]))):
             continue
-        packs = [] if cell == "untouched" else [next((folder / "cells" / cell / "adapt").glob("*/*/pack"))]
+        packs = [] if cell == "untouched" else list((folder / "cells" / cell / "adapt").glob("*/*/pack"))
+        if cell != "untouched" and not packs:  # made on another machine
+            continue
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             model = Path(temporary) / "model"
             export_hf(folder / "base/body", model, *packs)
