@@ -149,8 +149,11 @@ class Study:
                 self.add({"cell": "untouched", **bits_of(Path("base/pack"), texts)})
 
     def ask(self, of: dict[str, Any]) -> None:
-        """Add, in percent, how often the paragraph is chosen that follows, by the pack of a row."""
-        name, workdir = f"{of['cell']}-choices", self.folder / "cells" / of["cell"]
+        """Add, in percent, how often the paragraph is chosen that follows, by the pack of a row.
+
+        Rows "…-choices" are of before the package knew mutual information.
+        """
+        name, workdir = f"{of['cell']}-mutual", self.folder / "cells" / of["cell"]
         pack, languages = Path("base/pack"), list(LANGUAGES)
         if of["cell"] != "untouched":
             pack, languages = pack_of(workdir, of["system"], of["language"]), [of["language"]]
@@ -243,8 +246,9 @@ def main() -> None:
     for cell in cells(study):
         if not arguments.words or any(word in cell.name for word in arguments.words):
             study.run(cell)
-    for row in [row for row in study.rows() if row.get("seed", 1) == 1 and row.get("share", 1) >= THIRD]:
-        if "bits_per_byte" in row:
+    for row in study.rows():
+        is_asked = not arguments.words or any(word in row["cell"] for word in ("untouched", *arguments.words))
+        if "bits_per_byte" in row and row.get("share", 1) >= THIRD and is_asked:
             study.ask(row)
 
 

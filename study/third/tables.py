@@ -9,7 +9,7 @@ Gain: in bits a byte of the manual, over the untouched model. What was not run i
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -72,7 +72,7 @@ class Cells:
     def __init__(self, rows: list[Row]) -> None:
         (self.before,) = (row["bits_per_byte"] for row in rows if row["cell"] == "untouched")
         self.rows = [row for row in rows if "system" in row]
-        self.right = {row["cell"].removesuffix("-choices"): row["right"] for row in rows if "right" in row}
+        self.right = {row["cell"].removesuffix("-mutual"): row["right"] for row in rows if "right" in row}
         # Of a kind that was tried at several rates in German, the one that was chosen by `help`.
         chosen: dict[tuple[Any, ...], Row] = {}
         for row in self.rows:
@@ -91,9 +91,11 @@ class Cells:
         bits = self.bits(language, kind, share, seed)
         return None if bits is None else self.before[f"{language}.manual"] - bits
 
-    def answers(self, cell: str, language: str) -> str:
-        """Percent of the questions whose right paragraph is chosen, where they were asked."""
-        return f"{self.right[cell][language]['score']:.0f} %" if cell in self.right else ""
+    def answers(self, cells: Iterable[str], language: str) -> str:
+        """Percent of the questions whose right paragraph is chosen, by mutual information and by bits a byte."""
+        asked = [self.right[cell][language] for cell in cells if cell in self.right]
+        means = [fmean(one[kind] for one in asked) for kind in ("mutual_information", "score") if asked]
+        return ", ".join(f"{mean:.0f} %" for mean in means)
 
     def seeds(self, language: str, kind: str, share: str) -> list[int]:
         return sorted(seed for *key, seed in self.chosen if key == [language, kind, share])
@@ -117,7 +119,8 @@ def scores(cells: Cells) -> Iterator[str]:
     for language, name in LANGUAGES.items():
         before = cells.before
         bits, english = before[f"{language}.manual"], before["en.manual"]
-        yield f"| {name} | untouched | | | {bits:.3f} | 0 | | {english:.4f} | {cells.answers('untouched', language)} |"
+        right = cells.answers(["untouched"], language)
+        yield f"| {name} | untouched | | | {bits:.3f} | 0 | | {english:.4f} | {right} |"
         found = dict.fromkeys((kind, share) for of, kind, share, _ in cells.chosen if of == language)
         for kind, share in sorted(found, key=lambda one: (one[1], one[0])):
             seeds = cells.seeds(language, kind, share)
@@ -129,7 +132,7 @@ def scores(cells: Cells) -> Iterator[str]:
                 f"| {name} | {kind} | {SHARES[share]} | {len(seeds)} "
                 f"| {fmean(one[f'{language}.manual'] for one in found_bits):.3f} | {fmean(gains):.3f} | {kept} "
                 f"| {fmean(one['en.manual'] for one in found_bits):.4f} "
-                f"| {cells.answers(cells.chosen[language, kind, share, seeds[0]]['cell'], language)} |"
+                f"| {cells.answers((cells.chosen[language, kind, share, one]['cell'] for one in seeds), language)} |"
             )
 
 
