@@ -71,9 +71,11 @@ def scores_of(work: Path) -> list[dict[str, Any]]:
     for report in sorted(work.glob(f"*/report/{SCORES_FILE}")):
         run = report.parents[1]
         of_run: list[dict[str, Any]] = []
-        for system in SYSTEMS:
-            for path in sorted(run.glob(f"evaluate/{system}/*/*/*/{SCORES_FILE}")):
-                of_run += json.loads(path.read_text(encoding="utf-8"))
+        for name, system in SYSTEMS.items():
+            of_body = run.glob(f"evaluate/{system.body_name}/en/*/*/{SCORES_FILE}")  # English is scored once a body
+            paths = {*run.glob(f"evaluate/{name}/*/*/*/{SCORES_FILE}")}
+            for path in sorted(paths | {*of_body} if paths else ()):
+                of_run += [row | {"system": name} for row in json.loads(path.read_text(encoding="utf-8"))]
         seed = min(row["seed"] for row in of_run)  # finetuning counts on from the seed of the run
         rows += [{"run": run.name, **row, "seed": [seed, row["seed"]]} for row in of_run]
     return rows

@@ -28,10 +28,10 @@ def add_arguments(commands: Commands) -> None:
         "--train",
         choices=("rows", "lora", "all"),
         help="of new pieces alone, by which all else stays to the bit (an encoder's default); low-rank updates of the "
-        "body, too, beside which a decoder rehearses what it writes by itself (its default); all its weights",
+        "body, too, beside which a decoder rehearses what it writes by itself (its default); all weights of its body",
     )
     length = extending.add_mutually_exclusive_group()
-    length.add_argument("--hours", type=_number, metavar="H", help="of training here; default: 1")
+    length.add_argument("--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1")
     length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
     extending.set_defaults(run=_extend)
     importing = commands.add_parser(

@@ -491,6 +491,10 @@ class Recipe(Section):
         """The systems whose bodies are pretrained and finetuned, each once, in the order of the recipe's systems."""
         return [SYSTEMS[name] for name in dict.fromkeys(system.body_name for system in self.chosen_systems)]
 
+    def scored_as(self, system: System, language: str) -> System:
+        """The system whose scores in a language it has: in the source's the one that its body is named for."""
+        return SYSTEMS[system.body_name] if language == self.languages.source else system
+
     @property
     def reads_mini_depth(self) -> bool:
         """Whether mini.depth says anything of the systems."""

@@ -36,13 +36,17 @@ from ds_minimodel.tasks.kind import Encoded, Logits, Scores
 
 
 def jobs(context: Context) -> list[Job]:
-    """Jobs that score a system on a task in a language with the task model of a seed."""
+    """Jobs that score a system on a task in a language with the task model of a seed, in the source's a body once."""
     recipe, layout = context.recipe, context.layout
     listed: list[Job] = []
     source = recipe.languages.source
     for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
         of_source = (layout.pretrain(system), layout.tokenizer(source)) if _asks_source(recipe, task) else ()
         for language, seed in product(recipe.languages_of_task(name), seeds_of_task(recipe, name)):
+            scored = recipe.scored_as(system, language)
+            folder = layout.evaluate(scored, language, name, seed)
+            if any(job.folder == folder for job in listed):
+                continue
             inputs = {
                 "task": task_inputs(recipe, name, [*task.test_files(language), *_on_source(recipe, task, language)]),
                 "language": language,
@@ -55,8 +59,7 @@ def jobs(context: Context) -> list[Job]:
                 layout.tokenizer(language),
                 *of_source,
             )
-            folder = layout.evaluate(system, language, name, seed)
-            make = partial(_evaluate, context, system, name, language, seed, folder)
+            make = partial(_evaluate, context, scored, name, language, seed, folder)
             listed.append(Job(folder, inputs, parents, make))
     return listed
 

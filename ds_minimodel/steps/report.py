@@ -95,9 +95,10 @@ def _reference_scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
 def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
     for system, name in product(recipe.chosen_systems, recipe.finetune.tasks):
         for language, seed in product(sorted(recipe.languages_of_task(name)), seeds_of_task(recipe, name)):
-            folder = layout.evaluate(system, language, name, seed)
+            folder = layout.evaluate(recipe.scored_as(system, language), language, name, seed)
             read_manifest(folder, verify=True)
-            yield from (row.model_dump() for row in read_model(folder / SCORES_FILE, list[ScoreRow], _EVALUATE))
+            for row in read_model(folder / SCORES_FILE, list[ScoreRow], _EVALUATE):
+                yield {**row.model_dump(), "system": system.name}
 
 
 def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[str, str]:

@@ -32,14 +32,19 @@ def test_the_scores_of_finished_runs_are_gathered(script, tmp_path):
         for system, finetuning in itertools.product(("bl_base", "minijoint"), (seed, seed + 1)):
             row = score_row(system, "topic", "de", finetuning, 0, 0.0, 50.0)
             write_json(tmp_path / f"{name}/evaluate/{system}/de/topic/seed-{finetuning}/scores.json", [row])
+        if name == "seed-11":  # English is scored once a body
+            for system, language in (("minipost", "de"), ("bl_base", "en")):
+                row = score_row(system, "topic", language, seed, 0, 0.0, 70.0)
+                write_json(tmp_path / f"{name}/evaluate/{system}/{language}/topic/seed-{seed}/scores.json", [row])
         write_json(tmp_path / name / "report/scores.json", [])
     write_json(tmp_path / "depth-6/evaluate/bl_base/de/topic/seed-1/scores.json", [])  # not finished
     script.gather(tmp_path)
     rows = json.loads(lzma.decompress((tmp_path / script.SCORES).read_bytes()))
     assert {row["run"] for row in rows} == {"depth-3", "seed-1", "seed-11"}
     assert {tuple(row["seed"]) for row in rows if row["run"] == "seed-11"} == {(11, 11), (11, 12)}
+    assert {row["system"] for row in rows if row["language"] == "en"} == {"bl_base", "minipost"}
     read = script.read_scores(tmp_path)
-    assert {row["system"] for row in read} == {"bl_base", "minijoint", "bl_base N=3", "minijoint N=3"}
+    assert {row["system"] for row in read} == {"bl_base", "minijoint", "minipost", "bl_base N=3", "minijoint N=3"}
 
 
 def test_a_folder_without_scores_is_refused_in_a_line(script, tmp_path, monkeypatch, capsys):
