@@ -84,11 +84,11 @@ def extend(
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
     the language and of one that the model knows, which is scored, and by which rows alone are guarded and new pieces
     left out that would cut it otherwise. hours: of rehearsal and training on this machine, one by default, at most
-    MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays to the bit, an
-    encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights. A decoder
-    whose body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir
-    run/, model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, and
-    another is refused. UserError as of the steps that it takes.
+    MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays
+    to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights.
+    A decoder whose body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its
+    workdir run/, model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted,
+    and another is refused. UserError as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
