@@ -97,6 +97,8 @@ def documents(chunk: Chunk) -> Iterator[list[str]]:
     Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for ends of CR.
     """
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.start.byte == 0 else chunk.data
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
     if (nul := data.find(b"\0")) >= 0:
         line_number = chunk.start.line + data.count(b"\n", 0, nul)
         raise UserError(f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'")

@@ -98,9 +98,10 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     ]
     load = '.from_pretrained("FOLDER")  # this one, or its name on the Hub'
     lines += ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
-    lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
-    lines += ['inputs = tokenizer("TEXT", return_tensors="pt")']
     is_causal = class_name.endswith("ForCausalLM")
+    lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
+    lines += ['tokenizer.padding_side = "left"  # of batches'] * is_causal
+    lines += ['inputs = tokenizer("TEXT", return_tensors="pt")']
     lines += ["print(tokenizer.decode(model.generate(**inputs)[0]))" if is_causal else "print(model(**inputs))", "```"]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 

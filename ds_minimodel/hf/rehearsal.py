@@ -8,7 +8,7 @@ chat template's beginning alone as a prompt is Magpie's (Xu et al., ICLR 2025).
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteriaList
 
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import atomic_folder, write_manifest
@@ -50,7 +50,8 @@ def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
     length = min(LENGTH, config.max_positions - len(opening))
     if length < 1:
         raise UserError(f"{base}: its chat template begins with more than the {config.max_positions} positions")
-    batches = -(-tokens // (ROWS * length))
+    rows = min(ROWS, -(-tokens // length))
+    batches, done = -(-tokens // (rows * length)), 0
     with atomic_folder(out, is_new=True) as folder:
         body = load_body(base / "body")
         pack = load_pack(base / "pack", body.space)
@@ -60,16 +61,23 @@ def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
         model.generation_config = GenerationConfig(
             do_sample=True, top_k=0, max_new_tokens=length, pad_token_id=eos, suppress_tokens=[*past] or None
         )
-        ids_RO = torch.tensor([opening] * ROWS, device=device)
-        progress = Progress("rehearsal", batches * ROWS * length, "tokens")
+        ids_RO = torch.tensor([opening] * rows, device=device)
+        progress = Progress("rehearsal", batches * rows * length, "tokens")
+
+        def show(ids_RS: torch.Tensor, _: object) -> torch.Tensor:
+            progress.update(done + rows * (ids_RS.shape[1] - len(opening)))
+            return ids_RS.new_zeros(rows, dtype=torch.bool)  # none is to end here
+
         seeded = torch.random.fork_rng([device] if device.type == "cuda" else [])
         with write_shard(folder, 0, vocabulary.size, tokenizer.sha256) as add, seeded, torch.inference_mode():
             torch.manual_seed(seed)
-            for batch in range(batches):
-                found_RS = model.generate(ids_RO, attention_mask=torch.ones_like(ids_RO)).cpu().numpy()
+            for _ in range(batches):
+                steps = StoppingCriteriaList([show])
+                found_RS = model.generate(ids_RO, attention_mask=torch.ones_like(ids_RO), stopping_criteria=steps)
+                found_RS = found_RS.cpu().numpy()
                 texts_RS = found_RS[:, opening[0] == start :]  # which a reader puts before a text itself
-                add(texts_RS.ravel(), [texts_RS.shape[1]] * ROWS)
-                progress.update((batch + 1) * ROWS * length)
+                add(texts_RS.ravel(), [texts_RS.shape[1]] * rows)
+                done += rows * length
         progress.close()
         facts = {"tokenizer_sha256": tokenizer.sha256, "shards": 1, "whole_documents": True}
         write_manifest(

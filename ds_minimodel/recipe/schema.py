@@ -151,7 +151,7 @@ class Training(OptimizerSection):
     warmup_steps: NonNegativeInt | None = None
     """Steps of linear rise to it, then it falls to 0; 8 % of all where not given, as the paper's."""
     held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
-    """Steps from one loss on held-out text to the next; a twentieth of all where not given."""
+    """Steps from one loss on held-out text to the next; a twentieth of all, of few steps more, where not given."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:

@@ -290,6 +290,7 @@ def train_on_source(
 
 EVALUATIONS = 20  # of a run, where the recipe does not say how often
 MOST_COST = 0.02  # of the training's, where a forward pass costs no more than a training step with the same samples
+SHORT_COST = 0.1  # the most of so short a run that FEWEST_SAMPLES are more than that
 FEWEST_SAMPLES, MOST_SAMPLES = 16, 4096
 
 
@@ -320,14 +321,15 @@ def held_out_evaluation(
 
     Its samples, their order and what is hidden in them are the same at every step, for any seed and number of ranks.
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
-    where the text has them. best: what keeps the weights with which the whole body has the lowest loss; then it is
+    where the text has them: of a short run there are fewer evaluations. best: what keeps the weights with which the whole body has the lowest loss; then it is
     evaluated at each of these steps. patience: so many without a lower one end the training.
     """
     recipe, world = context.recipe, context.world
     sampler = held_out_sampler(context, section, language)
     if sampler is None:
         return Evaluation()
-    every = section.held_out_every or max(1, section.steps // EVALUATIONS)
+    affordable = int(SHORT_COST * section.steps * section.batch_size / FEWEST_SAMPLES)
+    every = section.held_out_every or -(-section.steps // min(EVALUATIONS, max(1, affordable)))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers(0) if body else 0

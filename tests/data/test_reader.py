@@ -95,6 +95,7 @@ def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
         ("empty.txt", b"", "the file is empty"),
         ("blank.txt", b" \n\n\n", "holds no text"),
         ("nul.txt", b"fine\n\nnot \0 this\n", "3: a NUL character; remove it"),
+        ("utf16.txt", "a line\n".encode("utf-16"), "UTF-16, not UTF-8"),
         ("mac.txt", b"a line\ranother\r", "1: lines end in CR alone"),
         ("blank.gz", gzip.compress(b"\n", mtime=0), "holds no text"),
         ("plain.gz", b"not compressed", "cannot be read"),
