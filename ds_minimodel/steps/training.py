@@ -321,8 +321,9 @@ def held_out_evaluation(
 
     Its samples, their order and what is hidden in them are the same at every step, for any seed and number of ranks.
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
-    where the text has them: of a short run there are fewer evaluations. best: what keeps the weights with which the whole body has the lowest loss; then it is
-    evaluated at each of these steps. patience: so many without a lower one end the training.
+    where the text has them: of a short run there are fewer evaluations. best: what keeps the weights with which the
+    whole body has the lowest loss; then it is evaluated at each of these steps. patience: so many without a lower one
+    end the training.
     """
     recipe, world = context.recipe, context.world
     sampler = held_out_sampler(context, section, language)
