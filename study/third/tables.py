@@ -157,13 +157,14 @@ def verdicts(cells: Cells) -> Iterator[str]:
 
     lora, third, whole = ("lora", "0.333"), ("bl_base", "0.333"), ("bl_base", "1.000")
     for language, name in LANGUAGES.items():
-        kept = []
-        for seed in (1, 2, 3):
-            gain, of_base = (cells.gain(language, *cell, seed) for cell in (lora, whole))
-            kept.append(gain / of_base if gain is not None and of_base else None)
-        yield verdict(f"H1 {name}", 3, kept, lambda share: share >= LEAST)
-        found = [less(language, seed, lora, third) for seed in (1, 2, 3)]
-        yield verdict(f"H2 {name}", 3, found, lambda bits: bits > 0)
+        for kind, gain_kept, is_better in ((lora, "H1", "H2"), (("lora-rehearsal", "0.333"), "gate 1", "gate 2")):
+            kept = []
+            for seed in (1, 2, 3):
+                gain, of_base = (cells.gain(language, *cell, seed) for cell in (kind, whole))
+                kept.append(gain / of_base if gain is not None and of_base else None)
+            yield verdict(f"{gain_kept} {name}", 3, kept, lambda share: share >= LEAST)
+            found = [less(language, seed, kind, third) for seed in (1, 2, 3)]
+            yield verdict(f"{is_better} {name}", 3, found, lambda bits: bits > 0)
         for part, text in (("a", ""), ("b", "en")):
             found = [less(language, 1, lora, ("lora-old", "0.333"), text)]
             yield verdict(f"H3{part} {name}", 1, found, lambda bits: bits > 0)
