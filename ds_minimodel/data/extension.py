@@ -58,6 +58,11 @@ class Extension:
     pieces: Sequence[Piece]
     counts: Sequence[int]
 
+    @property
+    def often(self) -> int:
+        """How many of the new pieces occur OFTEN."""
+        return sum(count >= OFTEN for count in self.counts)
+
     def tokens_with(self, number: int) -> tuple[int, float]:
         """Tokens of the text with so many new pieces, and the share of them that is unknown."""
         model, ids = self.kind.model(self.pieces[:number]), Counter[int]()
@@ -128,11 +133,10 @@ def extend_tokenizer(
     base, sources = Path(base), pinned(find_text(text))
     extension = read_extension(base, [*map(str, sources)], source_text, new_pieces, label, column)
     if len(extension.pieces) < new_pieces:
-        often = sum(count >= OFTEN for count in extension.counts)
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) has only "
-            f"{len(extension.pieces)} pieces beside the base's, of which {often} occur {OFTEN} times and can be "
-            "learned; lower it to these or add text"
+            f"{len(extension.pieces)} pieces beside the base's, of which {extension.often} occur {OFTEN} times and "
+            "can be learned; lower it to these or add text"
         )
     content = with_pieces(extension.kind.file.content, extension.pieces, rows)
     _write(base, content, out, rows + new_pieces, rows, text=names_of(sources))

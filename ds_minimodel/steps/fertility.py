@@ -30,8 +30,7 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
         found = read_extension(
             Path(recipe.base) / "pack", text, source, SIZES[-1], f"fertility {language}", recipe.data.column
         )
-        often = sum(count >= OFTEN for count in found.counts)
-        sizes = {*SIZES, *([often] if often < SIZES[1] else [])}  # of a short text
+        sizes = {*SIZES, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
         of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.pieces)]
         known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
         able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]

@@ -93,7 +93,8 @@ class Text(LikelihoodKind[Documents]):
     scored_with_source = True
 
     def least_length(self, task: TaskSettings) -> int:
-        return task.context_bytes or 2  # type: ignore[attr-defined, no-any-return]  # a token is a byte at least
+        context: int = task.context_bytes  # type: ignore[attr-defined]
+        return max(super().least_length(task), context)  # a token is a byte at least
 
     def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Documents:
         return Documents(["\n".join(document) for document in read_documents([path])])
