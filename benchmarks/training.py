@@ -3,7 +3,7 @@
 ds_minimodel  the product: the engine's step around our module
 reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
 hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its documentation has it:
-              autocast (fp16: with a gradient scaler) and torch's fused AdamW
+              autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora: by peft
 hf-untuned    the same without our settings of malloc and of threads (CPU)
 hf-compiled   the same as hf with eager attention under torch.compile and, on the CPU, our choice of MKL or oneDNN for
               fp32
@@ -110,6 +110,12 @@ def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
     model = kind(config).train()
     if finetune:
         model.get_input_embeddings().requires_grad_(False)
+        return model
+    if work.rank:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(r=work.rank, lora_alpha=2 * work.rank, target_modules="all-linear"))
+        model.get_input_embeddings().requires_grad_(True)
         return model
     with torch.device("meta"):
         ours = our_module(work, recipe)

@@ -11,6 +11,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
 from ds_minimodel.models.mini import is_layer_from
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
 from ds_minimodel.recipe.schema import Finetune, Recipe, Training
@@ -22,7 +23,7 @@ from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import Run, Schedule
 
 PAPER = "paper"
-STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "finetune")
+STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "adapt-lora", "finetune")
 NUM_LABELS = 3  # natural language inference
 MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
 
@@ -39,6 +40,7 @@ class Workload:
     num_read: int  # positions of a sequence that the head reads
     frozen_layers: int  # layers below the new ones, in step 1b
     shortest: int  # tokens of the shortest row in finetuning; the longest has seq_length
+    rank: int = 0  # of low-rank updates in step 2
 
     @property
     def lengths(self) -> list[int]:
@@ -57,7 +59,8 @@ class Workload:
         if self.name == "finetune":
             return finetune_flops(work, NUM_LABELS, reads_start=True)
         step = "adapt" if self.name.startswith("adapt-") else self.name
-        return step_flops(step, work, (self.body.num_layers,), self.frozen_layers)
+        low_rank = low_rank_size(self.body, self.rank) if self.rank else 0
+        return step_flops(step, work, (self.body.num_layers,), self.frozen_layers, low_rank=low_rank)
 
 
 def workload(
@@ -70,6 +73,7 @@ def workload(
     depth, num_layers = {
         "pretrain": (0, recipe.model.num_layers),
         "adapt-full": (0, recipe.model.num_layers),
+        "adapt-lora": (0, recipe.model.num_layers),
         "finetune": (0, recipe.model.num_layers),
         "adapt-mini": (0, recipe.mini.depth),
         "build-mini": (recipe.mini.depth, recipe.mini.depth + recipe.mini.new_layers),
@@ -80,7 +84,8 @@ def workload(
     least = shortest if shortest and step == "finetune" else length
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
-    return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least)
+    rank = recipe.adapt.rank if step == "adapt-lora" else 0
+    return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least, rank)
 
 
 def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
         return lambda name: not name.startswith("pack.")
     if work.name == "build-mini":
         return lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), work.frozen_layers)
-    return lambda name: trains_in_adapt(name, recipe.adapt, SYSTEMS[BASELINE])
+    return lambda name: trains_in_adapt(name, recipe.adapt, SYSTEMS["lora" if work.rank else BASELINE])
 
 
 def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageModel:
@@ -115,6 +120,8 @@ def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageM
         if work.name == "finetune"
         else LanguageModel(work.body, work.vocab_size, (work.body.num_layers,), recipe.trained_by)
     )
+    if work.rank:
+        add_low_rank(module.body, work.rank, recipe.seed)
     train_only(module, trains(work, recipe))
     return module
 

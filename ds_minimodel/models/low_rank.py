@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ds_minimodel import ops
+from ds_minimodel.models import BodyConfig, make_body
 from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 from ds_minimodel.models.trainable import Tensors
 
@@ -35,6 +36,14 @@ def add_low_rank(body: Body, rank: int, seed: int) -> None:
                     linear.forward = MethodType(_forward_with_gelu, linear)  # type: ignore[method-assign]
                 else:
                     linear.register_forward_hook(_add_to_projection if isinstance(linear, Projection) else _add)
+
+
+def low_rank_size(config: BodyConfig, rank: int) -> int:
+    """Numbers in the updates of a body."""
+    with torch.device("meta"):
+        body = make_body(config)
+        add_low_rank(body, rank, 0)
+    return sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
 
 
 def _low(linear: Any, x: Tensor, up: Tensor) -> Tensor:

@@ -50,15 +50,9 @@ def adapt_step_flops(recipe: Recipe, system: System, work: Work, depth: int) -> 
     """Cost of `work` in step 2 of a system over so many layers."""
     low_rank = 0
     if system.trains == "low-rank":
-        import torch  # which the costs of other systems do without
+        from ds_minimodel.models.low_rank import low_rank_size  # with torch, which other systems' costs do without
 
-        from ds_minimodel.models import make_body
-        from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
-
-        with torch.device("meta"):
-            body = make_body(recipe.body_config.with_layers(depth))
-            add_low_rank(body, recipe.adapt.rank, 0)
-        low_rank = sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
+        low_rank = low_rank_size(recipe.body_config.with_layers(depth), recipe.adapt.rank)
     return step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
 
 
