@@ -36,4 +36,4 @@ def main(turns: int) -> None:
 
 if __name__ == "__main__":
     os.chdir(sys.argv[1])
-    main(*map(int, sys.argv[2:3] or [3]))
+    main(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
