@@ -229,9 +229,9 @@ def cells(study: Study) -> Iterator[Cell]:
             if share < 1:
                 yield Cell(language, "bl_base", share, base)
     for pieces, vocabulary in ((8000, "extend"), (16000, "extend"), (8000, "replace")):
-        for language in ("de", "el"):
+        for language in ("el", "de"):
             yield Cell(language, "lora", THIRD, lora, pieces=pieces, vocabulary=vocabulary)
-            yield Cell(language, "bl_base", 1.0, base, pieces=pieces, vocabulary=vocabulary)
+            yield Cell(language, "bl_base", THIRD, base, pieces=pieces, vocabulary=vocabulary)
 
 
 def main() -> None:
