@@ -123,7 +123,7 @@ class Plan:
         self.aside = fit_flops(way, work, layers) if way.fitted else 0.0
         self.stages: list[tuple[Way, int]] = []
         budget -= self.aside
-        if way.untied:
+        if way.caches:
             cached = Way("", 0, 0, runs_all=False, inputs=False)
             self.each = [self.of(way), *[self.of(cached)] * (PASSES - 1)]
             steps = round(budget / sum(self.each))
@@ -223,7 +223,7 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
     groups = [{"params": [parameter], "lr": lr} for parameter, lr in zip(trained, rates, strict=True)]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
     order, cache, curve = torch.empty(0, dtype=torch.long), dict[int, Tensor](), []
-    if way.untied:
+    if way.caches:
         some = torch.randperm(len(blocks), generator=generator)[: plan.steps // PASSES * BATCH]
         blocks = blocks[some]
     started, aside, at = time.process_time(), 0.0, 0
@@ -237,7 +237,7 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
             group["lr"] = lr * factor
         if now is TEACH:
             loss = teach(model, tokens, world)
-        elif way.untied:
+        elif way.caches:
             loss = cached_loss(model, tokens, chosen.tolist(), cache)
         else:
             loss = model.loss(tokens, now, draw)

@@ -54,6 +54,11 @@ class Way:
     share: float = 0.0
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
 
+    @property
+    def caches(self) -> bool:
+        """Whether nothing before the output rows trains, so that the body runs over a text once."""
+        return self.untied and not self.inputs
+
 
 WAYS = {
     way.name: way
@@ -73,10 +78,12 @@ WAYS = {
         Way("head", 0, 0, inputs=False, first="whole", share=0.25),
         Way("teacher", 0, 0, inputs=False, first="teach", share=0.2),
         Way("untied", 0, 0, inputs=False, untied=True),
+        Way("whole-untied", untied=True),
         Way("lora", rank=16, old=True, rates=(5e-4, 1e-3, 2e-3)),
         Way("full", full=True, old=True, rates=(5e-5, 1e-4, 2e-4)),
         Way("full-rows", full=True, rates=(1e-4, 2e-4, 4e-4)),
         Way("lora-rows", rank=16, rates=(1e-3, 2e-3, 4e-3)),
+        Way("lora-rows-untied", rank=16, untied=True),
         Way("lora-top-10", 0, 10, rank=16, inputs=False, rates=(2e-3, 4e-3, 8e-3)),
         Way("lora-short-4+6", 4, 6, rank=16, rates=(2e-3, 4e-3, 8e-3)),
     )
@@ -105,7 +112,8 @@ class Model:
         rows, extra, dtype = self.rows, self.extra, self.kept.dtype
         if self.way.untied:
             assert extra is not None
-            return self._table(rows.detach().to(dtype)), self._table(extra.to(dtype))
+            of_inputs = rows if way.inputs else rows.detach()
+            return self._table(of_inputs.to(dtype)), self._table(extra.to(dtype))
         if extra is not None:
             return self._table((rows + extra.detach()).to(dtype)), self._table((rows.detach() + extra).to(dtype))
         if way.inputs and way.outputs:
@@ -119,7 +127,7 @@ class Model:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        parameters = [] if self.way.old or self.way.untied else [self.rows]
+        parameters = [] if self.way.old or self.way.caches else [self.rows]
         parameters += [] if self.extra is None else [self.extra]
         return parameters + self.adapters
 
