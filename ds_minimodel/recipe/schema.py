@@ -716,13 +716,13 @@ class Recipe(Section):
         lengths |= {"adapt": self.adapt.seq_length}
         lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
         for name, task in self.finetune.tasks.items():
-            length, least = self.finetune.of(name, "max_length"), KINDS[task.kind].least_length(task)
+            kind = KINDS[task.kind]
+            length, least = self.finetune.of(name, "max_length"), kind.least_length(task)
             if length < least:
                 raise ValueError(f"finetune.tasks.{name}: max_length {length}: examples need {least} or more")
-            if self.base and task.kind == "text" and not task.context_bytes:  # type: ignore[attr-defined]
-                raise ValueError(
-                    f"finetune.tasks.{name}: give context_bytes, by which the base's pieces and new compare"
-                )
+            key = kind.needed_over_base
+            if self.base and key and not getattr(task, key):
+                raise ValueError(f"finetune.tasks.{name}: give {key}, by which the base's pieces and new compare")
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(

@@ -66,6 +66,7 @@ class TaskKind(ABC, Generic[R, E]):
     # Whether a test file goes with one in the source language, of the key `translations`; then the source has no test.
     has_translations: ClassVar[bool] = False
     scored_with_source: ClassVar[bool] = False  # whether `with_source` asks the model with the source's pack
+    needed_over_base: ClassVar[str] = ""  # a key, by which scores with the pieces of a base and with new ones compare
     objective: ClassVar[str] = ""  # that its body must have been trained with; empty: any
 
     # The model. reads_start: the head is a dense layer and the outputs at position 0, else the outputs everywhere.

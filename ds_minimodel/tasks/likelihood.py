@@ -89,6 +89,7 @@ class Text(LikelihoodKind[Documents]):
 
     name = "text"
     keys = TextKeys
+    needed_over_base = "context_bytes"
     form = "documents, with an empty line between them"
     scored_with_source = True
 
