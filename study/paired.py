@@ -284,9 +284,9 @@ INTERVALS = (
 
 
 def name_of(variant: str) -> str:
-    """Printed name of a variant: its system's title, and what follows it."""
+    """Printed name of a variant: its system's title, and what follows it, or itself where it is no system's."""
     system, space, rest = variant.partition(" ")
-    return SYSTEMS[system].title + space + rest
+    return SYSTEMS[system].title + space + rest if system in SYSTEMS else variant
 
 
 def by_task(

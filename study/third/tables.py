@@ -2,7 +2,7 @@
 
     python -m study.third.tables screen     the best rate of every way in each round (screen.jsonl)
     python -m study.third.tables main       cells and verdicts (results.jsonl)
-    python -m study.third.tables picture    gain_against_flops.svg beside this file
+    python -m study.third.tables picture    gain_against_flops.svg and screen_gain.svg beside this file
 
 Gain: in bits a byte of the manual, over the untouched model. What was not run is left out or said to be open.
 """
@@ -185,6 +185,30 @@ def order(cells: Cells) -> Iterator[str]:
             yield f"| {name} | {', '.join(sorted(means, key=means.__getitem__))} |"
 
 
+GAIN = "gain in bits over the untouched model, % of BL_BASE's in full"
+
+
+def draw_screen() -> None:
+    """Gain against FLOPs of ways of the screen, each at its best rate."""
+    rows = [row for row in read("screen.jsonl") if row["language"] == "el"]
+    untouched = next(row["manual"] for row in rows if not row["thousands"] and row["way"] == "lora")
+    gains = {
+        way: {
+            row["thousands"]: untouched - row["manual"]
+            for row in sorted(rows, key=lambda row: -row["manual"])  # so that the best stays
+            if row["thousands"] and row["way"] == way
+        }
+        for way in ("whole", "lora-rows", "lora", "short-4+2", "forward")
+    }
+    in_full = gains["whole"][512]
+    curves = {
+        way: [(0.0, 0.0), *((thousands / 5.12, 100 * gain / in_full) for thousands, gain in sorted(found.items()))]
+        for way, found in gains.items()
+    }
+    drawn = picture(curves, "% of BL_BASE's in full", GAIN, 20)
+    Path(__file__).with_name("screen_gain.svg").write_text(drawn, encoding="utf-8")
+
+
 def draw() -> None:
     """Gain against FLOPs, as percent of BL_BASE's in full, the mean over languages in which that was run; seed 1."""
     cells = Cells(read("results.jsonl"))
@@ -201,10 +225,9 @@ def draw() -> None:
                 points.append((100 * float(share), fmean(there)))
         if len(points) > 1:
             curves[kind.replace("-rehearsal", " *")] = points  # room is short beside the picture
-    drawn = picture(
-        curves, "% of BL_BASE's in full", "gain in bits over the untouched model, % of BL_BASE's in full", 20
-    )
+    drawn = picture(curves, "% of BL_BASE's in full", GAIN, 20)
     Path(__file__).with_name("gain_against_flops.svg").write_text(drawn, encoding="utf-8")
+    draw_screen()
 
 
 def main() -> None:
