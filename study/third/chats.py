@@ -12,6 +12,8 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -39,16 +41,25 @@ def main() -> None:
     for cell in ["untouched", *cells]:
         if cell in done or not any(word in cell for word in ("untouched", *(sys.argv[2:] or [""]))):
             continue
-        packs = [] if cell == "untouched" else list((folder / "cells" / cell / "adapt").glob("*/*/pack"))
-        if cell != "untouched" and not packs:  # made on another machine
-            continue
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            model = Path(temporary) / "model"
-            export_hf(folder / "base/body", model, *packs)
+        with exported(folder, cell) as model:
+            if model is None:
+                continue
             found = samples(model, [], QUESTIONS).answers
             row = {"cell": cell, "bits_per_token": bits(model, folder / "probe/rehearsal"), "answers": dict(found)}
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def exported(folder: Path, cell: str) -> Iterator[Path | None]:
+    """The model of a cell as transformers reads it; None where the cell was made on another machine."""
+    pack = next((folder / "cells" / cell / "adapt").glob("*/*/pack"), None)
+    if cell != "untouched" and pack is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        export_hf(folder / "base/body", Path(temporary) / "model", pack)
+        yield Path(temporary) / "model"
 
 
 @torch.inference_mode()

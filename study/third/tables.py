@@ -2,6 +2,7 @@
 
     python -m study.third.tables screen     the best rate of every way in each round (screen.jsonl)
     python -m study.third.tables main       cells and verdicts (results.jsonl)
+    python -m study.third.tables written    what models write (written.jsonl)
     python -m study.third.tables picture    gain_against_flops.svg and screen_gain.svg beside this file
 
 Gain: in bits a byte of the manual, over the untouched model. What was not run is left out or said to be open.
@@ -185,6 +186,17 @@ def order(cells: Cells) -> Iterator[str]:
             yield f"| {name} | {', '.join(sorted(means, key=means.__getitem__))} |"
 
 
+def written() -> None:
+    rows = read("written.jsonl")
+    for language, name in LANGUAGES.items():
+        of_language = [row for row in rows if row["language"] == language]
+        for kind in ("continued", "answers"):
+            for prompt in of_language[0][kind] if of_language else ():
+                print(f"\n**{prompt}** ({name})\n")
+                for row in of_language:
+                    print(f"- `{row['cell']}`: {' '.join(row[kind][prompt].split())}")
+
+
 GAIN = "gain in bits over the untouched model, % of BL_BASE's in full"
 
 
@@ -245,4 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    {"screen": screen, "main": main, "picture": draw}[sys.argv[1]]()
+    {"screen": screen, "main": main, "written": written, "picture": draw}[sys.argv[1]]()
