@@ -39,4 +39,5 @@ else
     fi
     python study/third/cells.py $work --thousands "${THOUSANDS:-512}" "$@"
     python study/third/chats.py $work "$@"
+    python study/third/written.py $work "$@"
 fi
