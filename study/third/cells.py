@@ -228,6 +228,7 @@ def cells(study: Study) -> Iterator[Cell]:
             yield Cell(language, "lora", share, lora)
             if share < 1:
                 yield Cell(language, "bl_base", share, base)
+    yield Cell("de", "lora", 1.0, old, old=True)
     for pieces, vocabulary in ((8000, "extend"), (16000, "extend"), (8000, "replace")):
         for language in ("el", "de"):
             yield Cell(language, "lora", THIRD, lora, pieces=pieces, vocabulary=vocabulary)
