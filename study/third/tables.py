@@ -93,6 +93,13 @@ class Cells:
         bits = self.bits(language, kind, share, seed)
         return None if bits is None else self.before[f"{language}.manual"] - bits
 
+    def kept(self, language: str, kind: str, share: str) -> float | None:
+        """Percent of BL_BASE's gain in full, by means over the seeds that both have; None where they have none."""
+        whole = "bl_base", "1.000"
+        both = set(self.seeds(language, kind, share)) & set(self.seeds(language, *whole))
+        gains = [[self.gain(language, *cell, seed) or 0 for seed in both] for cell in ((kind, share), whole)]
+        return 100 * sum(gains[0]) / sum(gains[1]) if both else None
+
     def answers(self, cells: Iterable[str], language: str) -> str:
         """Percent of the questions whose right paragraph is chosen, by mutual information and by bits a byte."""
         asked = [self.right[cell][language] for cell in cells if cell in self.right]
@@ -126,15 +133,15 @@ def scores(cells: Cells) -> Iterator[str]:
         found = dict.fromkeys((kind, share) for of, kind, share, _ in cells.chosen if of == language)
         for kind, share in sorted(found, key=lambda one: (one[1], one[0])):
             seeds = cells.seeds(language, kind, share)
-            found_bits = [cells.chosen[language, kind, share, seed]["bits_per_byte"] for seed in seeds]
-            gains = [before[f"{language}.manual"] - one[f"{language}.manual"] for one in found_bits]
-            whole = cells.gain(language, "bl_base", "1.000", 1)
-            kept = f"{100 * gains[0] / whole:.1f} %" if whole and seeds[0] == 1 else ""
+            rows = [cells.chosen[language, kind, share, seed] for seed in seeds]
+            after, english = (
+                fmean(row["bits_per_byte"][f"{text}.manual"] for row in rows) for text in (language, "en")
+            )
+            kept = cells.kept(language, kind, share)
             yield (
-                f"| {name} | {kind} | {SHARES[share]} | {len(seeds)} "
-                f"| {fmean(one[f'{language}.manual'] for one in found_bits):.3f} | {fmean(gains):.3f} | {kept} "
-                f"| {fmean(one['en.manual'] for one in found_bits):.4f} "
-                f"| {cells.answers((cells.chosen[language, kind, share, one]['cell'] for one in seeds), language)} |"
+                f"| {name} | {kind} | {SHARES[share]} | {len(seeds)} | {after:.3f} | {bits - after:.3f} "
+                f"| {'' if kept is None else f'{kept:.0f} %'} | {english:.4f} "
+                f"| {cells.answers((row['cell'] for row in rows), language)} |"
             )
 
 
@@ -222,18 +229,16 @@ def draw_screen() -> None:
 
 
 def draw() -> None:
-    """Gain against FLOPs, as percent of BL_BASE's in full, the mean over languages in which that was run; seed 1."""
+    """Gain against FLOPs, as percent of BL_BASE's in full, the mean over languages in which that was run."""
     cells = Cells(read("results.jsonl"))
-    of_whole = {name: gain for name in LANGUAGES if (gain := cells.gain(name, "bl_base", "1.000", 1))}
+    languages = [name for name in LANGUAGES if cells.seeds(name, "bl_base", "1.000")]
     curves: dict[str, list[tuple[float, float]]] = {}
     for kind in ("bl_base", "lora", "lora-rehearsal", "full", "minipost"):
         points = [(0.0, 0.0)]
         for share in SHARES:
-            gains = [cells.gain(name, kind, share, 1) for name in of_whole]
-            there = [
-                100 * gain / whole for gain, whole in zip(gains, of_whole.values(), strict=True) if gain is not None
-            ]
-            if len(there) == len(of_whole):
+            kept = [cells.kept(name, kind, share) for name in languages]
+            there = [percent for percent in kept if percent is not None]
+            if len(there) == len(languages):
                 points.append((100 * float(share), fmean(there)))
         if len(points) > 1:
             curves[kind.replace("-rehearsal", " *")] = points  # room is short beside the picture
@@ -246,10 +251,7 @@ def main() -> None:
     cells = Cells(read("results.jsonl"))
     table("system | rate: bits of German help by a third", rates(cells))
     print()
-    table(
-        "language | system | FLOPs | seeds | manual | gain | of BL_BASE's, seed 1 | English manual | choices",
-        scores(cells),
-    )
+    table("language | system | FLOPs | seeds | manual | gain | of BL_BASE's | English manual | choices", scores(cells))
     print()
     table("claim | found | cells | verdict", verdicts(cells))
     print()
