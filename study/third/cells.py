@@ -249,7 +249,7 @@ def main() -> None:
             study.run(cell)
     for row in study.rows():
         is_asked = not arguments.words or any(word in row["cell"] for word in ("untouched", *arguments.words))
-        if "bits_per_byte" in row and row.get("share", 1) >= THIRD and is_asked:
+        if is_asked and (row["cell"] == "untouched" or row.get("share", 0) >= THIRD):
             study.ask(row)
 
 

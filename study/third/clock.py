@@ -1,6 +1,6 @@
 """Seconds that a step of `lora` and one of BL_BASE take on this machine, which does nothing else, in turns (H5).
 
-    python study/third/clock.py FOLDER [TURNS]
+    python -m study.third.clock FOLDER [TURNS]
 
 FOLDER has texts.py's files and `base`. Adds a line of JSON to FOLDER/clock.jsonl.
 """
@@ -12,12 +12,12 @@ from datetime import date
 from pathlib import Path
 
 import torch
-from cells import RECIPE, THIRD, Cell, Study
 
 from benchmarks.device import device_name
 from ds_minimodel.api import load_recipe
 from ds_minimodel.costs.measure import measured_rows
 from ds_minimodel.training.ranks.world import join_ranks
+from study.third.cells import RECIPE, THIRD, Cell, Study
 
 CELLS = [Cell("de", "bl_base", THIRD, 8e-3), Cell("de", "lora", THIRD, 4e-3)]
 

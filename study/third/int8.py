@@ -1,13 +1,14 @@
 """Whether a frozen body's forward products may be in int8 while LoRA trains over it: their speed, and what it costs.
 
-    python study/third/int8.py           seconds of a layer's products, in turns with those of the machine's own type
-    python study/third/int8.py FOLDER    and a cell of cells.py, German by an eighth, that trains so; the gradient goes
+    python -m study.third.int8           seconds of a layer's products, in turns with those of the machine's own type
+    python -m study.third.int8 FOLDER    and a cell of cells.py, German by an eighth, that trains so; the gradient goes
                                          back through the weights as they are. Adds a row to FOLDER/results.jsonl.
 
 Shapes are SmolLM2-135M's at 8 x 128 positions; oneDNN's dynamic quantisation, weights a channel, activations a tensor.
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +16,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from cells import RECIPE, Cell, Study, bits_of, pack_of
 from torch import Tensor
 
 from benchmarks.device import CLOCKS, device_name, seconds_of
 from ds_minimodel import ops
 from ds_minimodel.api import load_recipe
 from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
-from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.order import STEPS as ALL_STEPS
 from ds_minimodel.steps.run import run_step_here
+from study.third.cells import RECIPE, STEPS, Cell, Study, bits_of, pack_of
 
 POSITIONS, TURNS = 8 * 128, 7
 SHAPES = {"qkv": (576, 960), "attention_out": (576, 576), "ffn_in": (576, 3072), "ffn_out": (1536, 576)}
@@ -93,20 +94,25 @@ def time_products() -> None:
 def train(study: Study) -> None:
     cell = Cell("de", "lora", 1 / 8, 4e-3)
     name, steps = f"{cell.name}-int8", study.steps(cell)
-    overrides = [*cell.overrides(steps), f"workdir=cells/{name}"]
-    study.share_text(cell, study.folder / "cells" / name)
-    linear, ops.linear = ops.linear, in_int8(ops.linear)  # type: ignore[assignment]
-    recipe = load_recipe(RECIPE, overrides)
-    for step in ("tokenizer", "prepare", "adapt"):
-        run_step_here(STEPS[step], recipe)
-    pack = pack_of(study.folder / "cells" / name, cell.system, cell.language)
-    ops.linear = linear
-    study.add({"cell": name, "steps": steps, **bits_of(pack, ["de.manual", "de.help", "en.manual"])})
+    with study.alone(name) as is_ours:
+        if not is_ours:
+            return
+        workdir = study.folder / "cells" / name
+        study.share_text(cell, workdir)
+        recipe = load_recipe(RECIPE, [*cell.overrides(steps), f"workdir=cells/{name}"])
+        linear, ops.linear = ops.linear, in_int8(ops.linear)  # type: ignore[assignment]
+        for step in STEPS:
+            if step != "build-mini":
+                run_step_here(ALL_STEPS[step], recipe)
+        ops.linear = linear
+        pack = pack_of(workdir, cell.system, cell.language)
+        study.add({"cell": name, "steps": steps, **bits_of(pack, ["de.manual", "de.help", "en.manual"])})
+        shutil.rmtree(pack.parent / "snapshots")
 
 
 if __name__ == "__main__":
     torch.backends.quantized.engine = "onednn"
     time_products()
-    for folder in sys.argv[1:]:
-        os.chdir(folder)
+    if len(sys.argv) > 1:
+        os.chdir(sys.argv[1])
         train(Study(Path.cwd(), 512))

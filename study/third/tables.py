@@ -38,7 +38,7 @@ def screen() -> None:
     rows = [row for row in read("screen.jsonl") if row["language"] == "el"]
     untouched = next(row for row in rows if not row["thousands"] and row["way"] == "lora")
     table(
-        "way | FLOPs of | rates tried | best | steps | manual | gain, of BL_BASE's | English, first 20 kB | CPU s",
+        "way | FLOPs of | rates tried | best | steps | manual | gain, of BL_BASE's | English (64,000: 20 kB) | CPU s",
         ways(rows, untouched["manual"]),
     )
     print(f"\nUntouched: {untouched['manual']:.3f}; the rows as they begin: ", end="")
@@ -93,7 +93,7 @@ class Cells:
         bits = self.bits(language, kind, share, seed)
         return None if bits is None else self.before[f"{language}.manual"] - bits
 
-    def kept(self, language: str, kind: str, share: str) -> float | None:
+    def percent_kept(self, language: str, kind: str, share: str) -> float | None:
         """Percent of BL_BASE's gain in full, by means over the seeds that both have; None where they have none."""
         whole = "bl_base", "1.000"
         both = set(self.seeds(language, kind, share)) & set(self.seeds(language, *whole))
@@ -137,7 +137,7 @@ def scores(cells: Cells) -> Iterator[str]:
             after, english = (
                 fmean(row["bits_per_byte"][f"{text}.manual"] for row in rows) for text in (language, "en")
             )
-            kept = cells.kept(language, kind, share)
+            kept = cells.percent_kept(language, kind, share)
             yield (
                 f"| {name} | {kind} | {SHARES[share]} | {len(seeds)} | {after:.3f} | {bits - after:.3f} "
                 f"| {'' if kept is None else f'{kept:.0f} %'} | {english:.4f} "
@@ -220,8 +220,12 @@ def draw_screen() -> None:
         for way in ("whole", "lora-rows", "lora", "short-4+2", "forward")
     }
     in_full = gains["whole"][512]
+    names = {"lora-rows": "LoRA, new rows", "lora": "LoRA, old cut"}
     curves = {
-        way: [(0.0, 0.0), *((thousands / 5.12, 100 * gain / in_full) for thousands, gain in sorted(found.items()))]
+        names.get(way, way): [
+            (0.0, 0.0),
+            *((thousands / 5.12, 100 * gain / in_full) for thousands, gain in sorted(found.items())),
+        ]
         for way, found in gains.items()
     }
     drawn = picture(curves, "% of BL_BASE's in full", GAIN, 20)
@@ -236,7 +240,7 @@ def draw() -> None:
     for kind in ("bl_base", "lora", "lora-rehearsal", "full", "minipost"):
         points = [(0.0, 0.0)]
         for share in SHARES:
-            kept = [cells.kept(name, kind, share) for name in languages]
+            kept = [cells.percent_kept(name, kind, share) for name in languages]
             there = [percent for percent in kept if percent is not None]
             if len(there) == len(languages):
                 points.append((100 * float(share), fmean(there)))

@@ -31,10 +31,10 @@ class Way:
 
     bottom, top: layers that training runs, or that the gradient goes through; the rest of the body is left out, or
     runs without gradient (`runs_all`). fitted: between them is an affine map by least squares, else the residual path
-    alone. inputs, outputs: whether the rows learn from what they are there. apart: each has moments of its own. old:
-    the base's pieces. rank: of LoRA in the linear layers that the gradient goes through; full: all weights train.
-    drawn: so many of the middle layers run, others each step. share: of the FLOPs for a first stretch by the way
-    `first`.
+    alone. inputs, outputs: whether the rows learn from what they are there. apart: each has moments of its own; untied:
+    the output rows are others. old: the base's pieces. rank: of LoRA in the linear layers that the gradient goes
+    through; full: all weights train. drawn: so many of the middle layers run, others each step. share: of the FLOPs for
+    a first stretch by the way `first`.
     """
 
     name: str
@@ -52,7 +52,6 @@ class Way:
     drawn: int = 0
     first: str = ""
     share: float = 0.0
-    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
 
     @property
     def caches(self) -> bool:
@@ -79,13 +78,13 @@ WAYS = {
         Way("teacher", 0, 0, inputs=False, first="teach", share=0.2),
         Way("untied", 0, 0, inputs=False, untied=True),
         Way("whole-untied", untied=True),
-        Way("lora", rank=16, old=True, rates=(5e-4, 1e-3, 2e-3)),
-        Way("full", full=True, old=True, rates=(5e-5, 1e-4, 2e-4)),
-        Way("full-rows", full=True, rates=(1e-4, 2e-4, 4e-4)),
-        Way("lora-rows", rank=16, rates=(1e-3, 2e-3, 4e-3)),
+        Way("lora", rank=16, old=True),
+        Way("full", full=True, old=True),
+        Way("full-rows", full=True),
+        Way("lora-rows", rank=16),
         Way("lora-rows-untied", rank=16, untied=True),
-        Way("lora-top-10", 0, 10, rank=16, inputs=False, rates=(2e-3, 4e-3, 8e-3)),
-        Way("lora-short-4+6", 4, 6, rank=16, rates=(2e-3, 4e-3, 8e-3)),
+        Way("lora-top-10", 0, 10, rank=16, inputs=False),
+        Way("lora-short-4+6", 4, 6, rank=16),
     )
 }
 TEACH = Way("teach", 6, 0)  # input rows alone, by what the old pieces of the same text make of the lowest layers

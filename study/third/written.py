@@ -2,8 +2,8 @@
 
     python study/third/written.py FOLDER [WORD…]
 
-FOLDER is that of cells.py. Adds to FOLDER/written.jsonl of "untouched" and of cells, with words of those that have one
-in their names, where it is not there: the likeliest 40 tokens after some openings and questions, and bytes a second.
+FOLDER is that of cells.py. Adds to FOLDER/written.jsonl what is missing there, for "untouched" and each cell (with
+words, for those whose names have one): the likeliest 40 tokens after some openings and questions, and bytes a second.
 """
 
 import json
@@ -37,12 +37,12 @@ def main() -> None:
         with exported(folder, cell) as model:
             if model is None:
                 continue
-            for language in of_cell:
-                found = samples(model, OPENINGS[language], QUESTIONS[language])
-                row = {"cell": cell, "language": language, "bytes_per_second": found.bytes_per_second}
-                row |= {"continued": dict(found.continued), "answers": dict(found.answers)}
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            found = {language: samples(model, OPENINGS[language], QUESTIONS[language]) for language in of_cell}
+        with out.open("a", encoding="utf-8") as file:
+            for language, own in found.items():
+                row = {"cell": cell, "language": language, "bytes_per_second": own.bytes_per_second}
+                row |= {"continued": dict(own.continued), "answers": dict(own.answers)}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
