@@ -129,7 +129,7 @@ def scores(cells: Cells) -> Iterator[str]:
         before = cells.before
         bits, english = before[f"{language}.manual"], before["en.manual"]
         right = cells.answers(["untouched"], language)
-        yield f"| {name} | untouched | | | {bits:.3f} | 0 | | {english:.4f} | {right} |"
+        yield f"| {name} | untouched | | | | {bits:.3f} | 0 | | {english:.4f} | {right} |"
         found = dict.fromkeys((kind, share) for of, kind, share, _ in cells.chosen if of == language)
         for kind, share in sorted(found, key=lambda one: (one[1], one[0])):
             seeds = cells.seeds(language, kind, share)
@@ -139,8 +139,8 @@ def scores(cells: Cells) -> Iterator[str]:
             )
             kept = cells.percent_kept(language, kind, share)
             yield (
-                f"| {name} | {kind} | {SHARES[share]} | {len(seeds)} | {after:.3f} | {bits - after:.3f} "
-                f"| {'' if kept is None else f'{kept:.0f} %'} | {english:.4f} "
+                f"| {name} | {kind} | {SHARES[share]} | {rows[0]['rate']:g} | {len(seeds)} "
+                f"| {after:.3f} | {bits - after:.3f} | {'' if kept is None else f'{kept:.0f} %'} | {english:.4f} "
                 f"| {cells.answers((row['cell'] for row in rows), language)} |"
             )
 
@@ -255,7 +255,10 @@ def main() -> None:
     cells = Cells(read("results.jsonl"))
     table("system | rate: bits of German help by a third", rates(cells))
     print()
-    table("language | system | FLOPs | seeds | manual | gain | of BL_BASE's | English manual | choices", scores(cells))
+    table(
+        "language | system | FLOPs | rate | seeds | manual | gain | of BL_BASE's | English manual | choices",
+        scores(cells),
+    )
     print()
     table("claim | found | cells | verdict", verdicts(cells))
     print()
