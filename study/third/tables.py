@@ -2,7 +2,7 @@
 
     python -m study.third.tables screen     the best rate of every way in each round (screen.jsonl)
     python -m study.third.tables main       cells and verdicts (results.jsonl)
-    python -m study.third.tables written    what models write (written.jsonl)
+    python -m study.third.tables written    written.md, what models write (written.jsonl)
     python -m study.third.tables picture    gain_against_flops.svg and screen_gain.svg beside this file
 
 Gain: in bits a byte of the manual, over the untouched model. What was not run is left out or said to be open.
@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ds_minimodel.common.errors import escape_markdown
 from study.picture import picture
 
 LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
@@ -194,6 +195,9 @@ def order(cells: Cells) -> Iterator[str]:
 
 
 def written() -> None:
+    print("# What the models write\n")
+    print("The likeliest 40 tokens after openings and questions, by cells, named as in `results.jsonl`; written by")
+    print("`python study/third/written.py runs/third`, on this page by `python -m study.third.tables written`.")
     rows = read("written.jsonl")
     for language, name in LANGUAGES.items():
         of_language = [row for row in rows if row["language"] == language]
@@ -201,7 +205,7 @@ def written() -> None:
             for prompt in of_language[0][kind] if of_language else ():
                 print(f"\n**{prompt}** ({name})\n")
                 for row in of_language:
-                    print(f"- `{row['cell']}`: {' '.join(row[kind][prompt].split())}")
+                    print(f"- `{row['cell']}`: {escape_markdown(' '.join(row[kind][prompt].split()))}")
 
 
 GAIN = "gain in bits over the untouched model, % of BL_BASE's in full"
