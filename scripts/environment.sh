@@ -87,10 +87,9 @@ installation_hash() {
     } | sha256sum | cut -d' ' -f1
 }
 
-# Bytecode is left to the first import: for all of it pip took 160 s in place of 97.
 try_pip() {
     # shellcheck disable=SC2086
-    python -m pip install -qq --no-compile --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@"
+    python -m pip install -qq --disable-pip-version-check ${DSMM_PIP_ARGS:-} "$@"
 }
 
 pip_install() {
