@@ -12,9 +12,9 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -34,32 +34,36 @@ QUESTIONS = (
 
 
 def main() -> None:
-    folder, out = Path(sys.argv[1]), Path(sys.argv[1]) / "chats.jsonl"
-    done = {json.loads(line)["cell"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
-    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text("utf-8").splitlines()]
-    cells = [row["cell"] for row in rows if row.get("seed") == 1]
+    folder, words = Path(sys.argv[1]), sys.argv[2:]
+    cells = [row["cell"] for row in read(folder / "results.jsonl") if row.get("seed") == 1]
+    for cell, model in models(folder, cells, words, folder / "chats.jsonl"):
+        found = samples(model, [], QUESTIONS).answers
+        row = {"cell": cell, "bits_per_token": bits(model, folder / "probe/rehearsal"), "answers": dict(found)}
+        add([row], folder / "chats.jsonl")
+
+
+def models(folder: Path, cells: Sequence[str], words: Sequence[str], out: Path) -> Iterator[tuple[str, Path]]:
+    """("untouched" or a cell that `out` lacks, its model as transformers reads it).
+
+    words: those cells alone whose names have one. A cell that was made on another machine is left out.
+    """
+    done = {row["cell"] for row in read(out)} if out.exists() else set()
     for cell in ["untouched", *cells]:
-        if cell in done or not any(word in cell for word in ("untouched", *(sys.argv[2:] or [""]))):
-            continue
-        with exported(folder, cell) as model:
-            if model is None:
-                continue
-            found = samples(model, [], QUESTIONS).answers
-            row = {"cell": cell, "bits_per_token": bits(model, folder / "probe/rehearsal"), "answers": dict(found)}
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        pack = next((folder / "cells" / cell / "adapt").glob("*/*/pack"), None)
+        is_asked = cell == "untouched" or (pack and any(word in cell for word in words or [""]))
+        if cell not in done and is_asked:
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+                export_hf(folder / "base/body", Path(temporary) / "model", pack)
+                yield cell, Path(temporary) / "model"
 
 
-@contextmanager
-def exported(folder: Path, cell: str) -> Iterator[Path | None]:
-    """The model of a cell as transformers reads it; None where the cell was made on another machine."""
-    pack = next((folder / "cells" / cell / "adapt").glob("*/*/pack"), None)
-    if cell != "untouched" and pack is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        export_hf(folder / "base/body", Path(temporary) / "model", pack)
-        yield Path(temporary) / "model"
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def add(rows: Iterable[dict[str, Any]], out: Path) -> None:
+    with out.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 @torch.inference_mode()

@@ -6,11 +6,10 @@ FOLDER is that of cells.py. Adds to FOLDER/written.jsonl what is missing there, 
 words, for those whose names have one): the likeliest 40 tokens after some openings and questions, and bytes a second.
 """
 
-import json
 import sys
 from pathlib import Path
 
-from chats import exported
+from chats import add, models, read
 
 from ds_minimodel.hf.samples import samples
 
@@ -27,22 +26,15 @@ QUESTIONS = {
 
 
 def main() -> None:
-    folder, out = Path(sys.argv[1]), Path(sys.argv[1]) / "written.jsonl"
-    done = {json.loads(line)["cell"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
-    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text("utf-8").splitlines()]
-    languages = {"untouched": list(OPENINGS)} | {row["cell"]: [row["language"]] for row in rows if "language" in row}
-    for cell, of_cell in languages.items():
-        if cell in done or not any(word in cell for word in ("untouched", *(sys.argv[2:] or [""]))):
-            continue
-        with exported(folder, cell) as model:
-            if model is None:
-                continue
-            found = {language: samples(model, OPENINGS[language], QUESTIONS[language]) for language in of_cell}
-        with out.open("a", encoding="utf-8") as file:
-            for language, own in found.items():
-                row = {"cell": cell, "language": language, "bytes_per_second": own.bytes_per_second}
-                row |= {"continued": dict(own.continued), "answers": dict(own.answers)}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    folder, words = Path(sys.argv[1]), sys.argv[2:]
+    languages = {row["cell"]: [row["language"]] for row in read(folder / "results.jsonl") if "language" in row}
+    for cell, model in models(folder, list(languages), words, folder / "written.jsonl"):
+        rows = []
+        for language in languages.get(cell, OPENINGS):
+            found = samples(model, OPENINGS[language], QUESTIONS[language])
+            row = {"cell": cell, "language": language, "bytes_per_second": found.bytes_per_second}
+            rows.append(row | {"continued": dict(found.continued), "answers": dict(found.answers)})
+        add(rows, folder / "written.jsonl")
 
 
 if __name__ == "__main__":
