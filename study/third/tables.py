@@ -1,7 +1,7 @@
 """The tables of the third study, from its raw scores.
 
     python -m study.third.tables screen     the best rate of every way in each round (screen.jsonl)
-    python -m study.third.tables main       cells and verdicts (results.jsonl)
+    python -m study.third.tables main       cells and verdicts (results.jsonl, clock.jsonl)
     python -m study.third.tables written    written.md, what models write (written.jsonl)
     python -m study.third.tables picture    gain_against_flops.svg and screen_gain.svg beside this file
 
@@ -194,6 +194,16 @@ def order(cells: Cells) -> Iterator[str]:
             yield f"| {name} | {', '.join(sorted(means, key=means.__getitem__))} |"
 
 
+def clock() -> Iterator[str]:
+    """H5: seconds a FLOP, those of `lora` over those of BL_BASE."""
+    for row in read("clock.jsonl"):
+        each = {system: fmean(row["seconds"][system]) / row["eflops"][system] for system in ("bl_base", "lora")}
+        yield (
+            f"| {row['date']}, {row['device']}, torch {row['torch']}, {row['threads']} thread "
+            f"| {each['lora'] / each['bl_base']:.3f} |"
+        )
+
+
 def written() -> None:
     print("# What the models write\n")
     print("The likeliest 40 tokens after openings and questions, by cells, named as in `results.jsonl`; written by")
@@ -267,6 +277,8 @@ def main() -> None:
     table("claim | found | cells | verdict", verdicts(cells))
     print()
     table("language | H6: the order by a third", order(cells))
+    print()
+    table("machine, alone | H5: seconds a FLOP, `lora` over BL_BASE", clock())
 
 
 if __name__ == "__main__":
