@@ -229,7 +229,9 @@ def cells(study: Study) -> Iterator[Cell]:
             if share < 1:
                 yield Cell(language, "bl_base", share, base)
     yield Cell("de", "lora", 1.0, old, old=True)
-    yield Cell("de", "lora", THIRD, REHEARSED, old=True, replay=0.1, own=True)
+    for seed in SEEDS:
+        for language in LANGUAGES:
+            yield Cell(language, "lora", THIRD, REHEARSED, seed, old=True, replay=0.1, own=True)
     for pieces, vocabulary in ((8000, "extend"), (16000, "extend"), (8000, "replace")):
         for language in ("el", "de"):
             yield Cell(language, "lora", THIRD, lora, pieces=pieces, vocabulary=vocabulary)
