@@ -60,7 +60,7 @@ WAYS = {  # by the third study
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
-FEWEST_PIECES = 6  # that a recipe takes
+FEWEST_PIECES = 6  # that a recipe takes: as good as none
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
@@ -77,6 +77,7 @@ def extend(
     tokens: int | None = None,
     column: str = "text",
     trains: str | None = None,
+    pieces: int | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
@@ -86,9 +87,10 @@ def extend(
     left out that would cut it otherwise. hours: of rehearsal and training on this machine, one by default, at most
     MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays
     to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights.
-    A decoder whose body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its
-    workdir run/, model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted,
-    and another is refused. UserError as of the steps that it takes.
+    pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. A decoder whose body trains rehearses
+    what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir run/, model/ and, of what
+    predicts next tokens, samples.md; the same call goes on where one was interrupted, and another is refused. UserError
+    as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
@@ -104,11 +106,13 @@ def extend(
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
         find_text(files)
+    if pieces is not None and pieces < FEWEST_PIECES:
+        raise UserError(f"extend: {pieces} new pieces; give {FEWEST_PIECES} at least")
     if trains not in (None, *WAYS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
     call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
     with lock(out / LOCK):
-        _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains})
+        _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains, "pieces": pieces})
         tests = {} if path.exists() else _tests(out, texts, column, say)  # the import takes longer
         if not source_text:
             say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
@@ -116,8 +120,8 @@ def extend(
             say(f"{base}: the model comes in")
             import_model(model, base, source)
         if not path.exists():
-            values = _values(out, texts, tests, column, source, language, trains)
-            _choose(values, language, hours, tokens, say)
+            values = _values(out, texts, tests, column, source, language, trains, pieces)
+            _choose(values, language, pieces, hours, tokens, say)
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
         recipe = load_recipe(path)
@@ -197,6 +201,7 @@ def _values(
     source: str,
     language: str,
     trains: str | None,
+    pieces: int | None,
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
@@ -211,7 +216,7 @@ def _values(
         "base": str(out / "base"),
         "systems": [way.system],
         "languages": {"source": source, "targets": [language]},
-        "tokenizer": {"vocabulary": "extend", "vocab_size": 6},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": pieces or FEWEST_PIECES},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
         "adapt": {
             "steps": 10,
@@ -229,33 +234,41 @@ def _values(
 
 
 def _choose(
-    values: dict[str, Any], language: str, hours: float | None, tokens: int | None, say: Callable[[str], None]
+    values: dict[str, Any],
+    language: str,
+    pieces: int | None,
+    hours: float | None,
+    tokens: int | None,
+    say: Callable[[str], None],
 ) -> None:
     """Choose the number of new pieces by what a byte of text then costs, and the steps by hours or tokens.
 
     What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
     """
-    sizes = fertility(_recipe(values))
-    (best,) = [row for row in sizes if row["best"]]
-    without = sizes[0]
-    one_pass = best["tokens"]
-    if one_pass < FEWEST_TOKENS:
+    recipe = _recipe(values)
+    found = {row["new_pieces"]: row for row in fertility(recipe)}
+    before, (best,) = found[0], [row for row in found.values() if row["best"]]
+    if best["tokens"] < FEWEST_TOKENS:
         raise UserError(
-            f"{language}: {one_pass:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
+            f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
         )
-    if best["new_pieces"] < FEWEST_PIECES:
+    pieces = pieces or best["new_pieces"]
+    chosen = found.get(pieces)
+    if chosen is None or pieces < FEWEST_PIECES:
         raise UserError(
-            f"{language}: no new pieces pay: they occur too seldom in this text, or the model's own cut it as well; "
-            "give more text"
+            f"{language}: the text has not {max(pieces, FEWEST_PIECES):,} new pieces to offer; give more text"
         )
-    values["tokenizer"]["vocab_size"] = best["new_pieces"]
+    length = round(LENGTH * best["bytes_per_token"] / chosen["bytes_per_token"])  # as many bytes
+    values["adapt"]["seq_length"] = min(recipe.body_config.max_positions, length)
+    values["tokenizer"]["vocab_size"] = pieces
     say(
-        f"{language}: {best['new_pieces']:,} new pieces, {best['bytes_per_token']:.2f} bytes a token "
-        f"(before {without['bytes_per_token']:.2f}); {one_pass:,} tokens of text"
+        f"{language}: {pieces:,} new pieces, {chosen['bytes_per_token']:.2f} bytes a token (before "
+        f"{before['bytes_per_token']:.2f}, with {best['new_pieces']:,} {best['bytes_per_token']:.2f}); "
+        f"{chosen['tokens']:,} tokens of text"
     )
     recipe = _recipe(values)
     (measured,) = measured_rows(recipe, "adapt", join_ranks(1))
-    rate, most = measured["tokens_per_second"], MOST_PASSES * one_pass
+    rate, most = measured["tokens_per_second"], MOST_PASSES * chosen["tokens"]
     seconds = 3600 * (HOURS if hours is None else hours)
     rehearsal = Path(values["base"]) / REHEARSAL
     if recipe.rehearses and not rehearsal.exists():

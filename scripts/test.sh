@@ -14,6 +14,10 @@ for argument; do
     esac
 done
 
+# Python compiles what it imports, once: pip would compile all 18,000 files, one after the other.
+unset PYTHONDONTWRITEBYTECODE
+export DSMM_PIP_ARGS="--no-compile ${DSMM_PIP_ARGS:-}"
+
 start=$SECONDS
 prepare_environment report,sample,zstd,test
 # Not beside a CUDA build of torch: it would displace the compiler that torch brings.

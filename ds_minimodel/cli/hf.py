@@ -30,6 +30,9 @@ def add_arguments(commands: Commands) -> None:
         help="of new pieces alone, by which all else stays to the bit (an encoder's default); low-rank updates of the "
         "body, too, beside which a decoder rehearses what it writes by itself (its default); all weights of its body",
     )
+    extending.add_argument(
+        "--pieces", type=_number, metavar="N", help="that are new, 6 at least; default: as many as pay"
+    )
     length = extending.add_mutually_exclusive_group()
     length.add_argument("--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1")
     length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
@@ -94,6 +97,7 @@ def _extend(options: Options) -> None:
         tokens=options.tokens and int(options.tokens),
         column=options.column,
         trains=options.train,
+        pieces=options.pieces and int(options.pieces),
         say=say,
     )
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")

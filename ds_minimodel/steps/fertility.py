@@ -14,7 +14,7 @@ SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 
 
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
-    """Rows as JSON: for each target and number of new pieces, as many as its text supports.
+    """Rows as JSON: for each target and number of new pieces, the recipe's too, as many as its text supports.
 
     tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. unknown: share
     of the tokens. rarest: occurrences of the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of
@@ -27,10 +27,11 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     rows = []
     for language in recipe.languages.targets:
         text, source = (recipe.data.text.get(name, []) for name in (language, recipe.languages.source))
+        own = recipe.tokenizer.vocab_size
         found = read_extension(
-            Path(recipe.base) / "pack", text, source, SIZES[-1], f"fertility {language}", recipe.data.column
+            Path(recipe.base) / "pack", text, source, max(SIZES[-1], own), f"fertility {language}", recipe.data.column
         )
-        sizes = {*SIZES, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
+        sizes = {*SIZES, own, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
         of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.pieces)]
         known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
         able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]

@@ -69,16 +69,18 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k"), ("train", "lora")):
+    for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k"), ("train", "lora"), ("pieces", "9")):
         assert f"out: was begun with {option}" in refused(*arguments, f"--{option}", value)
 
 
 def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     arguments = "extend", texts / "theirs", texts / "xx.txt", "--language", "xx", "--tokens", "30k", "--out", tmp_path
+    arguments += "--pieces", "9"
     code, _, err = run(*arguments)
     assert code == 0, err
     recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
     assert recipe["systems"] == ["lora"] and recipe["adapt"]["replay_from"] == "base"
+    assert recipe["tokenizer"]["vocab_size"] == 9 and "xx: 9 new pieces, " in err
     own = recipe["adapt"]["replay"] * 30_000
     assert own <= TokenStore(tmp_path / "base/rehearsal").num_tokens < 2 * own
     assert "rehearsal: the model writes 3,000 tokens" in err and "LoRA, xx: " in err
@@ -132,6 +134,9 @@ def test_mistakes_are_one_line(texts):
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
+    assert "5 new pieces; give 6 at least" in refused(*extend(texts, "--pieces", "5"))
+    many = extend(texts, "--pieces", "1M", "--tokens", "1k", "--out", texts / "many")
+    assert "xx: the text has not 1,000,000 new pieces to offer" in refused(*many)
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))
     assert "holds a slash" in refused(*extend(texts, "--source", "e/n"))

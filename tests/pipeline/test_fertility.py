@@ -20,7 +20,7 @@ from .test_extension import make_recipe
 def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, monkeypatch):
     monkeypatch.setattr("ds_minimodel.steps.fertility.SIZES", (0, 4, 8, 16, 10**6))
     rows = fertility(load_recipe(make_recipe(tmp_path)))
-    assert [row["new_pieces"] for row in rows] == [0, 4, 8, 16]
+    assert [row["new_pieces"] for row in rows] == [0, 4, 8, 16, 24], "and the recipe's own number"
     for fewer, more in pairwise(rows):
         assert fewer["bytes_per_token"] < more["bytes_per_token"] and fewer["flops_per_byte"] > more["flops_per_byte"]
         assert fewer["rarest"] is None or fewer["rarest"] >= more["rarest"]
