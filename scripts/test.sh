@@ -14,10 +14,6 @@ for argument; do
     esac
 done
 
-# Python compiles what it imports, once: pip would compile all 18,000 files, one after the other.
-unset PYTHONDONTWRITEBYTECODE
-export DSMM_PIP_ARGS="--no-compile ${DSMM_PIP_ARGS:-}"
-
 start=$SECONDS
 prepare_environment report,sample,zstd,test
 # Not beside a CUDA build of torch: it would displace the compiler that torch brings.
@@ -27,6 +23,7 @@ if [ $device_code = yes ] \
 fi
 echo "environment ready after $((SECONDS - start)) s" >&2
 
+python -m compileall -q ds_minimodel examples tests study || true  # once, also where PYTHONDONTWRITEBYTECODE is set
 export OMP_NUM_THREADS=1
 if ! has_driver; then
     export DS_ACCELERATOR=cpu
