@@ -46,21 +46,26 @@ def screen() -> None:
     print(f"{next(row['manual'] for row in rows if not row['thousands'] and row['way'] == 'whole'):.3f}.")
 
 
+def best_of_ways(rows: list[Row]) -> dict[tuple[str, float], Row]:
+    """{(way, thousand tokens): the row of the rate with the fewest bits of the manual}."""
+    best: dict[tuple[str, float], Row] = {}
+    for row in rows:
+        if row["thousands"]:
+            key = row["way"], row["thousands"]
+            best[key] = min(best.get(key, row), row, key=lambda one: one["manual"])
+    return best
+
+
 def ways(rows: list[Row], untouched: float) -> Iterator[str]:
-    whole = untouched - min(row["manual"] for row in rows if row["way"] == "whole" and row["thousands"] == 512)
-    for thousands in sorted({row["thousands"] for row in rows if row["thousands"]}):
-        best: dict[str, Row] = {}
-        tried: dict[str, list[float]] = {}
-        for row in rows:
-            if row["thousands"] == thousands:
-                tried.setdefault(row["way"], []).append(row["rate"])
-                best[row["way"]] = min(best.get(row["way"], row), row, key=lambda one: one["manual"])
-        for way, row in sorted(best.items(), key=lambda pair: pair[1]["manual"]):
-            rates, gain = ", ".join(f"{rate:g}" for rate in sorted(tried[way])), untouched - row["manual"]
-            yield (
-                f"| {way} | {thousands:g},000 | {rates} | {row['rate']:g} | {row['steps']} | {row['manual']:.3f} "
-                f"| {gain:.3f}, {100 * gain / whole:.0f} % | {row['english']:.4f} | {row['cpu_seconds']:.0f} |"
-            )
+    best = best_of_ways(rows)
+    whole = untouched - best["whole", 512]["manual"]
+    for (way, thousands), row in sorted(best.items(), key=lambda pair: (pair[0][1], pair[1]["manual"])):
+        tried = sorted(one["rate"] for one in rows if (one["way"], one["thousands"]) == (way, thousands))
+        rates, gain = ", ".join(f"{rate:g}" for rate in tried), untouched - row["manual"]
+        yield (
+            f"| {way} | {thousands:g},000 | {rates} | {row['rate']:g} | {row['steps']} | {row['manual']:.3f} "
+            f"| {gain:.3f}, {100 * gain / whole:.0f} % | {row['english']:.4f} | {row['cpu_seconds']:.0f} |"
+        )
 
 
 # --- the main part
@@ -225,22 +230,19 @@ def draw_screen() -> None:
     """Gain against FLOPs of ways of the screen, each at its best rate."""
     rows = [row for row in read("screen.jsonl") if row["language"] == "el"]
     untouched = next(row["manual"] for row in rows if not row["thousands"] and row["way"] == "lora")
-    gains = {
-        way: {
-            row["thousands"]: untouched - row["manual"]
-            for row in sorted(rows, key=lambda row: -row["manual"])  # so that the best stays
-            if row["thousands"] and row["way"] == way
-        }
-        for way in ("whole", "lora-rows", "lora", "short-4+2", "forward")
-    }
-    in_full = gains["whole"][512]
+    best = best_of_ways(rows)
+    in_full = untouched - best["whole", 512]["manual"]
     names = {"lora-rows": "LoRA, new rows", "lora": "LoRA, old cut"}
     curves = {
         names.get(way, way): [
             (0.0, 0.0),
-            *((thousands / 5.12, 100 * gain / in_full) for thousands, gain in sorted(found.items())),
+            *(
+                (thousands / 5.12, 100 * (untouched - best[way, thousands]["manual"]) / in_full)
+                for of, thousands in sorted(best)
+                if of == way
+            ),
         ]
-        for way, found in gains.items()
+        for way in ("whole", "lora-rows", "lora", "short-4+2", "forward")
     }
     drawn = picture(curves, "% of BL_BASE's in full", GAIN, 20)
     Path(__file__).with_name("screen_gain.svg").write_text(drawn, encoding="utf-8")
