@@ -20,6 +20,7 @@ from study.picture import picture
 
 LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
 SHARES = {"0.125": "an eighth", "0.250": "a quarter", "0.333": "a third", "0.500": "a half", "1.000": "in full"}
+VOCABULARIES = "", "-extend-16000", "-replace-8000"  # ends of kinds
 LEAST = 0.99  # of BL_BASE's gain, by H1
 Row = dict[str, Any]
 
@@ -78,7 +79,8 @@ class Cells:
     """
 
     def __init__(self, rows: list[Row]) -> None:
-        (self.before,) = (row["bits_per_byte"] for row in rows if row["cell"] == "untouched")
+        (self.untouched,) = (row for row in rows if row["cell"] == "untouched")
+        self.before = self.untouched["bits_per_byte"]
         self.rows = [row for row in rows if "system" in row]
         self.right = {row["cell"].removesuffix("-mutual"): row["right"] for row in rows if "right" in row}
         # Of a kind that was tried at several rates in German, the one that was chosen by `help`.
@@ -149,6 +151,15 @@ def scores(cells: Cells) -> Iterator[str]:
                 f"| {after:.3f} | {bits - after:.3f} | {'' if kept is None else f'{kept:.0f} %'} | {english:.4f} "
                 f"| {cells.answers((row['cell'] for row in rows), language)} |"
             )
+
+
+def lengths(cells: Cells) -> Iterator[str]:
+    """Bytes a token of the manual, by which a context holds more and text is written sooner."""
+    for language, name in LANGUAGES.items():
+        found = [cells.untouched]
+        found += [cells.chosen.get((language, f"lora{kind}", "0.333", 1), {}) for kind in VOCABULARIES]
+        each = [row.get("bytes_per_token", {}).get(f"{language}.manual") for row in found]
+        yield f"| {name} | {' | '.join('' if one is None else f'{one:.2f}' for one in each)} |"
 
 
 def verdict(name: str, asked: int, found: list[float | None], holds: Callable[[float], bool]) -> str:
@@ -274,6 +285,11 @@ def main() -> None:
     table(
         "language | system | FLOPs | rate | seeds | manual | gain | of BL_BASE's | English manual | choices",
         scores(cells),
+    )
+    print()
+    table(
+        "bytes a token | own pieces | as many new as `fertility` says | 16,000 new | 8,000 in their place",
+        lengths(cells),
     )
     print()
     table("claim | found | cells | verdict", verdicts(cells))
