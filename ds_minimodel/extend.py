@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write, lock, read_model, write_json
 from ds_minimodel.common.names import check_name
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN
 from ds_minimodel.costs.measure import measured_rows
 from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.samples import is_held_out
@@ -60,7 +61,7 @@ WAYS = {  # by the third study
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
-FEWEST_PIECES = 6  # that a recipe takes: as good as none
+FEWEST_PIECES = 6  # that a recipe takes, as good as none
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
@@ -241,7 +242,8 @@ def _choose(
     tokens: int | None,
     say: Callable[[str], None],
 ) -> None:
-    """Choose the number of new pieces by what a byte of text then costs, and the steps by hours or tokens.
+    """Choose the number of new pieces, where none is given, by what a byte of text then costs, and the steps by hours
+    or tokens. A sample has as many bytes as LENGTH of the tokens that would pay.
 
     What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
     """
@@ -252,19 +254,27 @@ def _choose(
         raise UserError(
             f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
         )
+    if pieces is None and best["new_pieces"] < FEWEST_PIECES:
+        raise UserError(
+            f"{language}: no new pieces pay: they occur too seldom in this text, or the model's own cut it as well; "
+            f"give more text, or --pieces {FEWEST_PIECES} where the body trains"
+        )
     pieces = pieces or best["new_pieces"]
     chosen = found.get(pieces)
-    if chosen is None or pieces < FEWEST_PIECES:
+    if chosen is None:
+        raise UserError(f"{language}: the text has no {pieces:,} new pieces to offer; lower --pieces or give more text")
+    if chosen["unknown"] > MOST_UNKNOWN:
         raise UserError(
-            f"{language}: the text has not {max(pieces, FEWEST_PIECES):,} new pieces to offer; give more text"
+            f"{language}: {chosen['unknown']:.0%} of the text's tokens stay unknown with {pieces:,} new pieces; raise "
+            "--pieces"
         )
     length = round(LENGTH * best["bytes_per_token"] / chosen["bytes_per_token"])  # as many bytes
     values["adapt"]["seq_length"] = min(recipe.body_config.max_positions, length)
     values["tokenizer"]["vocab_size"] = pieces
+    of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}"
     say(
         f"{language}: {pieces:,} new pieces, {chosen['bytes_per_token']:.2f} bytes a token (before "
-        f"{before['bytes_per_token']:.2f}, with {best['new_pieces']:,} {best['bytes_per_token']:.2f}); "
-        f"{chosen['tokens']:,} tokens of text"
+        f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
     )
     recipe = _recipe(values)
     (measured,) = measured_rows(recipe, "adapt", join_ranks(1))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Environment, then the tests, two files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
 #   --fast   leaves out what trains, installs or looks at the whole tree (SLOW in tests/conftest.py)
-#   --all    runs what is random or long, too (LONG there), and installs CUDA's compiler for it
+#   --all    runs what is random or long, too (LONG and LONG_CASES there), and installs CUDA's compiler for it
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -23,7 +23,7 @@ if [ $device_code = yes ] \
 fi
 echo "environment ready after $((SECONDS - start)) s" >&2
 
-python -m compileall -q ds_minimodel examples tests study || true  # once, also where PYTHONDONTWRITEBYTECODE is set
+python -m compileall -q ds_minimodel benchmarks examples study  # once, even where PYTHONDONTWRITEBYTECODE is set
 export OMP_NUM_THREADS=1
 if ! has_driver; then
     export DS_ACCELERATOR=cpu

@@ -34,13 +34,12 @@ LONG = (
     "ops/test_device_code.py",
     "torture",
 )
-# What others of its test show as well, but for another placement; run by --all.
+# What others of their test show as well, over another body, placement or launcher: run by --all, or by name.
 LONG_CASES = (
     "costs/test_by_depth.py::test_a_shallower_mini_costs_less[config0-depths0]",
     "pipeline/test_development.py::test_two_ranks_keep_the_same[split]",
     "pipeline/test_extension.py::test_the_guard_keeps_more_of_the_source[untied]",
     "pipeline/test_extension.py::test_two_ranks_train_the_same_rows[untied]",
-    "pipeline/test_held_out.py::test_two_ranks_find_the_same[split]",
     "pipeline/test_longer.py::test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run[split]",
     "pipeline/test_longer.py::test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run[stage 1]",
     "pipeline/test_tensor_parallel.py::test_bodies_of_today_are_split_as_well[modernbert]",
@@ -62,8 +61,8 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Begin with what takes long: else one worker would be left alone with it at the end."""
-    if not config.getoption("--all"):
+    """Leave out LONG_CASES, and begin with what takes long: else one worker would be left alone with it at the end."""
+    if not config.getoption("--all") and not any(".py" in argument for argument in config.args):
         left_out = [item for item in items if item.nodeid.removeprefix("tests/") in LONG_CASES]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

@@ -31,7 +31,10 @@ def add_arguments(commands: Commands) -> None:
         "body, too, beside which a decoder rehearses what it writes by itself (its default); all weights of its body",
     )
     extending.add_argument(
-        "--pieces", type=_number, metavar="N", help="that are new, 6 at least; default: as many as pay"
+        "--pieces",
+        type=_number,
+        metavar="N",
+        help="that are new; default: as many as pay; 6, the fewest, where the body learns the language by itself",
     )
     length = extending.add_mutually_exclusive_group()
     length.add_argument("--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1")

@@ -14,7 +14,7 @@ SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 
 
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
-    """Rows as JSON: for each target and number of new pieces, the recipe's too, as many as its text supports.
+    """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as its text supports.
 
     tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. unknown: share
     of the tokens. rarest: occurrences of the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of
@@ -27,7 +27,7 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     rows = []
     for language in recipe.languages.targets:
         text, source = (recipe.data.text.get(name, []) for name in (language, recipe.languages.source))
-        own = recipe.tokenizer.vocab_size
+        own = recipe.tokenizer.vocab_size if recipe.kept_rows else 0
         found = read_extension(
             Path(recipe.base) / "pack", text, source, max(SIZES[-1], own), f"fertility {language}", recipe.data.column
         )

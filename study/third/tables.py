@@ -8,6 +8,7 @@
 Gain: in bits a byte of the manual, over the untouched model. What was not run is left out or said to be open.
 """
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +21,14 @@ from study.picture import picture
 
 LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
 SHARES = {"0.125": "an eighth", "0.250": "a quarter", "0.333": "a third", "0.500": "a half", "1.000": "in full"}
-VOCABULARIES = "", "-extend-16000", "-replace-8000"  # ends of kinds
+PIECES = {"de": 2000, "el": 2000, "tr": 1000}  # as cells.py has them
+VOCABULARIES = {  # by a cell's old, vocabulary
+    (False, "extend"): "{:,} new",
+    (False, "replace"): "{:,} in their place",
+    (True, "extend"): "6 new",
+}
 LEAST = 0.99  # of BL_BASE's gain, by H1
+MOST = 1.25  # of BL_BASE's seconds a FLOP, by H5
 Row = dict[str, Any]
 
 
@@ -135,31 +142,36 @@ def rates(cells: Cells) -> Iterator[str]:
 def scores(cells: Cells) -> Iterator[str]:
     for language, name in LANGUAGES.items():
         before = cells.before
-        bits, english = before[f"{language}.manual"], before["en.manual"]
+        bits, of_style, english = (before[text] for text in (f"{language}.manual", f"{language}.help", "en.manual"))
         right = cells.answers(["untouched"], language)
-        yield f"| {name} | untouched | | | | {bits:.3f} | 0 | | {english:.4f} | {right} |"
+        yield f"| {name} | untouched | | | | {bits:.3f} | {of_style:.3f} | 0 | | {english:.4f} | {right} |"
         found = dict.fromkeys((kind, share) for of, kind, share, _ in cells.chosen if of == language)
         for kind, share in sorted(found, key=lambda one: (one[1], one[0])):
             seeds = cells.seeds(language, kind, share)
             rows = [cells.chosen[language, kind, share, seed] for seed in seeds]
-            after, english = (
-                fmean(row["bits_per_byte"][f"{text}.manual"] for row in rows) for text in (language, "en")
+            after, of_style, english = (
+                fmean(row["bits_per_byte"][text] for row in rows)
+                for text in (f"{language}.manual", f"{language}.help", "en.manual")
             )
             kept = cells.percent_kept(language, kind, share)
             yield (
                 f"| {name} | {kind} | {SHARES[share]} | {rows[0]['rate']:g} | {len(seeds)} "
-                f"| {after:.3f} | {bits - after:.3f} | {'' if kept is None else f'{kept:.0f} %'} | {english:.4f} "
-                f"| {cells.answers((row['cell'] for row in rows), language)} |"
+                f"| {after:.3f} | {of_style:.3f} | {bits - after:.3f} | {'' if kept is None else f'{kept:.0f} %'} "
+                f"| {english:.4f} | {cells.answers((row['cell'] for row in rows), language)} |"
             )
 
 
 def lengths(cells: Cells) -> Iterator[str]:
     """Bytes a token of the manual, by which a context holds more and text is written sooner."""
     for language, name in LANGUAGES.items():
-        found = [cells.untouched]
-        found += [cells.chosen.get((language, f"lora{kind}", "0.333", 1), {}) for kind in VOCABULARIES]
-        each = [row.get("bytes_per_token", {}).get(f"{language}.manual") for row in found]
-        yield f"| {name} | {' | '.join('' if one is None else f'{one:.2f}' for one in each)} |"
+        text = f"{language}.manual"
+        found = {"the model's own": cells.untouched}
+        for row in cells.rows:
+            if row["language"] == language:
+                number = row["pieces"] or PIECES[language]
+                found[VOCABULARIES[row["old"], row["vocabulary"]].format(number)] = row
+        for vocabulary, row in found.items():
+            yield f"| {name} | {vocabulary} | {row['bytes_per_token'][text]:.2f} |"
 
 
 def verdict(name: str, asked: int, found: list[float | None], holds: Callable[[float], bool]) -> str:
@@ -211,13 +223,11 @@ def order(cells: Cells) -> Iterator[str]:
 
 
 def clock() -> Iterator[str]:
-    """H5: seconds a FLOP, those of `lora` over those of BL_BASE."""
+    """H5: seconds a FLOP, those of `lora` over those of BL_BASE, by each machine."""
     for row in read("clock.jsonl"):
         each = {system: fmean(row["seconds"][system]) / row["eflops"][system] for system in ("bl_base", "lora")}
-        yield (
-            f"| {row['date']}, {row['device']}, torch {row['torch']}, {row['threads']} thread "
-            f"| {each['lora'] / each['bl_base']:.3f} |"
-        )
+        name = f"H5 {row['device']}, {row['threads']} thread, torch {row['torch']}, {row['date']}"
+        yield verdict(name, 1, [each["lora"] / each["bl_base"]], lambda ratio: ratio <= MOST)
 
 
 def written() -> None:
@@ -283,20 +293,15 @@ def main() -> None:
     table("system | rate: bits of German help by a third", rates(cells))
     print()
     table(
-        "language | system | FLOPs | rate | seeds | manual | gain | of BL_BASE's | English manual | choices",
+        "language | system | FLOPs | rate | seeds | manual | help | gain | of BL_BASE's | English manual | choices",
         scores(cells),
     )
     print()
-    table(
-        "bytes a token | own pieces | as many new as `fertility` says | 16,000 new | 8,000 in their place",
-        lengths(cells),
-    )
+    table("language | pieces | bytes a token of the manual", lengths(cells))
     print()
-    table("claim | found | cells | verdict", verdicts(cells))
+    table("claim | found | cells | verdict", itertools.chain(verdicts(cells), clock()))
     print()
     table("language | H6: the order by a third", order(cells))
-    print()
-    table("machine, alone | H5: seconds a FLOP, `lora` over BL_BASE", clock())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 
 import pytest
@@ -14,6 +15,7 @@ from ds_minimodel.common.files import lock
 from ds_minimodel.data.store import TokenStore
 
 from ..forks import run, start
+from ..hf.test_bases import make_bert
 from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
 from .conftest import make_world, refused, stop_when
@@ -74,18 +76,24 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
 
 
 def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
-    arguments = "extend", texts / "theirs", texts / "xx.txt", "--language", "xx", "--tokens", "30k", "--out", tmp_path
-    arguments += "--pieces", "9"
+    """Nine new pieces are fewer than pay, so a sample has more tokens."""
+    theirs = shutil.copytree(texts / "theirs", tmp_path / "theirs")
+    config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 512}
+    (theirs / "config.json").write_text(json.dumps(config))
+    out = tmp_path / "out"
+    arguments = "extend", theirs, texts / "xx.txt", "--language", "xx", "--tokens", "30k", "--out", out, "--pieces", "9"
     code, _, err = run(*arguments)
     assert code == 0, err
-    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["systems"] == ["lora"] and recipe["adapt"]["replay_from"] == "base"
-    assert recipe["tokenizer"]["vocab_size"] == 9 and "xx: 9 new pieces, " in err
+    said = re.search(r"xx: 9 new pieces, (.*) bytes a token \(before .*, with \d+ (.*)\)", err)
+    assert recipe["tokenizer"]["vocab_size"] == 9 and float(said[2]) > 1.5 * float(said[1])
+    assert recipe["adapt"]["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
     own = recipe["adapt"]["replay"] * 30_000
-    assert own <= TokenStore(tmp_path / "base/rehearsal").num_tokens < 2 * own
+    assert own <= TokenStore(out / "base/rehearsal").num_tokens < 2 * own
     assert "rehearsal: the model writes 3,000 tokens" in err and "LoRA, xx: " in err
     assert " 30,000 tokens in 0.0 hours" in err and "en: without --source-text" in err
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config.tie_word_embeddings
+    assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
     assert code == 0 and "the model writes" not in err, "all is there"
 
@@ -136,7 +144,13 @@ def test_mistakes_are_one_line(texts):
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
     assert "5 new pieces; give 6 at least" in refused(*extend(texts, "--pieces", "5"))
     many = extend(texts, "--pieces", "1M", "--tokens", "1k", "--out", texts / "many")
-    assert "xx: the text has not 1,000,000 new pieces to offer" in refused(*many)
+    assert "xx: the text has no 1,000,000 new pieces to offer" in refused(*many)
+    strange = "".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in (texts / "xx.txt").read_text())
+    (texts / "strange.txt").write_text(strange)
+    few = "--language", "yy", "--pieces", "6", "--out", texts / "few"
+    bert = make_bert(texts / "en.txt", texts / "bert")
+    assert "tokens stay unknown with 6 new pieces" in refused("extend", bert, texts / "strange.txt", *few)
+    assert not (texts / "few/recipe.yaml").exists()
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))
     assert "holds a slash" in refused(*extend(texts, "--source", "e/n"))
