@@ -55,12 +55,14 @@ class Cell:
     own: bool = False
     pieces: int = 0
     vocabulary: str = "extend"
+    schedule: str = "linear"
 
     @property
     def name(self) -> str:
         parts = [self.language, self.system, f"{self.share:.3f}", f"{self.rate:g}", f"seed{self.seed}"]
         parts += ["old"] * self.old + ["own-" * self.own + f"replay{self.replay:g}"] * (self.replay > 0)
         parts += [f"{self.vocabulary}{self.pieces}"] * (self.pieces > 0)
+        parts += [self.schedule] * (self.schedule != "linear")
         return "-".join(parts)
 
     def overrides(self, steps: int) -> list[str]:
@@ -76,6 +78,7 @@ class Cell:
             f"adapt.steps={steps}",
             f"build_mini.steps={steps}",
             f"adapt.lr={self.rate:g}",
+            f"adapt.schedule={self.schedule}",
             f"adapt.replay={self.replay:g}",
             f"adapt.replay_from={'base' if self.own else 'text'}",
             f"adapt.seq_length={OLD_LENGTHS[self.language] if self.old else 128}",
@@ -231,6 +234,7 @@ def cells(study: Study) -> Iterator[Cell]:
     yield Cell("de", "lora", 1.0, old, old=True)
     for language, seed in (("de", 1), ("tr", 1), ("el", 1), ("de", 2), ("de", 3)):
         yield Cell(language, "lora", THIRD, REHEARSED, seed, old=True, replay=0.1, own=True)
+    yield Cell("de", "lora", THIRD, REHEARSED, replay=0.1, own=True, schedule="constant")
     for pieces, vocabulary in ((8000, "extend"), (16000, "extend"), (8000, "replace")):
         for language in ("el", "de"):
             yield Cell(language, "lora", THIRD, lora, pieces=pieces, vocabulary=vocabulary)

@@ -128,6 +128,7 @@ class Cells:
 def kind_of(row: Row) -> str:
     kind = row["system"] + "-old" * row["old"]
     kind += "-rehearsal" if row.get("own") else "-replay" * (row["replay"] > 0)
+    kind += "-constant" * (row.get("schedule") == "constant")
     return f"{kind}-{row['vocabulary']}-{row['pieces']}" if row["pieces"] else kind
 
 
