@@ -78,7 +78,11 @@ class Cell:
             f"adapt.steps={steps}",
             f"build_mini.steps={steps}",
             f"adapt.lr={self.rate:g}",
-            f"adapt.schedule={self.schedule}",
+            *(
+                ["adapt.schedule=constant", f"adapt.warmup_steps={round(0.08 * steps)}"]
+                if self.schedule == "constant"
+                else []
+            ),
             f"adapt.replay={self.replay:g}",
             f"adapt.replay_from={'base' if self.own else 'text'}",
             f"adapt.seq_length={OLD_LENGTHS[self.language] if self.old else 128}",
