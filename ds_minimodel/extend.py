@@ -61,6 +61,7 @@ WAYS = {  # by the third study
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
+WARM_UP = 0.08  # of the steps; of a training that is made longer, of those that it was begun with
 FEWEST_PIECES = 6  # that a recipe takes, as good as none
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
@@ -90,8 +91,8 @@ def extend(
     to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights.
     pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. A decoder whose body trains rehearses
     what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir run/, model/ and, of what
-    predicts next tokens, samples.md; the same call goes on where one was interrupted, and another is refused. UserError
-    as of the steps that it takes.
+    predicts next tokens, samples.md; the same call goes on where one was interrupted, with more hours or tokens it
+    makes the training longer, and another is refused. UserError as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
@@ -113,7 +114,10 @@ def extend(
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
     call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
     with lock(out / LOCK):
-        _begin(out, {**call, "column": column, "hours": hours, "tokens": tokens, "trains": trains, "pieces": pieces})
+        call |= {"column": column, "trains": trains, "pieces": pieces}
+        if _begin(out, call, length := {"hours": hours, "tokens": tokens}):
+            _make_longer(out, hours, tokens, say)
+        write_json(out / CALL, call | length)
         tests = {} if path.exists() else _tests(out, texts, column, say)  # the import takes longer
         if not source_text:
             say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
@@ -141,8 +145,8 @@ def extend(
         return out / "model"
 
 
-def _begin(out: Path, call: dict[str, Any]) -> None:
-    """Write down what is asked for; UserError where `out` holds what was made by another call, or by none."""
+def _begin(out: Path, call: dict[str, Any], length: dict[str, Any]) -> bool:
+    """Whether another length is asked for; UserError where `out` holds what was made by another call, or by none."""
     former = read_model(out / CALL, dict[str, Any], "delete that file") if (out / CALL).exists() else None
     if former is None and {*out.iterdir()} > {out / LOCK}:
         raise UserError(f"{out}: exists and was not begun by extend; give another --out")
@@ -152,7 +156,27 @@ def _begin(out: Path, call: dict[str, Any]) -> None:
             raise UserError(
                 f"{out}: was begun with {name} {former.get(name)}, not {call[name]}; give another --out, or that again"
             )
-    write_json(out / CALL, call)
+    return former is not None and (out / RECIPE).exists() and any(former.get(name) != length[name] for name in length)
+
+
+def _make_longer(out: Path, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> None:
+    """Give the recipe in `out` more steps, and remove what was made of its model; UserError where they are not more."""
+    recipe, yaml = load_recipe(out / RECIPE), YAML()
+    adapt = recipe.adapt
+    if adapt.schedule != "constant":
+        raise UserError(f"{out}: was begun with a rate that falls from the start; give another --out")
+    (one_pass,) = [row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size]
+    tokens = _tokens(recipe, one_pass, hours, tokens, say)
+    steps = tokens // (adapt.batch_size * adapt.seq_length)
+    if steps < adapt.steps:
+        had = adapt.steps * adapt.batch_size * adapt.seq_length
+        raise UserError(f"{out}: {tokens:,} tokens are fewer than the {had:,} that it was begun with; give more")
+    values = yaml.load(out / RECIPE)
+    values["adapt"]["steps"] = steps
+    shutil.rmtree(out / "model", ignore_errors=True)
+    (out / "samples.md").unlink(missing_ok=True)
+    with atomic_write(out / RECIPE) as file:
+        yaml.dump(values, file)
 
 
 def _openings(recipe: Recipe, language: str) -> list[str]:
@@ -224,6 +248,8 @@ def _values(
             "batch_size": 8,
             "seq_length": min(positions, LENGTH),
             "lr": way.rate,
+            "schedule": "constant",
+            "warmup_steps": 1,
             "clip": 1.0,
             "weight_decay": 0.0,
             **(way.by_text if source in given else {}),
@@ -244,8 +270,6 @@ def _choose(
 ) -> None:
     """Choose the number of new pieces, where none is given, by what a byte of text then costs, and the steps by hours
     or tokens. A sample has as many bytes as LENGTH of the tokens that would pay.
-
-    What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
     """
     recipe = _recipe(values)
     found = {row["new_pieces"]: row for row in fertility(recipe)}
@@ -276,11 +300,21 @@ def _choose(
         f"{language}: {pieces:,} new pieces, {chosen['bytes_per_token']:.2f} bytes a token (before "
         f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
     )
-    recipe = _recipe(values)
+    tokens = _tokens(_recipe(values), chosen["tokens"], hours, tokens, say)
+    batch = next(size for most, size in BATCHES.items() if tokens <= most)
+    steps = max(10, tokens // (batch * values["adapt"]["seq_length"]))
+    values["adapt"] |= {"batch_size": batch, "steps": steps, "warmup_steps": round(WARM_UP * steps)}
+
+
+def _tokens(recipe: Recipe, one_pass: int, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> int:
+    """How many tokens the training has, by hours or tokens: those of MOST_PASSES over the text at most.
+
+    What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
+    """
     (measured,) = measured_rows(recipe, "adapt", join_ranks(1))
-    rate, most = measured["tokens_per_second"], MOST_PASSES * chosen["tokens"]
+    rate, most = measured["tokens_per_second"], MOST_PASSES * one_pass
     seconds = 3600 * (HOURS if hours is None else hours)
-    rehearsal = Path(values["base"]) / REHEARSAL
+    rehearsal = Path(str(recipe.base)) / REHEARSAL
     if recipe.rehearses and not rehearsal.exists():
         own = int(recipe.adapt.replay * (tokens or min(seconds * rate, most)))
         own, begun = min(own, MOST_REHEARSED), time.monotonic()
@@ -289,9 +323,7 @@ def _choose(
         seconds -= time.monotonic() - begun
     tokens = tokens or min(int(max(seconds, 0) * rate), most)
     say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens in {tokens / rate / 3600:.1f} hours of training")
-    batch = next(size for most, size in BATCHES.items() if tokens <= most)
-    steps = max(10, tokens // (batch * values["adapt"]["seq_length"]))
-    values["adapt"] |= {"batch_size": batch, "steps": steps}
+    return tokens
 
 
 def _recipe(values: dict[str, Any]) -> Recipe:

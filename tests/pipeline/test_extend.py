@@ -57,8 +57,12 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
     assert model.config.vocab_size == len(base) + len(rows) == len(base) + recipe["tokenizer"]["vocab_size"]
-    (scores,) = (out / "run/evaluate/bl_base/xx/text").glob("*/scores.json")
-    last = json.loads(scores.read_text())[-1]
+
+    def score():
+        (path,) = (out / "run/evaluate/bl_base/xx/text").glob("*/scores.json")
+        return json.loads(path.read_text())[-1]
+
+    last = score()
     assert last["bits_per_byte"] < last["source_pack_bits_per_byte"]
     said = next(line for line in err.splitlines() if line.startswith("BL_BASE, xx: "))
     scores = f"{last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f} after (xz "
@@ -71,8 +75,16 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    for option, value in (("language", "yy"), ("source", "de"), ("tokens", "30k"), ("train", "lora"), ("pieces", "9")):
+    for option, value in (("language", "yy"), ("source", "de"), ("train", "lora"), ("pieces", "9")):
         assert f"out: was begun with {option}" in refused(*arguments, f"--{option}", value)
+    assert "30,000 tokens are fewer than the 99,840 that it was begun with" in refused(*arguments, "--tokens", "30k")
+    assert (out / "model").exists() and last == score()
+    code, _, err = run(*arguments, "--tokens", "150k")
+    assert code == 0 and yaml.safe_load((out / "recipe.yaml").read_text())["adapt"]["steps"] == 150_000 // (8 * 64)
+    longer = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
+    assert torch.equal(load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :], longer)
+    assert not torch.equal(rows, longer) and (out / "samples.md").exists()
+    assert score()["bits_per_byte"] < last["bits_per_byte"]
 
 
 def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
