@@ -112,9 +112,9 @@ def extend(
         raise UserError(f"extend: {pieces} new pieces; give {FEWEST_PIECES} at least")
     if trains not in (None, *WAYS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
-    call = {"out": str(out), "model": str(model), "source": source, "language": language, "texts": texts}
+    call: dict[str, Any] = {"out": str(out), "model": str(model), "source": source, "language": language}
+    call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces}
     with lock(out / LOCK):
-        call |= {"column": column, "trains": trains, "pieces": pieces}
         if _begin(out, call, length := {"hours": hours, "tokens": tokens}):
             _make_longer(out, hours, tokens, say)
         write_json(out / CALL, call | length)
@@ -156,7 +156,8 @@ def _begin(out: Path, call: dict[str, Any], length: dict[str, Any]) -> bool:
             raise UserError(
                 f"{out}: was begun with {name} {former.get(name)}, not {call[name]}; give another --out, or that again"
             )
-    return former is not None and (out / RECIPE).exists() and any(former.get(name) != length[name] for name in length)
+    is_given = (out / RECIPE).exists() and any(length.values())
+    return is_given and former is not None and any(former.get(name) != value for name, value in length.items())
 
 
 def _make_longer(out: Path, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> None:

@@ -37,7 +37,9 @@ def add_arguments(commands: Commands) -> None:
         help="that are new; default: as many as pay; 6, the fewest, where the body learns the language by itself",
     )
     length = extending.add_mutually_exclusive_group()
-    length.add_argument("--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1; more go on")
+    length.add_argument(
+        "--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1; more make it longer"
+    )
     length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
     extending.set_defaults(run=_extend)
     importing = commands.add_parser(
