@@ -26,11 +26,12 @@ from ds_minimodel.hf.convert import export_hf, import_model
 from ds_minimodel.hf.rehearsal import rehearse
 from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.models.artifacts import identity
 from ds_minimodel.recipe.base import REHEARSAL, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.fertility import fertility
-from ds_minimodel.steps.run import run_recipe
+from ds_minimodel.steps.run import run_recipe, steps_to_run
 from ds_minimodel.training.ranks.launch import name_the_cpu
 from ds_minimodel.training.ranks.world import join_ranks
 
@@ -62,7 +63,7 @@ WAYS = {  # by the third study
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 WARM_UP = 0.08  # of the steps; of a training that is made longer, of those that it was begun with
-FEWEST_PIECES = 6  # that a recipe takes, as good as none
+FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
@@ -108,16 +109,19 @@ def extend(
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
         find_text(files)
-    if pieces is not None and pieces < FEWEST_PIECES:
-        raise UserError(f"extend: {pieces} new pieces; give {FEWEST_PIECES} at least")
+    if pieces is not None and not FEWEST_PIECES <= pieces <= MOST_PIECES:
+        raise UserError(f"extend: {pieces:,} new pieces; give {FEWEST_PIECES} to {MOST_PIECES:,}")
     if trains not in (None, *WAYS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
     call: dict[str, Any] = {"out": str(out), "model": str(model), "source": source, "language": language}
     call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces}
     with lock(out / LOCK):
-        if _begin(out, call, length := {"hours": hours, "tokens": tokens}):
-            _make_longer(out, hours, tokens, say)
-        write_json(out / CALL, call | length)
+        former = _begin(out, call)
+        if hours is None and tokens is None:
+            hours, tokens = former.get("hours"), former.get("tokens")
+        if hours is None and tokens is None:
+            hours = HOURS
+        length = {"hours": hours, "tokens": tokens}
         tests = {} if path.exists() else _tests(out, texts, column, say)  # the import takes longer
         if not source_text:
             say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
@@ -129,54 +133,72 @@ def extend(
             _choose(values, language, pieces, hours, tokens, say)
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
+        elif any(former.get(name) != value for name, value in length.items()):
+            _make_longer(path, hours, tokens, say)
+        write_json(out / CALL, former | call | length)
         recipe = load_recipe(path)
         run_recipe(recipe)
-        layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
-        if not (out / "model").exists():
-            export_hf(layout.pretrain(system) / "body", out / "model", layout.adapt(system, target) / "pack")
-        if recipe.trained_by.causal and not (out / "samples.md").exists():
-            places, prompts = {"before": out / "before", "after": out / "model"}, (_openings(recipe, target), QUESTIONS)
-            shutil.rmtree(places["before"], ignore_errors=True)
-            export_hf(base / "body", places["before"])
-            written = {name: samples(place, *prompts) for name, place in places.items()}
-            shutil.rmtree(places["before"])
-            with atomic_write(out / "samples.md") as file:
-                file.write(samples_page(written).encode())
-        return out / "model"
+        exported = _export(out, recipe, former.get("exported"))
+        write_json(out / CALL, call | length | {"exported": exported})
+    return out / "model"
 
 
-def _begin(out: Path, call: dict[str, Any], length: dict[str, Any]) -> bool:
-    """Whether another length is asked for; UserError where `out` holds what was made by another call, or by none."""
-    former = read_model(out / CALL, dict[str, Any], "delete that file") if (out / CALL).exists() else None
-    if former is None and {*out.iterdir()} > {out / LOCK}:
+def _export(out: Path, recipe: Recipe, former: str | None) -> str:
+    """Write out/model and its samples where they are missing or of another pack; the identity of this one."""
+    layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
+    pack, model, page = layout.adapt(system, target) / "pack", out / "model", out / "samples.md"
+    is_new = former != (exported := identity(pack)) or not model.exists()
+    if is_new:
+        shutil.rmtree(new := out / "model.new", ignore_errors=True)
+        export_hf(layout.pretrain(system) / "body", new, pack)
+        if model.is_symlink():
+            model.unlink()
+        elif model.exists():
+            shutil.rmtree(model)
+        new.rename(model)
+    if recipe.trained_by.causal and (is_new or not page.exists()):
+        places, prompts = {"before": out / "before", "after": model}, (_openings(recipe, target), QUESTIONS)
+        shutil.rmtree(places["before"], ignore_errors=True)
+        export_hf(out / "base/body", places["before"])
+        written = {name: samples(place, *prompts) for name, place in places.items()}
+        shutil.rmtree(places["before"])
+        with atomic_write(page) as file:
+            file.write(samples_page(written).encode())
+    return exported
+
+
+def _begin(out: Path, call: dict[str, Any]) -> dict[str, Any]:
+    """Write down what is asked for, and return the former call; UserError where `out` is of another, or of none."""
+    former = read_model(out / CALL, dict[str, Any], "delete that file") if (out / CALL).exists() else {}
+    if not former and {*out.iterdir()} > {out / LOCK}:
         raise UserError(f"{out}: exists and was not begun by extend; give another --out")
     decided = list(call) if (out / RECIPE).exists() else ["model", "source"] if (out / "base").exists() else []
     for name in decided:
-        if former is not None and former.get(name) != call[name]:
-            raise UserError(
-                f"{out}: was begun with {name} {former.get(name)}, not {call[name]}; give another --out, or that again"
-            )
-    is_given = (out / RECIPE).exists() and any(length.values())
-    return is_given and former is not None and any(former.get(name) != value for name, value in length.items())
+        if former.get(name) != call[name]:
+            was = f"no {name}" if former.get(name) is None else f"{name} {former[name]}"
+            raise UserError(f"{out}: was begun with {was}; give another --out, or that again")
+    write_json(out / CALL, former | call)
+    return former
 
 
-def _make_longer(out: Path, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> None:
-    """Give the recipe in `out` more steps, and remove what was made of its model; UserError where they are not more."""
-    recipe, yaml = load_recipe(out / RECIPE), YAML()
+def _make_longer(path: Path, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> None:
+    """Give the recipe more steps; UserError where they are fewer, or what it has made is not as it was."""
+    recipe, yaml = load_recipe(path), YAML()
     adapt = recipe.adapt
     if adapt.schedule != "constant":
-        raise UserError(f"{out}: was begun with a rate that falls from the start; give another --out")
-    (one_pass,) = [row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size]
+        raise UserError(f"{path}: its rate falls from the start, so it cannot be made longer; give another --out")
+    steps_to_run(recipe, 1, rebuild=False)
+    one_pass = next(row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size)
     tokens = _tokens(recipe, one_pass, hours, tokens, say)
-    steps = tokens // (adapt.batch_size * adapt.seq_length)
+    steps, had = tokens // (adapt.batch_size * adapt.seq_length), adapt.steps * adapt.batch_size * adapt.seq_length
     if steps < adapt.steps:
-        had = adapt.steps * adapt.batch_size * adapt.seq_length
-        raise UserError(f"{out}: {tokens:,} tokens are fewer than the {had:,} that it was begun with; give more")
-    values = yaml.load(out / RECIPE)
+        raise UserError(f"{path}: has {had:,} tokens of training already; a shorter one takes another --out")
+    if steps == adapt.steps:
+        say(f"{path}: has as many")
+        return
+    values = yaml.load(path)
     values["adapt"]["steps"] = steps
-    shutil.rmtree(out / "model", ignore_errors=True)
-    (out / "samples.md").unlink(missing_ok=True)
-    with atomic_write(out / RECIPE) as file:
+    with atomic_write(path) as file:
         yaml.dump(values, file)
 
 
@@ -312,9 +334,9 @@ def _tokens(recipe: Recipe, one_pass: int, hours: float | None, tokens: int | No
 
     What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
     """
-    (measured,) = measured_rows(recipe, "adapt", join_ranks(1))
+    measured, *_ = measured_rows(recipe, "adapt", join_ranks(1))
     rate, most = measured["tokens_per_second"], MOST_PASSES * one_pass
-    seconds = 3600 * (HOURS if hours is None else hours)
+    seconds = 3600 * (hours or 0)
     rehearsal = Path(str(recipe.base)) / REHEARSAL
     if recipe.rehearses and not rehearsal.exists():
         own = int(recipe.adapt.replay * (tokens or min(seconds * rate, most)))
@@ -323,7 +345,8 @@ def _tokens(recipe: Recipe, one_pass: int, hours: float | None, tokens: int | No
         rehearse(rehearsal.parent, max(1, own), recipe.seed)
         seconds -= time.monotonic() - begun
     tokens = tokens or min(int(max(seconds, 0) * rate), most)
-    say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens in {tokens / rate / 3600:.1f} hours of training")
+    passes = f", {MOST_PASSES} passes over the text, the most" if tokens == most else ""
+    say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens{passes} in {tokens / rate / 3600:.1f} hours of training")
     return tokens
 
 
