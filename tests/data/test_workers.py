@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from ds_minimodel.common.errors import UserError
@@ -66,7 +67,11 @@ def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
         start_new_session=True,
     )
     assert process.stdout.readline() == "begun\n"
-    time.sleep(1)
+    before, used = -1.0, 0.0
+    while not used or used != before:  # until the workers, which take long to start beside other tests, are at work
+        time.sleep(1)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        before, used = used, sum(sum(worker.cpu_times()[:2]) for worker in workers)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it, to the workers too
     _, err = process.communicate(timeout=20)
     assert process.returncode == -signal.SIGINT and err.count("Traceback") == 1 and err.endswith("KeyboardInterrupt\n")
