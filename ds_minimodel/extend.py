@@ -29,7 +29,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.models.artifacts import identity
 from ds_minimodel.recipe.base import REHEARSAL, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import WARM_UP, Recipe
 from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.run import run_recipe, steps_to_run
 from ds_minimodel.training.ranks.launch import name_the_cpu
@@ -62,7 +62,6 @@ WAYS = {  # by the third study
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
-WARM_UP = 0.08  # of the steps; of a training that is made longer, of those that it was begun with
 FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
 CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
@@ -129,7 +128,7 @@ def extend(
             say(f"{base}: the model comes in")
             import_model(model, base, source)
         if not path.exists():
-            values = _values(out, texts, tests, column, source, language, trains, pieces)
+            values = _values(out, texts, tests, column, source, language, trains)
             _choose(values, language, pieces, hours, tokens, say)
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
@@ -249,7 +248,6 @@ def _values(
     source: str,
     language: str,
     trains: str | None,
-    pieces: int | None,
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
@@ -264,7 +262,7 @@ def _values(
         "base": str(out / "base"),
         "systems": [way.system],
         "languages": {"source": source, "targets": [language]},
-        "tokenizer": {"vocabulary": "extend", "vocab_size": pieces or FEWEST_PIECES},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_PIECES},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
         "adapt": {
             "steps": 10,
@@ -294,6 +292,7 @@ def _choose(
     """Choose the number of new pieces, where none is given, by what a byte of text then costs, and the steps by hours
     or tokens. A sample has as many bytes as LENGTH of the tokens that would pay.
     """
+    values["tokenizer"]["vocab_size"] = pieces or FEWEST_PIECES  # of which fertility has a row, too
     recipe = _recipe(values)
     found = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (best,) = found[0], [row for row in found.values() if row["best"]]

@@ -134,7 +134,7 @@ class OptimizerSection(Section):
     """Largest norm of the gradient; 0: not clipped."""
 
 
-_WARM_UP = 0.08  # of the steps
+WARM_UP = 0.08  # of the steps
 
 
 class Training(OptimizerSection):
@@ -167,7 +167,7 @@ class Training(OptimizerSection):
     @property
     def warmup(self) -> int:
         """Steps of warm-up."""
-        return round(_WARM_UP * self.steps) if self.warmup_steps is None else self.warmup_steps
+        return round(WARM_UP * self.steps) if self.warmup_steps is None else self.warmup_steps
 
 
 class BuildMini(Training):

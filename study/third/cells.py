@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
+from ds_minimodel.recipe.schema import WARM_UP
 from ds_minimodel.serve.bits import score_files
 from ds_minimodel.tasks.likelihood import Choice
 
@@ -79,7 +80,7 @@ class Cell:
             f"build_mini.steps={steps}",
             f"adapt.lr={self.rate:g}",
             *(
-                ["adapt.schedule=constant", f"adapt.warmup_steps={round(0.08 * steps)}"]
+                ["adapt.schedule=constant", f"adapt.warmup_steps={round(WARM_UP * steps)}"]
                 if self.schedule == "constant"
                 else []
             ),

@@ -18,14 +18,14 @@ from typing import Any
 
 from ds_minimodel.common.errors import escape_markdown
 from study.picture import picture
+from study.third.cells import OLD, PIECES
 
 LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
 SHARES = {"0.125": "an eighth", "0.250": "a quarter", "0.333": "a third", "0.500": "a half", "1.000": "in full"}
-PIECES = {"de": 2000, "el": 2000, "tr": 1000}  # as cells.py has them
 VOCABULARIES = {  # by a cell's old, vocabulary
     (False, "extend"): "{:,} new",
     (False, "replace"): "{:,} in their place",
-    (True, "extend"): "6 new",
+    (True, "extend"): f"{OLD} new",
 }
 LEAST = 0.99  # of BL_BASE's gain, by H1
 MOST = 1.25  # of BL_BASE's seconds a FLOP, by H5
