@@ -169,8 +169,9 @@ install_torch() {
 }
 
 prepare_environment() {
-    local extras=$1 stamp
+    local extras=$1 stamp log
     enter_virtual_environment
+    log=$VIRTUAL_ENV/kernels.log
     stamp=$VIRTUAL_ENV/ds_minimodel-${extras//,/-}.stamp
     if has_torch python && [ "$(cat "$stamp" 2>/dev/null)" = "$(installation_hash "$extras")" ]; then
         return
@@ -178,9 +179,11 @@ prepare_environment() {
     echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV (a few minutes where much is downloaded)" >&2
     has_torch python || install_torch                           # first: it may end here
     pip_install "setuptools>=77" wheel
-    pip_install --no-build-isolation --editable ".[$extras]"
+    python setup.py -q build_ext --inplace >"$log" 2>&1 &       # pip does one thing at a time
+    DSMM_BUILD_OPS=0 pip_install --no-build-isolation --editable ".[$extras]"
+    wait $! || fail "the kernels could not be compiled: $log"
     installation_hash "$extras" > "$stamp"
     if ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then
-        echo "no kernels compiled, torch's operators serve (DSMM_BUILD_OPS=1 shows why)" >&2
+        echo "no kernels compiled, torch's operators serve ($log says why)" >&2
     fi
 }
