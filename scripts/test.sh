@@ -28,5 +28,5 @@ export OMP_NUM_THREADS=1
 if ! has_driver; then
     export DS_ACCELERATOR=cpu
 fi
-# Three for two cores: some tests wait for ranks to end (372 s, 408 with two, on 2026-11-25).
-python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=10 tests study "$@"
+# Four for two cores: many wait for processes that start or end.
+python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=10 tests study "$@"
