@@ -106,6 +106,18 @@ find_uv() {
     command -v uv || { try_pip uv 2>/dev/null && command -v uv; }
 }
 
+# Install this project with extras by uv, in a quarter of pip's time; 1 where uv cannot, or would not do what pip is told:
+# it reads no settings of pip's and sees no packages outside the virtual environment.
+install_by_uv() {
+    local uv
+    if [ -n "${DSMM_PIP_ARGS:-}" ] || python -m pip config list | grep -Eq 'no-index|index-url=.*https?:' \
+        || ! grep -q 'include-system-site-packages = false' "$VIRTUAL_ENV/pyvenv.cfg"; then
+        return 1
+    fi
+    uv=$(find_uv) || return 1
+    "$uv" pip install -q --python "$VIRTUAL_ENV" --no-build-isolation --compile-bytecode --editable ".[$1]" 2>/dev/null
+}
+
 # Lowest compute capability of the GPUs, as 7.0; nothing where neither DSMM_GPU nor the driver says it.
 lowest_capability() {
     if [ -n "${DSMM_GPU:-}" ]; then
@@ -169,7 +181,7 @@ install_torch() {
 }
 
 prepare_environment() {
-    local extras=$1 stamp log
+    local extras=$1 stamp log kernels
     enter_virtual_environment
     log=$VIRTUAL_ENV/kernels.log
     stamp=$VIRTUAL_ENV/ds_minimodel-${extras//,/-}.stamp
@@ -179,9 +191,10 @@ prepare_environment() {
     echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV (a few minutes where much is downloaded)" >&2
     has_torch python || install_torch                           # first: it may end here
     pip_install "setuptools>=77" wheel
-    python setup.py -q build_ext --inplace >"$log" 2>&1 &       # pip does one thing at a time
-    DSMM_BUILD_OPS=0 pip_install --no-build-isolation --editable ".[$extras]"
-    wait $! || fail "the kernels could not be compiled: $log"
+    python setup.py -q build_ext --inplace >"$log" 2>&1 &
+    kernels=$!
+    DSMM_BUILD_OPS=0 install_by_uv "$extras" || DSMM_BUILD_OPS=0 pip_install --no-build-isolation --editable ".[$extras]"
+    wait $kernels || fail "the kernels could not be compiled: $log"
     installation_hash "$extras" > "$stamp"
     if ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then
         echo "no kernels compiled, torch's operators serve ($log says why)" >&2

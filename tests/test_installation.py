@@ -1,4 +1,4 @@
-"""scripts/environment.sh chooses a build of torch, and ends where a run was stopped; scripts/docker names what is."""
+"""scripts/environment.sh chooses torch, installs, and ends where a run was stopped; scripts/docker names what is."""
 
 import os
 import re
@@ -102,6 +102,36 @@ def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, of
     assert found == version and words in said and said.count("\n") == 1
     assert said.startswith("torch: " if version else "error: ")
     assert said.endswith("; DSMM_TORCH_SPEC chooses another\n") or not version
+
+
+@pytest.mark.parametrize(
+    "given, is_used",
+    [
+        ({}, True),
+        ({"PIP_EXTRA_INDEX_URL": "file:///nowhere"}, True),
+        ({"PIP_INDEX_URL": "https://mirror.example/simple"}, False),
+        ({"PIP_NO_INDEX": "1"}, False),
+        ({"DSMM_PIP_ARGS": "--no-cache-dir"}, False),
+        ({"shared": True}, False),
+    ],
+)
+def test_uv_installs_where_it_does_what_pip_is_told(environment, tmp_path, given, is_used):
+    """It reads none of pip's settings, and sees nothing outside of the virtual environment."""
+    tools = tool(tmp_path, "uv", 'echo "$@"')
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))}
+    variables = kept | {"PIP_CONFIG_FILE": os.devnull, "VIRTUAL_ENV": str(environment)}
+    variables |= {"PATH": f"{environment}/bin:{tools}:{os.environ['PATH']}"} | given
+    settings = environment / "pyvenv.cfg"
+    alone = settings.read_text()
+    if variables.pop("shared", False):
+        settings.write_text(alone.replace("packages = false", "packages = true"))
+    try:
+        command = ["bash", "-c", "source scripts/environment.sh; install_by_uv report,hf"]
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    finally:
+        settings.write_text(alone)
+    assert done.returncode == (not is_used) and not done.stderr
+    assert done.stdout.endswith("--editable .[report,hf]\n") == is_used == done.stdout.startswith("pip install ")
 
 
 @pytest.mark.parametrize(
