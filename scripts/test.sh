@@ -28,5 +28,5 @@ export OMP_NUM_THREADS=1
 if ! has_driver; then
     export DS_ACCELERATOR=cpu
 fi
-# Four for two cores: many wait for processes that start or end.
-python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=10 tests study "$@"
+# Three for two cores: some tests wait for processes (425 s, 427 with four, 2026-11-26).
+python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=10 tests study "$@"
