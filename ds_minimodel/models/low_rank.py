@@ -79,12 +79,19 @@ def is_low_rank(name: str) -> bool:
     return name.rpartition(".")[2] in (DOWN, UP)
 
 
-def merged(weights: Mapping[str, Tensor], frozen: Mapping[str, Tensor]) -> Tensors:
-    """`weights` with each update added to its layer's weight, which `frozen` has under the same name less "body."."""
+def merged(weights: Mapping[str, Tensor], frozen: Mapping[str, Tensor], strength: float = 1.0) -> Tensors:
+    """`weights` with each update added to its layer's weight, which `frozen` has under the same name less "body.".
+
+    strength: share that the body's weights go of the way from `frozen` to there (WiSE-FT, Wortsman et al., CVPR 2022).
+    """
     found = {name: tensor for name, tensor in weights.items() if not is_low_rank(name)}
     for name, up in weights.items():
         if name.endswith(f".{UP}"):
             layer = name.removesuffix(UP)
             weight = frozen[f"{layer}weight".removeprefix("body.")]
             found[f"{layer}weight"] = weight + _SCALE * up.float() @ weights[layer + DOWN].float()
+    if strength != 1:
+        of_body = {name: tensor.float() for name, tensor in found.items() if name.startswith("body.")}
+        for name, tensor in of_body.items():
+            found[name] = torch.lerp(frozen[name.removeprefix("body.")].float(), tensor, strength)
     return found

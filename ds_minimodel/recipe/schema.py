@@ -206,6 +206,8 @@ class Adapt(Training):
     """System → peak learning rate, where it is not `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
     """`lora`: of the updates of the body's linear layers."""
+    strength: Annotated[float, Field(gt=0, le=1), RECORDED_ELSEWHERE] = 1.0
+    """`full`, `lora`: share of what the body's weights have learned that a pack keeps."""
     train_output_bias: bool = True
     """The target's output bias trains too; `false` is the paper's code."""
     train_positions: bool = False

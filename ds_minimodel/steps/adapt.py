@@ -74,6 +74,7 @@ def jobs(context: Context) -> list[Job]:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
+        inputs |= {"strength": section.strength} if system.trains and section.strength != 1 else {}
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
         inputs |= {"old_rows": section.old_rows} if section.old_rows == "trained" else {}
         inputs |= {"rehearsal": identity(rehearsal)} if rehearsal else {}
@@ -142,7 +143,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
         batches = _at_scheduled_depth(batches, section)
 
     def pack_of(step: int, weights: Tensors) -> PackArtifact:
-        trained = merged(weights, frozen.tensors)
+        trained = merged(weights, frozen.tensors, section.strength if system.trains else 1.0)
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in trained.items()}
         eflops = run.accounting.eflops_until(step)
         return replace(initial, tensors=tensors, steps=step, eflops=eflops)

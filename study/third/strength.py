@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from chats import QUESTIONS, add, bits, read
@@ -50,10 +51,11 @@ def main() -> None:
             import_model(model, base, "en")
             files = [str(folder / f"{text}.txt") for text in texts]
             found = bits_per_byte(base / "body", {"pack": base / "pack"}, files, precision="auto")
-            row = {"bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)}}
+            row: dict[str, Any] = {"cell": cell, "strength": strength}
+            row |= {"bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)}}
             row |= {"bits_per_token": bits(model, folder / "probe/rehearsal")}
             row |= {"answers": dict(samples(model, [], QUESTIONS).answers)}
-            add([{"cell": cell, "strength": strength, **row}], out)
+            add([row], out)
 
 
 if __name__ == "__main__":

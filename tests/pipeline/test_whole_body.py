@@ -58,6 +58,21 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
     )
 
 
+@pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
+def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
+    """Rows of pieces stay as they were trained, and so does the training."""
+    recipe, settings = make_recipe(tmp_path, True), [*SETTINGS, "systems=[full, lora]", "finetune.tasks={}"]
+    code, _, err = run("run", recipe, *settings, "adapt.strength=0.25")
+    assert code == 0, err
+    base = load_file(folder / "base/body/model.safetensors")
+    for system in ("full", "lora"):
+        whole, weaker = rows_of(folder, system), rows_of(tmp_path, system)
+        for name in whole.keys() & {f"body.{name}" for name in base}:
+            whole[name] = torch.lerp(base[name.removeprefix("body.")], whole[name], 0.25)
+        torch.testing.assert_close(weaker, whole)
+    assert "strength" in refused("adapt", recipe, *settings)
+
+
 def test_two_ranks_train_the_same_body(folder, tmp_path):
     recipe = prepare(make_recipe(tmp_path, "output" not in rows_of(folder, "full")), *SETTINGS)
     run_two_ranks(recipe, *SETTINGS, "systems=[full, lora]", "finetune.tasks={}", "engine.zero_stage=3")
