@@ -223,6 +223,16 @@ def order(cells: Cells) -> Iterator[str]:
             yield f"| {name} | {', '.join(sorted(means, key=means.__getitem__))} |"
 
 
+def strengths() -> Iterator[str]:
+    """What is left of the language and of the chat where a part is taken back."""
+    (untouched,) = (row["bits_per_token"] for row in read("chats.jsonl") if row["cell"] == "untouched")
+    for row in sorted(read("strength.jsonl"), key=lambda row: row["cell"]):
+        language = row["cell"][:2]
+        bits = (row["bits_per_byte"][text] for text in (f"{language}.manual", f"{language}.help", "en.manual"))
+        told = " | ".join(f"{value:.3f}" for value in bits)
+        yield f"| {row['cell']} | {row['strength']:g} | {told} | {row['bits_per_token'] - untouched:+.3f} |"
+
+
 def clock() -> Iterator[str]:
     """H5: seconds a FLOP, those of `lora` over those of BL_BASE, by each machine."""
     for row in read("clock.jsonl"):
@@ -303,6 +313,8 @@ def main() -> None:
     table("claim | found | cells | verdict", itertools.chain(verdicts(cells), clock()))
     print()
     table("language | H6: the order by a third", order(cells))
+    print()
+    table("cell | strength | manual | help | English manual | dialogues, bits a token", strengths())
 
 
 if __name__ == "__main__":
