@@ -30,6 +30,7 @@ from ds_minimodel.models.artifacts import identity
 from ds_minimodel.recipe.base import REHEARSAL, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import WARM_UP, Recipe
+from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.run import run_recipe, steps_to_run
 from ds_minimodel.training.ranks.launch import name_the_cpu
@@ -58,7 +59,7 @@ class Way(NamedTuple):
 REHEARSES = {"replay": 0.1, "replay_from": "base"}
 WAYS = {  # by the third study
     "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
-    "lora": Way("lora", 2e-3, of_decoders=REHEARSES),
+    "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"strength": 0.75}),
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
@@ -80,6 +81,7 @@ def extend(
     column: str = "text",
     trains: str | None = None,
     pieces: int | None = None,
+    strength: float | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
@@ -89,10 +91,11 @@ def extend(
     left out that would cut it otherwise. hours: of rehearsal and training on this machine, one by default, at most
     MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays
     to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights.
-    pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. A decoder whose body trains rehearses
-    what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir run/, model/ and, of what
-    predicts next tokens, samples.md; the same call goes on where one was interrupted, with more hours or tokens it
-    makes the training longer, and another is refused. UserError as of the steps that it takes.
+    pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. strength: share of what the body has
+    learned that it keeps, 0.75 of a decoder's "lora" by default: less keeps more of what the model was. A decoder whose
+    body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir run/,
+    model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, with more
+    hours or tokens it makes the training longer, and another is refused. UserError as of the steps that it takes.
     """
     out = Path(out)
     name_the_cpu()
@@ -112,8 +115,10 @@ def extend(
         raise UserError(f"extend: {pieces:,} new pieces; give {FEWEST_PIECES} to {MOST_PIECES:,}")
     if trains not in (None, *WAYS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
+    if strength is not None and not 0 < strength <= 1:
+        raise UserError(f"extend: a strength of {strength:g}; give one above 0, at most 1")
     call: dict[str, Any] = {"out": str(out), "model": str(model), "source": source, "language": language}
-    call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces}
+    call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces, "strength": strength}
     with lock(out / LOCK):
         former = _begin(out, call)
         if hours is None and tokens is None:
@@ -128,7 +133,7 @@ def extend(
             say(f"{base}: the model comes in")
             import_model(model, base, source)
         if not path.exists():
-            values = _values(out, texts, tests, column, source, language, trains)
+            values = _values(out, texts, tests, column, source, language, trains, strength)
             _choose(values, language, pieces, hours, tokens, say)
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
@@ -248,10 +253,13 @@ def _values(
     source: str,
     language: str,
     trains: str | None,
+    strength: float | None,
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
     base = read_base(out / "base")
     way = WAYS[trains or ("lora" if base.config.causal else "rows")]
+    if strength is not None and not SYSTEMS[way.system].trains:
+        raise UserError("extend: a strength is of a body that trains, and rows alone do here; leave it out")
     positions = base.config.max_positions
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
     most = min(CONTEXT, longest - 2)  # a token is a byte at least, and two may stand around
@@ -275,6 +283,7 @@ def _values(
             "weight_decay": 0.0,
             **(way.by_text if source in given else {}),
             **(way.of_decoders if base.config.causal else {}),
+            **({} if strength is None else {"strength": strength}),
         },
         "finetune": {"tasks": {kind: task}},
         "engine": {"zero_stage": 0, "micro_batch_size": 8},

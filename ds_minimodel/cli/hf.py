@@ -36,6 +36,13 @@ def add_arguments(commands: Commands) -> None:
         metavar="N",
         help="that are new; default: as many as pay; 6, the fewest, where the body learns the language by itself",
     )
+    extending.add_argument(
+        "--strength",
+        type=_number,
+        metavar="S",
+        help="share of what the body has learned that it keeps; default of a decoder's lora: 0.75; less, such as 0.5, "
+        "keeps more of the chat",
+    )
     length = extending.add_mutually_exclusive_group()
     length.add_argument(
         "--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1; more make it longer"
@@ -103,6 +110,7 @@ def _extend(options: Options) -> None:
         column=options.column,
         trains=options.train,
         pieces=options.pieces and int(options.pieces),
+        strength=options.strength,
         say=say,
     )
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")

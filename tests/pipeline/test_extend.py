@@ -106,7 +106,8 @@ def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     code, _, err = run(*arguments)
     assert code == 0, err
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
-    assert recipe["systems"] == ["lora"] and recipe["adapt"]["replay_from"] == "base"
+    assert recipe["systems"] == ["lora"]
+    assert (recipe["adapt"]["replay_from"], recipe["adapt"]["strength"]) == ("base", 0.75)
     said = re.search(r"xx: 9 new pieces, (.*) bytes a token \(before .*, with \d+ (.*)\)", err)
     assert recipe["tokenizer"]["vocab_size"] == 9 and float(said[2]) > 1.5 * float(said[1])
     assert recipe["adapt"]["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
@@ -164,6 +165,9 @@ def test_mistakes_are_one_line(texts):
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
     assert "5 new pieces; give 6 to 1,000,000" in refused(*extend(texts, "--pieces", "5"))
+    assert "a strength of 2; give one above 0" in refused(*extend(texts, "--strength", "2"))
+    rows = extend(texts, "--strength", "0.5", "--train", "rows", "--tokens", "5k", "--out", texts / "strong")
+    assert "rows alone do here; leave it out" in refused(*rows)
     many = extend(texts, "--pieces", "1M", "--tokens", "1k", "--out", texts / "many")
     assert "xx: the text has no 1,000,000 new pieces to offer" in refused(*many)
     strange = "".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in (texts / "xx.txt").read_text())
