@@ -13,6 +13,7 @@
 #   DSMM_GPU         lowest compute capability to install for, such as 7.0 for a V100, where no GPU is at hand: on a
 #                    cluster's login node, in an image   (what nvidia-smi says)
 #   DSMM_PIP_ARGS    options for every pip call, such as "--no-index --find-links FOLDER"
+#   DSMM_INSTALLER   pip, or uv, which takes a quarter of the time and reads none of pip's settings   (pip)
 #   DSMM_BUILD_OPS   compiled kernels: auto, 0 (none), cpu, 1 (a failure to build is fatal)   (auto)
 
 set -euo pipefail
@@ -106,16 +107,16 @@ find_uv() {
     command -v uv || { try_pip uv 2>/dev/null && command -v uv; }
 }
 
-# Install this project with extras by uv, in a quarter of pip's time; 1 where uv cannot, or would not do what pip is told:
-# it reads no settings of pip's and sees no packages outside the virtual environment.
-install_by_uv() {
-    local uv
-    if [ -n "${DSMM_PIP_ARGS:-}" ] || python -m pip config list | grep -Eq 'no-index|index-url=.*https?:' \
-        || ! grep -q 'include-system-site-packages = false' "$VIRTUAL_ENV/pyvenv.cfg"; then
-        return 1
+# Install this project with extras $1, by uv where DSMM_INSTALLER says so and it can: it sees no packages outside the
+# virtual environment.
+install_project() {
+    local uv project=(--no-build-isolation --editable ".[$1]")
+    if [ "${DSMM_INSTALLER:-pip}" = uv ] && uv=$(find_uv) \
+        && grep -q 'include-system-site-packages = false' "$VIRTUAL_ENV/pyvenv.cfg" \
+        && "$uv" pip install -q --python "$VIRTUAL_ENV" --compile-bytecode "${project[@]}" 2>/dev/null; then
+        return
     fi
-    uv=$(find_uv) || return 1
-    "$uv" pip install -q --python "$VIRTUAL_ENV" --no-build-isolation --compile-bytecode --editable ".[$1]" 2>/dev/null
+    try_pip "${project[@]}"
 }
 
 # Lowest compute capability of the GPUs, as 7.0; nothing where neither DSMM_GPU nor the driver says it.
@@ -181,7 +182,7 @@ install_torch() {
 }
 
 prepare_environment() {
-    local extras=$1 stamp log kernels
+    local extras=$1 stamp log
     enter_virtual_environment
     log=$VIRTUAL_ENV/kernels.log
     stamp=$VIRTUAL_ENV/ds_minimodel-${extras//,/-}.stamp
@@ -190,13 +191,17 @@ prepare_environment() {
     fi
     echo "installing ds_minimodel[$extras] into $VIRTUAL_ENV (a few minutes where much is downloaded)" >&2
     has_torch python || install_torch                           # first: it may end here
-    pip_install "setuptools>=77" wheel
-    python setup.py -q build_ext --inplace >"$log" 2>&1 &
-    kernels=$!
-    DSMM_BUILD_OPS=0 install_by_uv "$extras" || DSMM_BUILD_OPS=0 pip_install --no-build-isolation --editable ".[$extras]"
-    wait $kernels || fail "the kernels could not be compiled: $log"
+    pip_install "setuptools>=77" wheel ninja
+    (
+        setsid python setup.py -q build_ext --inplace >"$log" 2>&1 &    # beside what is installed, on another core
+        kernels=$!
+        trap 'kill -- -$kernels 2>/dev/null || true' EXIT
+        trap 'exit 130' INT TERM
+        DSMM_BUILD_OPS=0 install_project "$extras" || fail "pip could not install .[$extras] (its own message is above)"
+        wait $kernels || { tail -n 40 "$log" >&2; fail "the kernels could not be compiled"; }
+    ) || exit
     installation_hash "$extras" > "$stamp"
-    if ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then
+    if [ -s "$log" ] && ! compgen -G "ds_minimodel/_kernels*.so" >/dev/null; then
         echo "no kernels compiled, torch's operators serve ($log says why)" >&2
     fi
 }

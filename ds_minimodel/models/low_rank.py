@@ -82,7 +82,7 @@ def is_low_rank(name: str) -> bool:
 def merged(weights: Mapping[str, Tensor], frozen: Mapping[str, Tensor], strength: float = 1.0) -> Tensors:
     """`weights` with each update added to its layer's weight, which `frozen` has under the same name less "body.".
 
-    strength: share that the body's weights go of the way from `frozen` to there (WiSE-FT, Wortsman et al., CVPR 2022).
+    strength: share of their change from `frozen` that the body's weights keep (WiSE-FT, Wortsman et al., CVPR 2022).
     """
     found = {name: tensor for name, tensor in weights.items() if not is_low_rank(name)}
     for name, up in weights.items():

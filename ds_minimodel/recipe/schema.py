@@ -207,7 +207,7 @@ class Adapt(Training):
     rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
     """`lora`: of the updates of the body's linear layers."""
     strength: Annotated[float, Field(gt=0, le=1), RECORDED_ELSEWHERE] = 1.0
-    """`full`, `lora`: share of what the body's weights have learned that a pack keeps."""
+    """`full`, `lora`: share of what the body has learned that a pack keeps; held-out losses are of all."""
     train_output_bias: bool = True
     """The target's output bias trains too; `false` is the paper's code."""
     train_positions: bool = False
@@ -250,6 +250,8 @@ class Adapt(Training):
     def _best_is_found(self) -> "Adapt":
         if self.patience and self.keep == "last":
             raise ValueError("patience: with keep last nothing is the best; give keep best")
+        if self.keep == "best" and self.strength != 1:
+            raise ValueError("keep best: it is found with all that the body has learned; leave strength out")
         if self.keep == "best" and self.decay_steps and not self.held_out_every:
             raise ValueError("keep best: with schedule constant give held_out_every; a share of the steps would grow")
         return self

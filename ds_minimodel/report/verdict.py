@@ -13,7 +13,7 @@ from ds_minimodel.report.tables import PERCENT, SCALES
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
-_FORGETS = "has become worse: raise adapt.replay or adapt.guard, lower the rate, or train rows alone (bl_base)"
+_FORGETS = "has become worse: raise adapt.replay or adapt.guard, lower adapt.strength or the rate, or train rows alone"
 _MOST_LOST = 0.002  # of the source's score, without a line that says so
 
 

@@ -76,7 +76,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert (out / "samples.md").read_text().count("- after: ") == 5
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    for option, value in (("language", "yy"), ("source", "de"), ("train", "lora"), ("pieces", "9")):
+    for option, value in (("language", "yy"), ("source", "de"), ("train", "lora"), ("pieces", "9"), ("strength", "1")):
         assert re.search(f"out: was begun with (no )?{option}", refused(*arguments, f"--{option}", value))
     assert "has 99,840 tokens of training already; a shorter" in refused(*arguments, "--tokens", "30k")
     text, stand = (texts / "xx.txt").read_text(), (texts / "xx.txt").stat()
@@ -97,17 +97,18 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
 
 
 def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
-    """Nine new pieces are fewer than pay, so a sample has more tokens."""
+    """Nine new pieces are fewer than pay, so a sample has more tokens. Of the body's training a part is kept."""
     theirs = shutil.copytree(texts / "theirs", tmp_path / "theirs")
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 512}
     (theirs / "config.json").write_text(json.dumps(config))
     out = tmp_path / "out"
     arguments = "extend", theirs, texts / "xx.txt", "--language", "xx", "--tokens", "30k", "--out", out, "--pieces", "9"
+    arguments += "--strength", "0.5"
     code, _, err = run(*arguments)
     assert code == 0, err
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["systems"] == ["lora"]
-    assert (recipe["adapt"]["replay_from"], recipe["adapt"]["strength"]) == ("base", 0.75)
+    assert (recipe["adapt"]["replay_from"], recipe["adapt"]["strength"]) == ("base", 0.5)
     said = re.search(r"xx: 9 new pieces, (.*) bytes a token \(before .*, with \d+ (.*)\)", err)
     assert recipe["tokenizer"]["vocab_size"] == 9 and float(said[2]) > 1.5 * float(said[1])
     assert recipe["adapt"]["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)

@@ -71,6 +71,7 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
             whole[name] = torch.lerp(base[name.removeprefix("body.")], whole[name], 0.25)
         torch.testing.assert_close(weaker, whole)
     assert "strength" in refused("adapt", recipe, *settings)
+    assert "leave strength out" in refused("adapt", recipe, *settings, "adapt.strength=0.5", "adapt.keep=best")
 
 
 def test_two_ranks_train_the_same_body(folder, tmp_path):
