@@ -39,5 +39,6 @@ else
     fi
     python study/third/cells.py $work --thousands "${THOUSANDS:-512}" "$@"
     python study/third/chats.py $work "$@"
+    python study/third/strength.py $work "$@"
     python study/third/written.py $work "$@"
 fi

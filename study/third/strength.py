@@ -1,15 +1,17 @@
 """What is won and lost where a part of what the body has learned is taken back.
 
-    python study/third/strength.py FOLDER CELL STRENGTH…
+    python study/third/strength.py FOLDER [WORD…]
 
-FOLDER is that of cells.py, CELL has its pack there. The weights of the body become base + strength × (trained - base),
-as in WiSE-FT (Wortsman et al., CVPR 2022); rows of pieces stay as they were trained. Adds to FOLDER/strength.jsonl what
-is missing there: bits a byte of cells.py's texts, bits a token and answers of chats.py.
+FOLDER is that of cells.py, with packs; with words those alone whose names have one. The weights of the body become
+base + strength × (trained - base), as in WiSE-FT (Wortsman et al., CVPR 2022); rows of pieces stay as they were
+trained. Adds to FOLDER/strength.jsonl what is missing there: bits a byte of cells.py's texts, bits a token and answers
+of chats.py.
 """
 
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,15 @@ from transformers import AutoModelForCausalLM
 
 from ds_minimodel.api import bits_per_byte, export_hf, import_model
 from ds_minimodel.hf.samples import samples
+
+CELLS = {  # strengths of each, by the amendments of registration.md
+    "de-lora-0.333-0.002-seed1-own-replay0.1-constant": (1.0, 0.75, 0.5),
+    "de-lora-0.333-0.002-seed1-old-own-replay0.1": (1.0, 0.75, 0.5),
+    "tr-lora-0.333-0.002-seed2-own-replay0.1": (1.0, 0.75, 0.5),
+    "el-lora-0.333-0.004-seed2": (1.0, 0.75),
+    "el-lora-0.333-0.002-seed1-own-replay0.1": (0.75, 0.5),
+    "de-lora-0.333-0.002-seed1": (0.75, 0.5),
+}
 
 
 @torch.no_grad()
@@ -34,28 +45,36 @@ def weaken(model: Path, untouched: Path, strength: float, out: Path) -> None:
 
 
 def main() -> None:
-    folder, cell, strengths = Path(sys.argv[1]), sys.argv[2], [float(text) for text in sys.argv[3:]]
-    out, body, language = folder / "strength.jsonl", folder / "base/body", cell[:2]
+    folder, words = Path(sys.argv[1]), sys.argv[2:] or [""]
+    out = folder / "strength.jsonl"
     done = {(row["cell"], row["strength"]) for row in read(out)} if out.exists() else set()
-    (pack,) = (folder / "cells" / cell / "adapt").glob("*/*/pack")
+    for cell, strengths in CELLS.items():
+        pack = next((folder / "cells" / cell / "adapt").glob("*/*/pack"), None)  # none where another machine made it
+        wanted = [strength for strength in strengths if (cell, strength) not in done]
+        if pack and wanted and any(word in cell for word in words):
+            add(rows(folder, cell, pack, wanted), out)
+
+
+def rows(folder: Path, cell: str, pack: Path, strengths: list[float]) -> Iterator[dict[str, Any]]:
+    body, language = folder / "base/body", cell[:2]
     texts = f"{language}.manual", f"{language}.help", "en.manual"
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         untouched, trained = Path(temporary) / "untouched", Path(temporary) / "trained"
         export_hf(body, untouched)
         export_hf(body, trained, pack)
         for strength in strengths:
-            if (cell, strength) in done:
-                continue
             model, base = Path(temporary) / f"{strength}", Path(temporary) / f"{strength}-base"
             weaken(trained, untouched, strength, model)
             import_model(model, base, "en")
             files = [str(folder / f"{text}.txt") for text in texts]
             found = bits_per_byte(base / "body", {"pack": base / "pack"}, files, precision="auto")
-            row: dict[str, Any] = {"cell": cell, "strength": strength}
-            row |= {"bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)}}
-            row |= {"bits_per_token": bits(model, folder / "probe/rehearsal")}
-            row |= {"answers": dict(samples(model, [], QUESTIONS).answers)}
-            add([row], out)
+            yield {
+                "cell": cell,
+                "strength": strength,
+                "bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)},
+                "bits_per_token": bits(model, folder / "probe/rehearsal"),
+                "answers": dict(samples(model, [], QUESTIONS).answers),
+            }
 
 
 if __name__ == "__main__":
