@@ -45,6 +45,11 @@ def gpus(folder, *capabilities):
     return f"{tools}:{os.environ['PATH']}"
 
 
+def without_settings():
+    """The environment, less what is set for pip and for scripts/environment.sh."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))}
+
+
 def install_torch(environment, offered, **variables):
     """(version of the torch that comes or None, what is said) where a folder offers torch of some versions."""
     offer = environment / "-".join(offered)
@@ -54,7 +59,7 @@ def install_torch(environment, offered, **variables):
     python = environment / "bin" / "python"
     subprocess.run([python, "-m", "pip", "uninstall", "-qq", "-y", "torch"], check=True, capture_output=True)
     variables = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))},
+        **without_settings(),
         "PIP_CONFIG_FILE": os.devnull,
         "VIRTUAL_ENV": str(environment),
         "DSMM_PIP_ARGS": f"--no-index --find-links {offer}",
@@ -117,8 +122,8 @@ def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, of
 def test_uv_installs_where_it_is_asked_for_and_can(environment, tmp_path, given, installer):
     """It sees nothing outside of the virtual environment, and nothing but an index."""
     tools = tool(tmp_path, "uv", given.pop("uv", 'echo uv "$@"'))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))}
-    variables = kept | {"VIRTUAL_ENV": str(environment), "PATH": f"{environment}/bin:{tools}:{os.environ['PATH']}"}
+    path = f"{environment}/bin:{tools}:{os.environ['PATH']}"
+    variables = without_settings() | {"VIRTUAL_ENV": str(environment), "PATH": path}
     settings = environment / "pyvenv.cfg"
     alone = settings.read_text()
     if given.pop("shared", False):
