@@ -1,5 +1,6 @@
 """Environment of the tests and of every process that they start; and the options --fast and --all."""
 
+import fcntl
 import gc
 import os
 from pathlib import Path
@@ -72,6 +73,24 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.freeze()  # as in forks.py
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """made_once(name, make): a folder that make(folder) has filled; all workers of pytest-xdist read the same."""
+
+    def folder_of(name, make):
+        base = tmp_path_factory.getbasetemp()
+        folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+        folder.mkdir(exist_ok=True)
+        with open(folder / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            if not (folder / "made").exists():
+                make(folder)
+                (folder / "made").touch()
+        return folder
+
+    return folder_of
 
 
 @pytest.fixture(scope="module", autouse=True)

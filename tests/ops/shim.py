@@ -12,23 +12,30 @@ import ds_minimodel.ops  # noqa: F401  (defines the operators)
 
 CSRC = Path(__file__).parents[2] / "csrc"
 SHIM = Path(__file__).with_name("cuda_shim.h")
+LIBRARY = "libshim.so"
 KERNELS = [name for name in CPU_KERNELS if "attention" not in name]
 
 
 @pytest.fixture(scope="session")
-def shim_library(tmp_path_factory):
+def shim_library(made_once):
     """Build and load them, once for all tests."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
+    for name in KERNELS:
+        schema = str(getattr(torch.ops.dsmm, name).default._schema)
+        torch.library.define(f"dsmm_shim::{name}", "(" + schema.split("(", 1)[1])
+    torch.ops.load_library(made_once("shim", _build) / LIBRARY)
+
+
+def _build(folder):
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    library = tmp_path_factory.mktemp("shim") / "libshim.so"
     subprocess.run(
         [
             "g++",
             *"-std=c++17 -O1 -w -fPIC -shared -DDSMM_CPU_SHIM -DDSMM_LIBRARY=dsmm_shim".split(),
             *"-DDSMM_DISPATCH_KEY=CPU -DTORCH_TARGET_VERSION=0x020a000000000000".split(),
-            *("-o", library),
+            *("-o", folder / LIBRARY),
             *(f"-I{path}" for path in include_paths()),
             *("-include", SHIM, "-x", "c++", CSRC / "cuda/launch.cu", CSRC / "cuda/bindings.cpp", "-x", "none"),
             *(f"-L{path}" for path in library_paths()),
@@ -36,7 +43,3 @@ def shim_library(tmp_path_factory):
         ],
         check=True,
     )
-    for name in KERNELS:
-        schema = str(getattr(torch.ops.dsmm, name).default._schema)
-        torch.library.define(f"dsmm_shim::{name}", "(" + schema.split("(", 1)[1])
-    torch.ops.load_library(library)

@@ -2,7 +2,6 @@
 with a topic task and questions, and a recipe that runs in seconds."""
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -156,19 +155,16 @@ def copy_of(world, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    """Recipe of a pipeline that has run to its end, undisturbed; all workers of pytest-xdist read the same.
+def world(made_once):
+    """Recipe of a pipeline that has run to its end, undisturbed.
 
     scripts/gpu_check.sh has made it, with Python started as users start it.
     """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "world"
-    folder.mkdir(exist_ok=True)
-    with open(folder / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-        if not (folder / "pipeline/run/report").exists():
-            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-            command = ["bash", ROOT / "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"]
-            done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout
-    return folder / "pipeline/recipe.yaml"
+
+    def make(folder):
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        command = ["bash", ROOT / "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"]
+        done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+    return made_once("world", make) / "pipeline/recipe.yaml"
