@@ -8,19 +8,19 @@ trained. Adds to FOLDER/strength.jsonl what is missing there: bits a byte of cel
 of chats.py.
 """
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from chats import QUESTIONS, add, bits, read
-from transformers import AutoModelForCausalLM
 
-from ds_minimodel.api import bits_per_byte, export_hf, import_model
+from ds_minimodel.api import bits_per_byte, export_hf
 from ds_minimodel.hf.samples import samples
+from ds_minimodel.models.artifacts import load_body, load_pack, save_pack
+from ds_minimodel.models.low_rank import merged
 
 CELLS = {  # strengths of each, by the amendments of registration.md
     "de-lora-0.333-0.002-seed1-own-replay0.1-constant": (1.0, 0.75, 0.5),
@@ -32,16 +32,11 @@ CELLS = {  # strengths of each, by the amendments of registration.md
 }
 
 
-@torch.no_grad()
-def weaken(model: Path, untouched: Path, strength: float, out: Path) -> None:
-    """Copy a folder of transformers' with that share of its body's way from the untouched one."""
-    trained, base = (AutoModelForCausalLM.from_pretrained(place) for place in (model, untouched))
-    weights = dict(base.named_parameters())
-    for name, weight in trained.named_parameters():
-        if weight.shape == weights[name].shape:  # not the table of pieces
-            weight.copy_(torch.lerp(weights[name], weight, strength))
-    shutil.copytree(model, out)
-    trained.save_pretrained(out)
+def weaken(pack: Path, body: Path, tokenizer: Path, strength: float, out: Path) -> None:
+    """Copy a pack with that share of its body's way from the untouched one."""
+    base = load_body(body)
+    trained = load_pack(pack, base.space)
+    save_pack(out, replace(trained, tensors=merged(trained.tensors, base.tensors, strength)), tokenizer)
 
 
 def main() -> None:
@@ -59,15 +54,13 @@ def rows(folder: Path, cell: str, pack: Path, strengths: list[float]) -> Iterato
     body, language = folder / "base/body", cell[:2]
     texts = f"{language}.manual", f"{language}.help", "en.manual"
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        untouched, trained = Path(temporary) / "untouched", Path(temporary) / "trained"
-        export_hf(body, untouched)
-        export_hf(body, trained, pack)
         for strength in strengths:
-            model, base = Path(temporary) / f"{strength}", Path(temporary) / f"{strength}-base"
-            weaken(trained, untouched, strength, model)
-            import_model(model, base, "en")
-            files = [str(folder / f"{text}.txt") for text in texts]
-            found = bits_per_byte(base / "body", {"pack": base / "pack"}, files, precision="auto")
+            weak, model = Path(temporary) / f"{strength}", Path(temporary) / f"{strength}-model"
+            weaken(pack, body, folder / "cells" / cell / "tokenizer" / language, strength, weak)
+            export_hf(body, model, weak)
+            found = bits_per_byte(
+                body, {"pack": weak}, [str(folder / f"{text}.txt") for text in texts], precision="auto"
+            )
             yield {
                 "cell": cell,
                 "strength": strength,
