@@ -192,8 +192,9 @@ def _make_longer(path: Path, hours: float | None, tokens: int | None, say: Calla
     if adapt.schedule != "constant":
         raise UserError(f"{path}: its rate falls from the start, so it cannot be made longer; give another --out")
     steps_to_run(recipe, 1, rebuild=False)
-    one_pass = next(row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size)
-    tokens = _tokens(recipe, one_pass, hours, tokens, say)
+    if tokens is None:
+        one_pass = next(row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size)
+        tokens = _tokens(recipe, one_pass, hours, None, say)
     steps, had = tokens // (adapt.batch_size * adapt.seq_length), adapt.steps * adapt.batch_size * adapt.seq_length
     if steps < adapt.steps:
         raise UserError(f"{path}: has {had:,} tokens of training already; a shorter one takes another --out")
