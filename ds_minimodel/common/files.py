@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ds_minimodel.common.errors import UserError, reason_of
 
@@ -182,8 +182,6 @@ def _name_inside(name: str) -> str:
     return name
 
 
-# Of a field that is a tuple: what is read from a file is taken strictly, and JSON has no tuples.
-OF_LIST = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
