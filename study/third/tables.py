@@ -18,7 +18,7 @@ from typing import Any
 
 from ds_minimodel.common.errors import escape_markdown
 from study.picture import picture
-from study.third.cells import OLD, PIECES
+from study.third.cells import OLD, PIECES, REHEARSED
 
 LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
 SHARES = {"0.125": "an eighth", "0.250": "a quarter", "0.333": "a third", "0.500": "a half", "1.000": "in full"}
@@ -128,6 +128,7 @@ class Cells:
 def kind_of(row: Row) -> str:
     kind = row["system"] + "-old" * row["old"]
     kind += "-rehearsal" if row.get("own") else "-replay" * (row["replay"] > 0)
+    kind += f"-{row['rate']:g}" * bool(row.get("own") and row["rate"] != REHEARSED)
     kind += "-constant" * (row.get("schedule") == "constant")
     return f"{kind}-{row['vocabulary']}-{row['pieces']}" if row["pieces"] else kind
 
