@@ -3,7 +3,7 @@
 #   bash study/third/run.sh screen [ROUND…]   untouched, first, second, third; all of them where none is named
 #   bash study/third/run.sh [WORD…]           cells of the main part, those alone whose names have one of the words
 # What is in runs/third is not run again: both may be interrupted and repeated, and the main part be run by several
-# processes. One core each; a third of BL_BASE takes ten minutes, the main part some 15 hours. THOUSANDS=50000 makes "in
+# processes. One core each; a third of BL_BASE takes ten minutes, the main part some 25 hours. THOUSANDS=50000 makes "in
 # full" a pass over 50 million tokens. The model comes from a package of the Python registry (Apache-2.0), the text from
 # Debian's packages.
 set -euo pipefail
