@@ -239,9 +239,10 @@ def cells(study: Study) -> Iterator[Cell]:
     yield Cell("de", "lora", 1.0, old, old=True)
     for language, seed in (("de", 1), ("tr", 1), ("el", 1), ("de", 2), ("de", 3)):
         yield Cell(language, "lora", THIRD, REHEARSED, seed, old=True, replay=0.1, own=True)
+    for language in LANGUAGES:
+        yield Cell(language, "lora", THIRD, REHEARSED, replay=0.1, own=True, schedule="constant")
     for language in ("el", "de"):
         yield Cell(language, "lora", THIRD, lora, replay=0.1, own=True)
-    yield Cell("de", "lora", THIRD, REHEARSED, replay=0.1, own=True, schedule="constant")
     yield Cell("de", "bl_base", THIRD, 4e-3, schedule="constant")
     for pieces, vocabulary in ((8000, "extend"), (16000, "extend"), (8000, "replace")):
         for language in ("el", "de"):

@@ -29,6 +29,8 @@ CELLS = {  # strengths of each, by the amendments of registration.md
     "el-lora-0.333-0.004-seed2": (1.0, 0.75),
     "el-lora-0.333-0.002-seed1-own-replay0.1": (0.75, 0.5),
     "de-lora-0.333-0.002-seed1": (0.75, 0.5),
+    "el-lora-0.333-0.002-seed1-own-replay0.1-constant": (1.0, 0.75, 0.5),
+    "tr-lora-0.333-0.002-seed1-own-replay0.1-constant": (1.0, 0.75, 0.5),
     "el-lora-0.333-0.004-seed1-own-replay0.1": (1.0, 0.75, 0.5),
     "de-lora-0.333-0.004-seed1-own-replay0.1": (1.0, 0.75, 0.5),
 }
