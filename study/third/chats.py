@@ -3,9 +3,9 @@
     python study/third/chats.py FOLDER [WORD…]
 
 FOLDER is that of cells.py; FOLDER/probe is a base whose rehearsal was drawn by another seed than what trains. Adds to
-FOLDER/chats.jsonl of "untouched" and each cell of results.jsonl with seed 1, with words of those that have one in their
-names, where it is not there: bits a token that was drawn in those dialogues (the untouched model has the least that
-one can have) and the likeliest answers to some questions.
+FOLDER/chats.jsonl of "untouched" and each cell of results.jsonl with seed 1, with words of those of any seed that have
+one in their names, where it is not there: bits a token that was drawn in those dialogues (the untouched model has the
+least that one can have) and the likeliest answers to some questions.
 """
 
 import json
@@ -35,7 +35,7 @@ QUESTIONS = (
 
 def main() -> None:
     folder, words = Path(sys.argv[1]), sys.argv[2:]
-    cells = [row["cell"] for row in read(folder / "results.jsonl") if row.get("seed") == 1]
+    cells = [row["cell"] for row in read(folder / "results.jsonl") if "seed" in row and (words or row["seed"] == 1)]
     for cell, model in models(folder, cells, words, folder / "chats.jsonl"):
         found = samples(model, [], QUESTIONS).answers
         row = {"cell": cell, "bits_per_token": bits(model, folder / "probe/rehearsal"), "answers": dict(found)}

@@ -27,6 +27,16 @@ VOCABULARIES = {  # by a cell's old, vocabulary
     (False, "replace"): "{:,} in their place",
     (True, "extend"): f"{OLD} new",
 }
+ASKED = "chats.jsonl", "strength.jsonl"  # what has dialogues
+SUMMARY = (  # name, kind, share, strength
+    ("new rows alone (`bl_base`)", "bl_base", "0.333", 1.0),
+    ("the same", "bl_base", "1.000", 1.0),
+    ("all weights (`full`)", "full", "0.333", 1.0),
+    ("LoRA over the old pieces (`lora-old`)", "lora-old", "0.333", 1.0),
+    ("LoRA and new rows (`lora`)", "lora", "0.333", 1.0),
+    ("the same with rehearsal (`lora-rehearsal`)", "lora-rehearsal", "0.333", 1.0),
+    ("**what `extend` does**: constant rate, three quarters kept", "lora-rehearsal-constant", "0.333", 0.75),
+)
 LEAST = 0.99  # of BL_BASE's gain, by H1
 MOST = 1.25  # of BL_BASE's seconds a FLOP, by H5
 Row = dict[str, Any]
@@ -224,14 +234,46 @@ def order(cells: Cells) -> Iterator[str]:
             yield f"| {name} | {', '.join(sorted(means, key=means.__getitem__))} |"
 
 
-def strengths() -> Iterator[str]:
+def dialogues() -> dict[tuple[str, float], float]:
+    """{(cell, strength): bits a token that the untouched model's dialogues cost more than that model}."""
+    rows = [(row["cell"], row.get("strength", 1.0), row["bits_per_token"]) for name in ASKED for row in read(name)]
+    (untouched,) = (bits for cell, _, bits in rows if cell == "untouched")
+    return {(cell, strength): bits - untouched for cell, strength, bits in rows}
+
+
+def weakened(cells: Cells) -> dict[tuple[str, float], dict[str, float]]:
+    """{(cell, strength): bits a byte by text} of those that were weakened, at full strength as well."""
+    found = {(row["cell"], row["strength"]): row["bits_per_byte"] for row in read("strength.jsonl")}
+    names = {cell for cell, _ in found}
+    return {(row["cell"], 1.0): row["bits_per_byte"] for row in cells.rows if row["cell"] in names} | found
+
+
+def strengths(cells: Cells) -> Iterator[str]:
     """What is left of the language and of the chat where a part is taken back."""
-    (untouched,) = (row["bits_per_token"] for row in read("chats.jsonl") if row["cell"] == "untouched")
-    for row in sorted(read("strength.jsonl"), key=lambda row: row["cell"]):
-        language = row["cell"][:2]
-        bits = (row["bits_per_byte"][text] for text in (f"{language}.manual", f"{language}.help", "en.manual"))
-        told = " | ".join(f"{value:.3f}" for value in bits)
-        yield f"| {row['cell']} | {row['strength']:g} | {told} | {row['bits_per_token'] - untouched:+.3f} |"
+    lost, of = dialogues(), {row["cell"]: row for row in cells.rows}
+    for (cell, strength), bits in sorted(weakened(cells).items(), key=lambda one: (one[0][0], -one[0][1])):
+        row, language = of[cell], cell[:2]
+        told = " | ".join(f"{bits[text]:.3f}" for text in (f"{language}.manual", f"{language}.help", "en.manual"))
+        named = f"| {LANGUAGES[language]} | {kind_of(row)} | {row['rate']:g} | {row['seed']} | {strength:g} "
+        yield f"{named}| {told} | {lost[cell, strength]:+.3f} |"
+
+
+def summary(cells: Cells) -> Iterator[str]:
+    """By each way bits of the manuals, means over seeds, and what the worst of the languages does to English."""
+    before = (f"{cells.before[f'{language}.manual']:.3f}" for language in (*LANGUAGES, "en"))
+    yield f"| untouched | | | {' | '.join(before)} | 0 |"
+    lost, weak = dialogues(), weakened(cells)
+    for name, kind, share, strength in SUMMARY:
+        rows = [row for (_, *of, _), row in cells.chosen.items() if of == [kind, share]]
+        bits: dict[str, list[dict[str, float]]] = {language: [] for language in LANGUAGES}
+        for row in rows:
+            found = row["bits_per_byte"] if strength == 1 else weak.get((row["cell"], strength))
+            bits[row["language"]] += [found] if found else []
+        own = [fmean(one[f"{language}.manual"] for one in of) if of else None for language, of in bits.items()]
+        english = max(fmean(one["en.manual"] for one in of) for of in bits.values() if of)
+        chat = [lost[row["cell"], strength] for row in rows if (row["cell"], strength) in lost]
+        told = " | ".join("" if value is None else f"{value:.3f}" for value in (*own, english))
+        yield f"| {name} | {SHARES[share]} | {rows[0]['rate']:g} | {told} | {f'{max(chat):+.2f}' if chat else ''} |"
 
 
 def clock() -> Iterator[str]:
@@ -302,10 +344,15 @@ def draw() -> None:
 
 def main() -> None:
     cells = Cells(read("results.jsonl"))
+    table(
+        "what trains | FLOPs | rate | German | Greek | Turkish | English, at worst | dialogues, at worst",
+        summary(cells),
+    )
+    print()
     table("system | rate: bits of German help by a third", rates(cells))
     print()
     table(
-        "language | system | FLOPs | rate | seeds | manual | help | gain | of BL_BASE's | English manual | choices",
+        "language | system | FLOPs | rate | seeds | manual | help | gain | of BL_BASE's in full | English | choices",
         scores(cells),
     )
     print()
@@ -315,7 +362,7 @@ def main() -> None:
     print()
     table("language | H6: the order by a third", order(cells))
     print()
-    table("cell | strength | manual | help | English manual | dialogues, bits a token", strengths())
+    table("language | system | rate | seed | strength | manual | help | English manual | dialogues", strengths(cells))
 
 
 if __name__ == "__main__":
