@@ -182,6 +182,13 @@ def test_ranks_on_hosts_are_counted(hostfile):
         launch.ranks_on_hosts(hostfile("worker-1\n"), None)
     with pytest.raises(UserError, match="hosts: a has 0 slots for 1 ranks"):
         launch.ranks_on_hosts(hostfile("a slots=0\n"), None)
+    assert launch.ranks_on_hosts(hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n"), None) == 3
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "-l", "me@-x", "a,b", "exec:a", "n[1-2]", "a;b", "ö"])
+def test_what_is_no_name_of_a_host_does_not_reach_ssh(hostfile, host):
+    with pytest.raises(UserError, match=r"hosts:2: \S+ is no host's name"):
+        launch.launch_on_hosts(["pretrain", "paper"], hostfile(f"a slots=1\n{host} slots=1\n"), None, [])
 
 
 def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(tmp_path, hostfile, monkeypatch):

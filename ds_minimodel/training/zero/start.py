@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import signal
 import subprocess
 import warnings
@@ -14,6 +15,9 @@ from ds_minimodel.common.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+
+# Of a hostfile. ssh takes what begins with a dash for an option; pdsh reads lists, ranges and ways to connect.
+_HOST = re.compile(r"(?:\w[\w.-]*@)?\w[\w.-]*", re.ASCII)
 
 
 def configure() -> None:
@@ -98,10 +102,15 @@ def slots_of(hostfile: str) -> dict[str, int]:
 
     try:
         slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+        if slots is None:
+            raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
+        with open(hostfile) as file:
+            for number, line in enumerate(file, 1):
+                host = [*line.split(), "#"][0]
+                if not host.startswith("#") and not _HOST.fullmatch(host):
+                    raise UserError(f"{hostfile}:{number}: {host} is no host's name; a line reads `HOST slots=N`")
     except ValueError as error:
         raise UserError(f"{hostfile}: {error}") from None
-    if slots is None:
-        raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
     return slots
 
 
