@@ -173,7 +173,7 @@ _AFTER = {"attention_post_norm": ("post_attention_layernorm",), "ffn_post_norm":
 MODERNBERT = ModernArchitecture(
     model_type="modernbert",
     classes="ModernBert",
-    endings=("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
     own=ModernBertConfig,
     keys={**_KEYS, "norm_eps": "norm_eps", "dropout": "mlp_dropout"},
     fixed={"hidden_activation": "gelu"},
@@ -215,7 +215,7 @@ EUROBERT = _grouped(
     "eurobert",
     "EuroBert",
     EuroBertConfig,
-    endings=("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
+    endings=("ForMaskedLM", "ForSequenceClassification"),
     fixed={"hidden_act": "silu", "classifier_pooling": "bos"},
 )
 LLAMA = _grouped("llama", "Llama", LlamaConfig)

@@ -68,7 +68,7 @@ class RobertaArchitecture(Architecture):
 def _architecture(model_type: str, classes: str, name: str = "roberta", **differs: Any) -> RobertaArchitecture:
     """name: how the names of its parameters begin."""
     values: dict[str, Any] = dict(
-        endings=("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+        endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
         own=RobertaConfig,
         keys=_KEYS,
         fixed={"hidden_act": "gelu"},

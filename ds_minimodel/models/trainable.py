@@ -240,28 +240,6 @@ class SequenceClassifier(TaskModel):
         return F.cross_entropy(logits.float(), targets[:, 0], ignore_index=IGNORED, reduction="sum")
 
 
-class TokenClassifier(TaskModel):
-    """Classification of tokens: a score for each label at every position (RoBERTa's head)."""
-
-    def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
-        super().__init__(config, vocab_size)
-        self.out = nn.Linear(config.hidden_size, num_labels)
-        self.apply(init_weights)
-
-    def logits(self, batch: Batch) -> Tensor:
-        """(B, S, labels) fp32"""
-        x_BSH = self.read(batch)
-        dropout, (site, _) = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
-        positions_S = torch.arange(x_BSH.shape[1], device=x_BSH.device)
-        x_BSH = ops.dropout(x_BSH, dropout.p, dropout.row_keys(site, positions_S))
-        # In fp32: in bf16 near-by scores would tie, and the first of them win.
-        return F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Sum of cross-entropy over the tokens with a target, (B, S)."""
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-
-
 class SpanExtractor(TaskModel):
     """Extractive question answering: a start and an end score for every token."""
 

@@ -151,10 +151,8 @@ def test_sentence_transformers_gives_our_vectors(base, tmp_path, pool):
     "kind, labels, name",
     [
         ("pair", ["no", "yes"], "ModernBertForSequenceClassification"),
-        ("tagging", ["O", "B-PER"], "ModernBertForTokenClassification"),
         ("qa", None, "ModernBertForQuestionAnswering"),
         ("pair", ["no", "yes"], "EuroBertForSequenceClassification"),
-        ("tagging", ["O", "B-PER"], "EuroBertForTokenClassification"),
     ],
 )
 def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):

@@ -68,13 +68,6 @@ def qa_batch(padded=True):
     return without_read(mlm_batch(padded), torch.tensor([[3, 7], [0, 0], [1, 4], [2, 2]]))
 
 
-def tagging_batch(padded=True):
-    """A label for every third token, none for the others; row 1 has one all the same."""
-    batch = mlm_batch(padded)
-    labelled = (torch.arange(batch["tokens"].shape[1]) % 3 == 1) & (batch["tokens"] != PAD)
-    return without_read(batch, torch.where(labelled, batch["tokens"] % 3, IGNORED))
-
-
 def rows(batch, which, width=None):
     """Some rows of a batch, cut or padded to `width` positions."""
     part = {name: value[which] for name, value in batch.items()}
@@ -82,7 +75,7 @@ def rows(batch, which, width=None):
         shape = part["tokens"].shape
         common = min(width, shape[1])
         for name, filler in (("tokens", PAD), ("targets", IGNORED)):
-            if part[name].shape == shape:  # targets too where there is one a token
+            if part[name].shape == shape:
                 whole = torch.full((len(part[name]), width), filler)
                 whole[:, :common] = part[name][:, :common]
                 part[name] = whole

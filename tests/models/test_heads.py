@@ -13,15 +13,14 @@ from model_cases import (
     qa_batch,
     randomise,
     rows,
-    tagging_batch,
     twin,
 )
 from torch.nn.functional import cross_entropy
-from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification, RobertaForTokenClassification
+from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, TokenClassifier
+from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor
 from tests.small_models import PAD
 
 NUM_LABELS = 3
@@ -34,8 +33,7 @@ SENTENCES = (
     classification_batch,
 )
 SPANS: tuple = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, qa_batch)
-TOKENS = (TokenClassifier, [NUM_LABELS], RobertaForTokenClassification, {"out": "classifier"}, tagging_batch)
-every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS, TOKENS], ids=["sentences", "spans", "tokens"])
+every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS], ids=["sentences", "spans"])
 
 
 def make(kind, *settings, **dropout):
@@ -53,8 +51,6 @@ def test_scores_losses_and_gradients_are_robertas(task, padded):
     real, targets, own_scores = batch["tokens"] != PAD, batch["targets"], model.logits(batch)
     if task is SENTENCES:
         real, classes_second = torch.full((4,), True), scores[..., None]
-    elif task is TOKENS:
-        classes_second = scores.mT
     else:
         classes_second = scores.masked_fill(~real[..., None], -torch.inf)
         assert (own_scores[~real] == -torch.inf).all()
@@ -98,13 +94,3 @@ def test_an_ignored_target_adds_nothing(task):
     targets[1] = IGNORED
     expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))
     assert_same(losses_and_gradients(model, {**batch, "targets": targets}), expected, 1e-5)
-
-
-def test_the_token_classifiers_dropout_is_one_more():
-    """Before the output, as in RoBERTa, with bits of its own at every position."""
-    model, batch = make(TokenClassifier, NUM_LABELS, dropout=0.4), tagging_batch()
-    model.body.register_forward_hook(lambda *_: (torch.ones(4, 11, 16, dtype=torch.float64),))
-    row_keys = ops.row_keys(batch["sample_keys"], model.body.config.dropout_sites.task_head[0], torch.arange(11))
-    dropped_BSH = ops.dropout(torch.ones(4, 11, 16, dtype=torch.float64), 0.4, row_keys)
-    expected = dropped_BSH.float() @ model.out.weight.float().T + model.out.bias.float()
-    torch.testing.assert_close(model.logits(batch), expected)

@@ -5,7 +5,7 @@ import torch
 
 from ds_minimodel import ops
 from ds_minimodel.models.body import Packing
-from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, TokenClassifier
+from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor
 from tests.small_models import masked_lm
 
 from .model_cases import (
@@ -18,7 +18,6 @@ from .model_cases import (
     qa_batch,
     randomise,
     read_everywhere,
-    tagging_batch,
 )
 
 
@@ -32,7 +31,6 @@ CASES = {
     "mlm everywhere": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), read_everywhere(mlm_batch())),
     "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), classification_batch()),
     "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), qa_batch()),
-    "tagging": (lambda config: TokenClassifier(config, VOCAB_SIZE, 3), tagging_batch()),
 }
 
 

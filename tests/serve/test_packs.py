@@ -116,7 +116,7 @@ def test_tensors_that_no_task_model_has(family, pack, tmp_path, change, words):
 @pytest.mark.parametrize(
     "task, words",
     [
-        ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, pair, qa, tagging"),
+        ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, pair, qa"),
         ({"labels": None}, "task.labels: classification takes names"),
         ({"labels": ["a", "a", "b"]}, "each once"),
         ({"labels": ["a", "b"]}, "out.bias is of shape"),

@@ -28,7 +28,7 @@ GROUPED = ["model.num_kv_heads=1", "model.head_size=16"]
 def write_tasks(folder):
     """Files of all kinds of tasks in both languages: {kind: task as a recipe has it}."""
     for language in ("en", "xx"):
-        rng, pairs, tagged = random.Random(2), [], []
+        rng, pairs = random.Random(2), []
 
         def spell(text, language=language):
             return text if language == "en" else text.translate(SECOND)
@@ -38,11 +38,9 @@ def write_tasks(folder):
             texts = [spell(sentence(rng, topic)) for topic in (first, second)]
             label = "same" if first == second else "other"
             pairs.append({"sentence1": texts[0], "sentence2": texts[1], "label": label})
-            tagged.append("\n".join(f"{word} {'B-X' if len(word) > 4 else 'O'}" for word in texts[0].split()))
         text = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
         asked = {"question": spell("the old"), "options": [spell("wave"), spell("shop in town")], "answer": 0}
         (folder / f"pair.{language}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
-        (folder / f"tagging.{language}.txt").write_text("\n\n".join(tagged) + "\n")
         (folder / f"text.{language}.txt").write_text("\n\n".join(text))
         (folder / f"choice.{language}.jsonl").write_text(json.dumps(asked))
         (folder / f"topic.{language}.jsonl").rename(folder / f"classification.{language}.jsonl")
