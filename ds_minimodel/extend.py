@@ -27,7 +27,7 @@ from ds_minimodel.hf.rehearsal import rehearse
 from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.models.artifacts import identity
-from ds_minimodel.recipe.base import REHEARSAL, read_base
+from ds_minimodel.recipe.base import REHEARSAL, Base, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import WARM_UP, Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
@@ -133,7 +133,7 @@ def extend(
             say(f"{base}: the model comes in")
             import_model(model, base, source)
         if not path.exists():
-            values = _values(out, texts, tests, column, source, language, trains, strength)
+            values = first_values(read_base(base), out, texts, tests, column, source, language, trains, strength)
             _choose(values, language, pieces, hours, tokens, say)
             with atomic_write(path) as file:
                 file.write(_yaml(values).encode())
@@ -246,7 +246,8 @@ def _tests(out: Path, texts: dict[str, list[str]], column: str, say: Callable[[s
     return tests
 
 
-def _values(
+def first_values(
+    base: Base,
     out: Path,
     texts: dict[str, list[str]],
     tests: dict[str, str],
@@ -257,7 +258,6 @@ def _values(
     strength: float | None,
 ) -> dict[str, Any]:
     """The recipe but for what _choose decides."""
-    base = read_base(out / "base")
     way = WAYS[trains or ("lora" if base.config.causal else "rows")]
     if strength is not None and not SYSTEMS[way.system].trains:
         raise UserError("extend: a strength is of a body that trains, and rows alone do here; leave it out")

@@ -37,7 +37,6 @@ LONG = (
 )
 # What others of their test show as well, over another body, placement or launcher: run by --all, or by name.
 LONG_CASES = (
-    "costs/test_by_depth.py::test_a_shallower_mini_costs_less[config0-depths0]",
     "pipeline/test_development.py::test_two_ranks_keep_the_same[split]",
     "pipeline/test_extension.py::test_the_guard_keeps_more_of_the_source[untied]",
     "pipeline/test_extension.py::test_two_ranks_train_the_same_rows[untied]",

@@ -30,6 +30,7 @@ from ds_minimodel.training.ranks.launch import (
 )
 
 if TYPE_CHECKING:
+    from ds_minimodel.recipe.schema import Recipe
     from ds_minimodel.report.render import Table
 
 
@@ -92,26 +93,27 @@ def _plan(options: Options) -> int:
 
     path = Path(options.recipe)
     is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
-    if (is_name or path.is_dir()) and options.recipe not in package_recipes():
-        _plan_model(options)
-        return 0
-    recipe = recipe_of(options)[0]
+    is_model = (is_name or path.is_dir()) and options.recipe not in package_recipes()
+    recipe = _recipe_over_model(options) if is_model else recipe_of(options)[0]
     rows = plans(recipe, options.ranks, options.device, options.peak)
     _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets)))
     return 0
 
 
-def _plan_model(options: Options) -> None:
-    """Plan over a model of Hugging Face's in place of a recipe."""
+def _recipe_over_model(options: Options) -> "Recipe":
+    """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that KEY=VALUE change."""
     from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-    from ds_minimodel.costs.by_depth import depth_tables, plans_by_depth
+    from ds_minimodel.extend import first_values
     from ds_minimodel.recipe.base import Base
+    from ds_minimodel.recipe.reading import recipe_of_text
 
     foreign = hugging_face_module("hf.convert").config_of(options.recipe)
     base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
-    where = options.ranks, options.device, options.peak
-    rows = plans_by_depth(options.recipe, base, overrides_of(options), *where)
-    _show(options, rows, "Plan", lambda: depth_tables(rows))
+    texts, tests = {"source": ["source.txt"], "target": ["target.txt"]}, {"target": "test.txt"}
+    values = first_values(base, Path(options.recipe), texts, tests, "text", "source", "target", None, None)
+    values["tokenizer"]["vocab_size"] = 8_000
+    values["adapt"] |= {"steps": 1_000, "batch_size": 32}
+    return recipe_of_text(json.dumps(values), options.recipe, overrides_of(options), base)
 
 
 def _measure(options: Options) -> int:

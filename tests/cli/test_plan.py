@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from transformers import LlamaConfig, ModernBertConfig
 
 from ds_minimodel.cli.main import main
 
@@ -55,6 +56,34 @@ def test_a_table_for_people(plan):
     code, out, _ = plan(*SMALL, "--peak", "125")
     assert code == 0 and "| at least |" in out and "**Cost of each step**" in out and "| V100 days |" in out
     assert "V100" not in plan("quickstart")[1]
+
+
+SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, max_position_embeddings=512, vocab_size=500)
+
+
+@pytest.mark.parametrize(
+    "config, system",
+    [(LlamaConfig(num_hidden_layers=2, **SIZES), "lora"), (ModernBertConfig(num_hidden_layers=2, **SIZES), "bl_base")],
+)
+def test_a_model_is_planned_as_extend_would_train_it(plan, config, system, tmp_path):
+    """From config.json alone; new pieces are trained beside old ones, and KEY=VALUE count."""
+    config.save_pretrained(tmp_path)
+    code, out, _ = plan(str(tmp_path), "--json", "--zero", "1", "tokenizer.vocab_size=300", "adapt.steps=70")
+    (row,) = json.loads(out)["rows"]
+    assert code == 0 and (row["system"], row["step"], row["steps"], row["seq_length"]) == (system, "adapt", 70, 128)
+    fewer = json.loads(plan(str(tmp_path), "--json", "--zero", "1", "tokenizer.vocab_size=200", "adapt.steps=70")[1])
+    assert fewer["rows"][0]["memory"]["optimizer"] < row["memory"]["optimizer"]
+
+
+def test_what_is_no_model_is_refused(plan, tmp_path):
+    code, _, err = plan(str(tmp_path))
+    assert code == 2 and "config.json" in err and err.count("\n") == 1
+
+
+def test_a_folder_does_not_hide_a_recipe_of_the_package(plan, tmp_path, monkeypatch):
+    (tmp_path / "quickstart").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert plan("quickstart")[0] == 0
 
 
 @pytest.mark.parametrize(
