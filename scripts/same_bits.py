@@ -5,9 +5,13 @@
     python scripts/same_bits.py ../other-checkout             # or against another checkout
 
 A miniature pipeline, from text to scores, runs over three kinds of body (RoBERTa's, ModernBERT's, Llama's), each by
-compiled kernels and by torch's references, in fp32 and bf16, on one rank and two: 24 runs, a quarter of an hour on two
-cores. `--only llama-compiled` takes those whose names hold the text. Compared are the SHA-256 of each training run's
-losses, of weights, token stores and scores. Exit code 1: something differs. Each checkout has its own kernels.
+compiled kernels and by torch's references, in fp32 and bf16, on one rank and two; a Llama's body is then a base that
+new pieces are added to, by their rows alone and by LoRA. 24 cases, a quarter of an hour on two cores. `--only
+llama-compiled` takes those whose names hold the text. Compared are the losses of each training run and of held-out
+text, scores, token stores (SHA-256 of their files), and a job's tensors by name and bytes, in whatever file below its
+folder they lie. Exit code 1: something differs.
+
+Each checkout has its own kernels and its own recipe: that of its tests, and of the keys below those that it has.
 """
 
 import argparse
@@ -18,28 +22,57 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tests.pipeline.conftest import make_world
-
+ALL = (
+    "adapt.depth_schedule=[]",
+    "finetune.seeds=1",
+    "pretrain.steps=4",
+    "build_mini.steps=4",
+    "adapt.steps=4",
+    "adapt.snapshot_every=2",
+    "data.held_out=0.1",
+)
 KINDS = {
-    "roberta": [],
-    "modernbert": ["model.kind=modernbert", "model.window=8"],
-    "llama": ["model.kind=llama", "model.num_kv_heads=1", "model.tie_output=false"],
+    "roberta": ["systems=[bl_base, bl_small, minijoint, minipost]"],
+    "modernbert": ["model.kind=modernbert", "model.window=8", "systems=[minijoint, minipost]"],
+    "llama": [
+        "model.kind=llama",
+        "model.num_kv_heads=1",
+        "model.tie_output=false",
+        "tokenizer.kind=byte-bpe",
+        "tokenizer.vocab_size=300",
+        "systems=[minijoint, minipost]",
+    ],
 }
-DECODER = ["tokenizer.kind=byte-bpe", "tokenizer.vocab_size=300", "systems=[minijoint, minipost]"]
+# Over the body and pack of the run before.
+EXTENDED = (
+    "base={folder}/run/pretrain/bl_base",
+    "workdir={folder}/extended",
+    "systems=[bl_base, lora]",
+    "tokenizer.vocabulary=extend",
+    "tokenizer.kind=byte-bpe",
+    "tokenizer.vocab_size=24",
+    "adapt.rank=2",
+    "finetune.tasks={{bits: {{kind: text, context_bytes: 48, test: "
+    "{{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}}}",
+)
 OPS = {"compiled": {}, "reference": {"DSMM_OPS": "reference"}}
 CASES = {
     "-".join(case): case for case in itertools.product(KINDS, OPS, ("fp32", "bf16"), ("1", "2"))
 }  # name: kind, operators, precision, ranks
-FILES = ("*.safetensors", "*.bin", "*.idx", "scores.json")
+_MAKE_WORLD = "import sys, pathlib, tests.pipeline.conftest as c; print(c.make_world(pathlib.Path(sys.argv[1])))"
+
+Record = dict[str, str]  # what and where: SHA-256
 
 
-def record(tree: Path, only: str) -> dict[str, dict[str, str]]:
-    """{case: {file below the workdir: SHA-256}} of a checkout."""
+def record(tree: Path, only: str) -> dict[str, Record]:
+    """{case: its Record} of a checkout."""
     found = {}
     for name in (name for name in CASES if only in name):
         with tempfile.TemporaryDirectory() as folder:
@@ -48,38 +81,71 @@ def record(tree: Path, only: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _run(tree: Path, folder: Path, kind: str, ops: str, precision: str, ranks: str) -> dict[str, str]:
-    changed = [*KINDS[kind], *(DECODER if kind == "llama" else []), f"engine.precision={precision}"]
-    command = ["run", make_world(folder), "--ranks", ranks, "adapt.depth_schedule=[]", "finetune.seeds=1", *changed]
+def _run(tree: Path, folder: Path, kind: str, ops: str, precision: str, ranks: str) -> Record:
     environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'examples'}", "OMP_NUM_THREADS": "1", **OPS[ops]}
-    process = [sys.executable, "-m", "ds_minimodel", *command]
-    done = subprocess.run(process, env=environment, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(
-            f"{tree}: {kind} {ops} {precision} on {ranks} ranks ended with {done.returncode}\n{done.stderr[-2000:]}"
-        )
-    workdir = folder / "run"
-    paths = [path for pattern in FILES for path in workdir.rglob(pattern) if "report" not in path.parts]
-    hashes = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-    hashes |= {path: _hash_of_losses(path) for path in workdir.rglob("metrics.jsonl")}
-    return {str(path.relative_to(workdir)): hashes[path] for path in sorted(hashes)}
+    known = (tree / "docs/recipes.md").read_text()
+
+    def python(*arguments: str | Path) -> str:
+        process = [sys.executable, *arguments]
+        done = subprocess.run(process, env=environment, cwd=tree, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{tree}: {kind} {ops} {precision} on {ranks} ranks: {done.returncode}\n{done.stderr[-2000:]}")
+        return done.stdout.strip()
+
+    recipe = python("-c", _MAKE_WORLD, folder)
+    common = [key for key in ALL if f"| `{key.partition('=')[0].rpartition('.')[2]}` |" in known]
+    for language in ("en", "xx"):
+        pages = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
+        (folder / f"bits.{language}.txt").write_text("\n\n".join(pages))
+    extended = [key.format(folder=folder) for key in EXTENDED]
+    for options in [KINDS[kind], extended] if kind == "llama" else [KINDS[kind]]:
+        settings = [*common, *options, f"engine.precision={precision}"]
+        python("-m", "ds_minimodel", "run", recipe, "--ranks", ranks, *settings)
+    return {key: found for name in ("run", "extended") for key, found in _found(folder, folder / name).items()}
 
 
-def _hash_of_losses(path: Path) -> str:
+def _found(folder: Path, workdir: Path) -> Record:
+    found: Record = {}
+    tensors = defaultdict(list)  # of a job and a name: those of its snapshots, too
+    for path in sorted(path for path in workdir.rglob("*") if path.is_file() and "report" not in path.parts):
+        place = str(path.relative_to(folder))
+        if path.name == "metrics.jsonl":
+            found[f"losses {place}"] = _sha256(_losses(path))
+        elif path.name == "scores.json":
+            found[f"scores {place}"] = _sha256(path.read_bytes())
+        elif path.suffix in (".bin", ".idx"):
+            found[f"tokens {place}"] = _sha256(path.read_bytes())
+        elif path.suffix == ".safetensors":
+            job = next(parent for parent in path.parents if parent.with_name(f"{parent.name}.job.json").exists())
+            for name, tensor in load_file(path).items():
+                form = f"{tensor.dtype} {[*tensor.shape]} ".encode()
+                data = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+                tensors[f"tensor {job.relative_to(folder)} {name}"].append(_sha256(form + data))
+    return found | {key: _sha256("".join(sorted(hashes)).encode()) for key, hashes in tensors.items()}
+
+
+def _losses(path: Path) -> bytes:
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    losses = [[record["step"], *(record[key] for key in sorted(record) if "loss" in key)] for record in records]
-    return hashlib.sha256(json.dumps(losses).encode()).hexdigest()
+    losses = [
+        [record["step"], *(record[key] for key in sorted(record) if "loss" in key or "held_out" in key)]
+        for record in records
+    ]
+    return json.dumps(losses).encode()
 
 
-def differences(here: dict[str, dict[str, str]], there: dict[str, dict[str, str]]) -> list[str]:
-    """A line for each file that only one record has, or that differs; of the cases that both have."""
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def differences(here: dict[str, Record], there: dict[str, Record]) -> list[str]:
+    """A line for each thing that only one record has, or that differs; of the cases that both have."""
     lines = []
     for case in sorted(here.keys() & there.keys()):
-        for file in sorted(here[case].keys() | there[case].keys()):
-            hashes = here[case].get(file), there[case].get(file)
+        for key in sorted(here[case].keys() | there[case].keys()):
+            hashes = here[case].get(key), there[case].get(key)
             if hashes[0] != hashes[1]:
                 what = "differs" if all(hashes) else "only here" if hashes[0] else "only there"
-                lines.append(f"{case}: {file}: {what}")
+                lines.append(f"{case}: {key}: {what}")
     return lines
 
 
@@ -98,8 +164,9 @@ def main() -> None:
         is_file = arguments.other.is_file()
         there = json.loads(arguments.other.read_text()) if is_file else record(arguments.other, arguments.only)
         lines = differences(here, there)
-        compared = sum(len(here[case]) for case in here.keys() & there.keys())
-        print(*lines, f"{compared} files compared, {len(lines)} differ", sep="\n")
+        compared = Counter(key.split()[0] for case in here.keys() & there.keys() for key in here[case])
+        kinds = ", ".join(f"{number} {kind}" for kind, number in compared.items())
+        print(*lines, f"compared: {kinds}; {len(lines)} differ", sep="\n")
         sys.exit(bool(lines) or not compared)
 
 
