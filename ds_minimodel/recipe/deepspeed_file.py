@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import Section, each_once
+from ds_minimodel.common.sections import Section
 
 # Keys that are not recorded with a job. The recipe's own keys decide, and are recorded:
 OWNED = {
@@ -37,38 +37,26 @@ INERT = {
     "comet",
     "csv_monitor",
 }
-# {key: the value that it may have, beside being off} of what is not offered: it would change what is trained, or what
-# checkpoints and plans rely on.
-REFUSED: dict[str, Any] = {
-    "autotuning": None,
-    "bfloat16": None,  # another name of the recipe's bf16
-    "checkpoint": None,
-    "data_efficiency": None,
+# Not offered where they are on: what has no effect here, though DeepSpeed takes it, and what changes the training or
+# what checkpoints and plans rely on.
+REFUSED = """
+activation_checkpointing autotuning checkpoint compile curriculum_learning elasticity hybrid_engine weight_quantization
+bfloat16 data_efficiency gradient_allreduce_op managed_gradient_accumulation sequence_parallel_size tensor_parallel
+torch_autocast fp16.fp16_master_weights_and_grads fp16.loss_scale zero_optimization.compute_grad_norm
+zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights zero_optimization.offload_param
+zero_optimization.sub_group_size zero_optimization.zenflow zero_optimization.zero_hpz_partition_size
+zero_optimization.zero_quantized_gradients zero_optimization.zero_quantized_nontrainable_weights
+zero_optimization.zero_quantized_weights
+""".split()
+# Of these, what is as good as absent beside null, false, 0 and a section that is off.
+HARMLESS: dict[str, Any] = {
     "gradient_allreduce_op": "mean",
     "managed_gradient_accumulation": True,
     "sequence_parallel_size": 1,
-    "tensor_parallel": None,
-    "torch_autocast": None,
-    "fp16.auto_cast": False,
-    "fp16.fp16_master_weights_and_grads": False,
-    "fp16.loss_scale": 0,  # a scale that moves, whose state checkpoints hold
     "zero_optimization.compute_grad_norm": True,
-    "zero_optimization.cpu_offload": False,
-    "zero_optimization.cpu_offload_param": False,
-    "zero_optimization.elastic_checkpoint": False,  # files of another form
-    "zero_optimization.legacy_stage1": False,
     "zero_optimization.load_from_fp32_weights": True,  # else a resumed run loses the masters' last bits
-    "zero_optimization.offload_optimizer.nvme_path": None,
-    "zero_optimization.offload_optimizer.super_offload": False,
-    "zero_optimization.offload_param": None,
-    "zero_optimization.pipeline_loading_checkpoint": False,
-    "zero_optimization.stage3_module_granularity_threshold": 0,  # its backward pass fails on our modules
     "zero_optimization.sub_group_size": 10**9,
-    "zero_optimization.zenflow": None,
     "zero_optimization.zero_hpz_partition_size": 1,
-    "zero_optimization.zero_quantized_gradients": False,
-    "zero_optimization.zero_quantized_nontrainable_weights": False,
-    "zero_optimization.zero_quantized_weights": False,
 }
 
 
@@ -96,34 +84,31 @@ def read_named_file(value: object) -> object:
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
     """The settings in a JSON file; UserError for a file that is none, and for what is not offered."""
     settings = _without_auto(_parsed(path))
-    refused = [key for key, harmless in REFUSED.items() if not _is_off(settings, key, harmless)]
+    refused = [key for key in REFUSED if not _is_off(settings, key)]
     if refused:
         raise UserError(f"{path}: not offered: {', '.join(refused)}; remove these keys")
     return DeepSpeedFile(path=str(path), settings=settings)
 
 
-def _is_off(settings: Mapping[str, Any], key: str, harmless: Any) -> bool:
+def _is_off(settings: Mapping[str, Any], key: str) -> bool:
     value: Any = settings
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return not value.get("enabled", any(value.values())) if isinstance(value, Mapping) else value in (None, harmless)
+    if isinstance(value, Mapping):
+        return not value.get("enabled", any(value.values()))
+    return value in (None, HARMLESS.get(key, 0))
 
 
 def _parsed(path: str | Path) -> dict[str, Any]:
     try:
-        values = json.loads(Path(path).read_bytes(), object_pairs_hook=_each_key_once)
+        values = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise UserError(f"engine.deepspeed: {path}: {error.strerror}; name a DeepSpeed JSON, see ds_configs/") from None
-    except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, of a key
+    except (ValueError, RecursionError) as error:  # of JSON, of UTF-8
         raise UserError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: a DeepSpeed JSON is an object of settings; see ds_configs/")
     return values
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    each_once([key for key, _ in pairs])
-    return dict(pairs)
 
 
 def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:
