@@ -29,4 +29,4 @@ if ! has_driver; then
     export DS_ACCELERATOR=cpu
 fi
 # Three for two cores: some tests wait for processes (425 s, 427 with four, 2026-11-26).
-python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=10 tests study "$@"
+python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=10 tests "$@"

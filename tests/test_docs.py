@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 import textwrap
+from xml.etree import ElementTree
 
 import pytest
 
@@ -101,12 +102,19 @@ def test_shell_scripts_import_what_is_there():
     """No linter sees the Python within them."""
     found = [
         (module, name)
-        for script in [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / "study").glob("*.sh")]
+        for script in (ROOT / "scripts").rglob("*.sh")
         for module, names in re.findall(r"^from (ds_minimodel[\w.]*) import (.+)$", script.read_text(), re.MULTILINE)
         for name in names.split(", ")
     ]
     assert ("ds_minimodel.recipe.reading", "load_recipe") in found
     assert [pair for pair in found if not hasattr(importlib.import_module(pair[0]), pair[1])] == []
+
+
+def test_the_pictures_of_the_pages_follow_the_readers_mode():
+    for path in [*(ROOT / "docs/pictures").glob("*.svg"), *(ROOT / "study").rglob("*.svg")]:
+        text = path.read_text(encoding="utf-8")
+        assert ElementTree.fromstring(text).find("{http://www.w3.org/2000/svg}title") is not None
+        assert "prefers-color-scheme: dark" in text and not re.search(r"<script|href=", text)
 
 
 @pytest.mark.parametrize("page, text", FRAGMENTS)

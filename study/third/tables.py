@@ -17,8 +17,8 @@ from statistics import fmean
 from typing import Any
 
 from ds_minimodel.common.errors import escape_markdown
-from study.picture import picture
 from study.third.cells import OLD, PIECES, REHEARSED
+from study.third.picture import picture
 
 LANGUAGES = {"de": "German", "el": "Greek", "tr": "Turkish"}
 SHARES = {"0.125": "an eighth", "0.250": "a quarter", "0.333": "a third", "0.500": "a half", "1.000": "in full"}

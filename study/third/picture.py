@@ -1,11 +1,8 @@
 """The picture of score against compute, as SVG that follows the reader's light or dark mode."""
 
 import math
-import statistics
-from collections.abc import Sequence
 
-from ds_minimodel.report.curves import v100_unit
-from study.paired import UnitCurves, name_of
+from ds_minimodel.recipe.systems import SYSTEMS
 
 Curves = dict[str, list[tuple[float, float]]]  # system -> (compute in a unit, score) by rising step
 
@@ -15,20 +12,6 @@ COLORS = {
     "light": ("#59636e", "#d5dade", ("#1c2126", "#8f5a00", "#0072b2", "#b34700", "#00734f")),
     "dark": ("#a7b1bb", "#39424b", ("#e6e9ec", "#e69f00", "#56b4e9", "#ff8a3d", "#2fc79a")),
 }
-
-
-def averages(curves: UnitCurves, names: Sequence[str]) -> tuple[Curves, str]:
-    """The curves of variants, means over all cells and seeds, and the unit of their compute."""
-    units = {name: [points for of_cell in curves[name].values() for points in of_cell.values()] for name in names}
-    unit = v100_unit(max(points[-1].eflops for of_name in units.values() for points in of_name))
-    found = {
-        name: [
-            (at_step[0].eflops * unit.per_eflop, statistics.fmean(point.score for point in at_step))
-            for at_step in zip(*of_name, strict=True)
-        ]
-        for name, of_name in units.items()
-    }
-    return found, unit.name
 
 
 def picture(curves: Curves, unit: str, scores_are: str, every: int = 5) -> str:
@@ -63,9 +46,9 @@ def picture(curves: Curves, unit: str, scores_are: str, every: int = 5) -> str:
         label = max(label, y(curve[-1][1]))
         parts.append(f'<polyline class="s{number}" points="{line}"/>')
         parts.append(f'<circle class="f{number}" cx="{x(curve[-1][0])}" cy="{y(curve[-1][1])}" r="4"/>')
-        parts.append(
-            f'<text class="f{number}" x="{RIGHT + 16}" y="{label + 5}">{name_of(system)} {curve[-1][1]:.1f}</text>'
-        )
+        name, space, more = system.partition(" ")
+        title = SYSTEMS[name].title + space + more if name in SYSTEMS else system
+        parts.append(f'<text class="f{number}" x="{RIGHT + 16}" y="{label + 5}">{title} {curve[-1][1]:.1f}</text>')
         label += 19  # so that names of systems that end alike do not overlap
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {BOTTOM + 60}" role="img" aria-labelledby="t">\n'
