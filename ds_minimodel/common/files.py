@@ -10,10 +10,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, ClassVar, TypeVar, cast
+from typing import IO, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -287,6 +288,38 @@ def sha256_of_file(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds now, in JSON its SHA-256. stamp: another one wherever the file was changed or moved."""
+
+    path: str | Path
+    stamp: str
+
+    @classmethod
+    def of(cls, path: str | Path) -> Self:
+        """OSError where there is no such file."""
+        facts = os.stat(path)
+        return cls(path, f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}")
+
+    @functools.cache  # noqa: B019  (it is small)
+    def sha256(self) -> str:
+        """Of this content; read once in a process."""
+        return sha256_of_file(self.path)
+
+
+def as_json(value: object, known: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+    """(`value` as a JSON file gives it back, {stamp: SHA-256} of each Content in it). known: such hashes, by which a
+    file that has not changed is not read again.
+    """
+    hashes = dict[str, str]()
+
+    def hash_of(content: Content) -> str:
+        hashes[content.stamp] = known.get(content.stamp) or content.sha256()
+        return hashes[content.stamp]
+
+    return json.loads(json.dumps(value, default=hash_of)), hashes
 
 
 def sha256_of_json(value: object) -> str:

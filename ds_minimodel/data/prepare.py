@@ -81,7 +81,8 @@ def prepare(
         "whole_documents": whole_documents,
     }
     stores = ("", HELD_OUT) if held_out else ("",)
-    journal = _Journal(out, stores, {**settings, "column": column, "text": identity_of_text(paths)})
+    job, _ = files.as_json({**settings, "column": column, "text": identity_of_text(paths)}, {})
+    journal = _Journal(out, stores, job)
     jobs = _in_shards(read_chunks(paths, journal.position, column), journal.shards, shard_bytes)
     encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out, whole_documents)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)

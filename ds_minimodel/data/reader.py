@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import glob
-import hashlib
 import itertools
 import lzma
 import zlib
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Content
 from ds_minimodel.data.rows import (
     JSON_LINES,
     PARQUET,
@@ -161,21 +161,15 @@ def names_of(text: Iterable[TextSource]) -> list[str]:
 
 
 def identity_of_text(text: Iterable[TextSource]) -> list[dict[str, Any]]:
-    """What tells each text from others, and from what it was before it was edited, without reading it whole.
-
-    Of a file name, size, time of its last change, and hash of its first and last MiB; of a data set its name, with the
-    commit where it is `pinned`.
+    """What tells each text from others, and from what it was before it was edited: of a file name, size and Content;
+    of a data set its name, with the commit where it is `pinned`.
     """
-    return [_identity(source) if isinstance(source, Path) else {"name": str(source)} for source in text]
-
-
-def _identity(path: Path) -> dict[str, Any]:
-    facts = path.stat()
-    with open(path, "rb") as file:
-        ends = hashlib.sha256(file.read(2**20))
-        file.seek(max(0, facts.st_size - 2**20))
-        ends.update(file.read())
-    return {"name": path.name, "bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns, "ends_sha256": ends.hexdigest()}
+    return [
+        {"name": source.name, "bytes": source.stat().st_size, "sha256": Content.of(source)}
+        if isinstance(source, Path)
+        else {"name": str(source)}
+        for source in text
+    ]
 
 
 def _cut(buffer: bytearray) -> int:

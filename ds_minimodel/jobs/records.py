@@ -6,7 +6,6 @@ artifacts; so a complete job is skipped, an unfinished one goes on, and one made
 never overwritten. Where steps may grow, more of them are no other inputs: the job goes on, and its children after it.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ds_minimodel.common.files import (
     NameInside,
     Sha256,
     Stored,
+    as_json,
     holder,
     read_manifest,
     read_model,
@@ -35,8 +35,8 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 class Job:
     """One unit of work of a step.
 
-    folder: where all of it lies. inputs: JSON values that decide the outcome. parents: folders of the jobs that
-    it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
+    folder: where all of it lies. inputs: JSON values and Contents that decide the outcome. parents: folders of the jobs
+    that it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
     clean_up: removes what only an unfinished job needs. grows: section of `inputs` whose steps may grow; then the job
     goes on from what it has, once go_back, called with its inputs so far, has removed what the longer one has not.
     advice: {dotted key of `inputs`: what to say where it differs}.
@@ -55,13 +55,14 @@ class Job:
 class Record(Stored):
     """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made.
 
-    former: identities that it had before it went on.
+    former: identities that it had before it went on. hashes: {stamp: SHA-256} of the Contents in its inputs.
     """
 
     inputs: dict[str, Any]
     complete: bool
     artifacts: dict[NameInside, Sha256] = {}
     former: list[Sha256] = []
+    hashes: dict[str, Sha256] = {}
 
     @model_validator(mode="after")
     def _something_was_made(self) -> Self:
@@ -95,20 +96,21 @@ def inputs_hash(folder: Path, grows: str = "") -> str:
     return sha256_of_json({**inputs, grows: {**inputs[grows], "steps": None}} if grows else inputs)
 
 
-def current_inputs(job: Job, to_be_read: bool = False) -> dict[str, Any]:
-    """What `job` would be made from now, as a record holds it. to_be_read: its parents must be all there.
+def current_inputs(job: Job, record: Record | None, to_be_read: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
+    """(what `job` would be made from now, hashes) as a record holds them. record: the job's, whose hashes need not be
+    computed again. to_be_read: its parents must be all there.
 
     UserError where a parent is not finished, or is not what it was when it was.
     """
     parents = {}
     for folder in job.parents:
-        record = read_record(folder)
-        if record is None or not record.complete:
+        parent = read_record(folder)
+        if parent is None or not parent.complete:
             raise UserError(f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel run`")
-        if not _is_as_made(folder, record) and to_be_read:  # children that are complete do without
+        if not _is_as_made(folder, parent) and to_be_read:  # children that are complete do without
             raise UserError(f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`")
-        parents[os.path.relpath(folder, job.folder)] = record.identity  # a workdir may be moved
-    return json.loads(json.dumps({**job.inputs, "parents": parents}))  # as a record holds them: no tuples
+        parents[os.path.relpath(folder, job.folder)] = parent.identity  # a workdir may be moved
+    return as_json({**job.inputs, "parents": parents}, record.hashes if record else {})
 
 
 def is_complete(job: Job) -> bool:
@@ -132,7 +134,7 @@ def difference_of(job: Job, record: Record) -> tuple[str, bool]:
     "" where they are the same. It goes on to more steps of the section `job.grows`, and where parents have gone on.
     UserError as of current_inputs.
     """
-    found = list(_differences(record.inputs, current_inputs(job)))
+    found = list(_differences(record.inputs, current_inputs(job, record)[0]))
     parents = {f"parents.{os.path.relpath(folder, job.folder)}": read_record(folder) for folder in job.parents}
 
     def is_growth(key: str, old: Any, new: Any) -> bool:

@@ -20,21 +20,25 @@ def note_work(layout: WorkdirLayout, job: Job) -> None:
 
 def begin(job: Job) -> bool:
     """Record the start of `job`; False where it is complete and nothing is to be done."""
-    if is_complete(job):
-        job.clean_up()  # of a kill within `finish`
-        return False
+    complete = is_complete(job)
     if os.path.lexists(job.folder) and not record_of(job.folder).is_file():
         raise UserError(
             f"{job.folder}: its record {record_of(job.folder).name} is missing, so what it was made "
             "from is not known; delete or rename the folder"
         )
-    inputs, record, former = current_inputs(job, to_be_read=True), read_record(job.folder), list[str]()
+    record, former = read_record(job.folder), list[str]()
+    inputs, hashes = current_inputs(job, record, to_be_read=not complete)
+    if record is not None and complete:
+        job.clean_up()  # of a kill within `finish`
+        if hashes != record.hashes:
+            _write(job, record.model_copy(update={"hashes": hashes}))
+        return False
     if record is not None:
         former = record.former
         if record.inputs != inputs:  # it goes on: is_complete refuses all else
             job.go_back(record.inputs)
             former = former + [record.identity] * record.complete
-    _write(job, Record(inputs=inputs, complete=False, former=former))
+    _write(job, Record(inputs=inputs, complete=False, former=former, hashes=hashes))
     return True
 
 
@@ -58,7 +62,8 @@ def finish(job: Job) -> None:
     }
     record = read_record(job.folder)  # what it was begun with: since then a parent may have been made again
     assert record is not None
-    _write(job, Record(inputs=record.inputs, complete=True, artifacts=artifacts, former=record.former))
+    inputs, former, hashes = record.inputs, record.former, record.hashes
+    _write(job, Record(inputs=inputs, complete=True, artifacts=artifacts, former=former, hashes=hashes))
     job.clean_up()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_manifest, sha256_of_file
+from ds_minimodel.common.files import Content, read_manifest
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -255,14 +255,14 @@ def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, ob
     """Inputs that decide the data of a task, for a job's record. UserError where a file is missing."""
     task = recipe.finetune.tasks[name]
     try:
-        contents = {path: sha256_of_file(path)[:16] for path in files}  # each file once: XNLI's serves 15 languages
+        contents = [Content.of(path).sha256()[:16] for path in files]
     except OSError as error:
         raise UserError(
             f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the recipe"
         ) from None
     keys = ("epochs", "batch_size", "lr", "max_length") if task.kind in FINETUNED else ("max_length",)
     settings = {key: recipe.finetune.of(name, key) for key in keys}
-    return {**task.settings(), **settings, "files": [contents[path] for path in files]}
+    return {**task.settings(), **settings, "files": contents}
 
 
 def train_on_source(

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from .conftest import copy_of, refused
+from .conftest import copy_of, prepare, refused
 
 BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
 MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"
@@ -16,7 +16,7 @@ MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/
 @pytest.fixture(scope="module")
 def finished(world, tmp_path_factory):
     """Recipe of a copy of the finished world; each test puts back what it damages."""
-    return copy_of(world, tmp_path_factory.mktemp("integrity"))
+    return prepare(copy_of(world, tmp_path_factory.mktemp("integrity")))  # records note where text is now
 
 
 def files_of(recipe):

@@ -37,6 +37,8 @@ def recipe(world, tmp_path):
 
 
 def test_a_finished_run_is_complete_and_nothing_is_written(recipe, capsys):
+    for path in recipe.parent.glob("*.txt"):
+        os.utime(path, (1, 1))  # as tar leaves it, which keeps no nanoseconds
     before = everything(recipe.parent)
     jobs = states(capsys, recipe)
     assert {row["state"] for row in jobs.values()} == {"complete"}
