@@ -4,7 +4,7 @@ from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
 
-SETS = ("quickstart", "repro", "study")
+SETS = ("quickstart", "repro")
 
 
 def add_arguments(commands: Commands) -> None:
@@ -14,8 +14,7 @@ def add_arguments(commands: Commands) -> None:
         "--set",
         default="quickstart",
         choices=SETS,
-        help="quickstart: one source, one task, en and de; repro and study: all sources, four tasks, "
-        "in five and in six languages",
+        help="quickstart: one source, one task, en and de; repro: all sources, four tasks, in five languages",
     )
     parser.add_argument("--out", default="data/sample", metavar="FOLDER")
     parser.add_argument("--languages", metavar="L,L", help="language codes (default: those of the set)")

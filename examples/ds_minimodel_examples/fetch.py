@@ -21,7 +21,7 @@ from ds_minimodel_examples.extractors import (
     sayings_in,
 )
 from ds_minimodel_examples.packages import Log, Package, PackageStore, licences_page
-from ds_minimodel_examples.study import (
+from ds_minimodel_examples.repro import (
     Item,
     Splits,
     description_items,
@@ -50,7 +50,7 @@ def packages_of_set(set_name: str, languages: list[str]) -> list[Package]:
     Of lines that are repeated the first one stays, so the best running text comes first.
     """
     chosen = list(help_packages(languages))
-    if set_name in LARGE_SETS:
+    if set_name == LARGE_SET:
         for language in languages:
             chosen += _manuals(language)
         chosen += _in_many_languages()
@@ -107,12 +107,8 @@ def _english_manuals() -> Iterator[Package]:
 
 KIND = "sample"
 SOURCE = "en"
-DEFAULT_LANGUAGES = {
-    "quickstart": ("en", "de"),
-    "repro": ("en", "de", "es", "tr", "zh"),
-    "study": ("en", "de", "fr", "ru", "el", "tr"),
-}
-LARGE_SETS = ("repro", "study")
+DEFAULT_LANGUAGES = {"quickstart": ("en", "de"), "repro": ("en", "de", "es", "tr", "zh")}
+LARGE_SET = "repro"
 PACKAGES_FOLDER = "debian-packages"
 
 
@@ -130,11 +126,11 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
     if present and set(languages) <= set(present["languages"]):
         log(f"{out_folder}: already there")
         return present
-    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name in LARGE_SETS)
+    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == LARGE_SET)
     packages = packages_of_set(set_name, languages)
     store.fill(packages)
     taken = {package.name: package.taken for package in packages}
-    if set_name in LARGE_SETS:
+    if set_name == LARGE_SET:
         store.fill_from_indexes(DESCRIPTIONS, description_documents, DESCRIPTIONS_LICENCE)
         taken[DESCRIPTIONS] = "descriptions of all packages"
         store.fill_from_indexes(APPLICATIONS, application_documents, APPLICATIONS_LICENCE)
@@ -142,7 +138,7 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
     names = [name for name in taken if store.has(name)]
     pages = _help_pages(store, names, languages)
     splits = None
-    if set_name in LARGE_SETS:
+    if set_name == LARGE_SET:
         splits = Splits(document["page"] for document in store.documents(APPLICATIONS))
     with atomic_folder(out_folder) as folder:
         text = _write_corpora(folder, store, names, pages, languages, splits, log)
@@ -237,7 +233,7 @@ def _write_corpora(
 
 
 def _documents_of_pages(store: PackageStore, names: list[str]) -> Iterator[Document]:
-    """Yield the documents that the large sets' tasks are made of, or that share text with them."""
+    """Yield the documents that the large set's tasks are made of, or that share text with them."""
     for name in names:
         if name in (DESCRIPTIONS, APPLICATIONS) or name.startswith("libreoffice-"):
             yield from (document for document in store.documents(name) if "page" in document)
@@ -263,7 +259,7 @@ def _add_large_tasks(
     pages: dict[str, dict[str, list[Element]]],
     splits: Splits,
 ) -> None:
-    """Add the tasks of the large sets: `section`, `match` and `find`."""
+    """Add the tasks of the large set: `section`, `match` and `find`."""
     descriptions: dict[str, list[Document]] = {language: [] for language in pages}
     items: dict[str, list[Item]] = {language: [] for language in pages}
     for document in _documents_of_pages(store, names):

@@ -121,7 +121,7 @@ def _identity(text: str) -> str:
     return same_text_key(strip_names(text))
 
 
-# --- questions (SQuAD 1.1), of which study.py makes items of `match` and `find`: a heading of a help page asks, the
+# --- questions (SQuAD 1.1), of which repro.py makes items of `match` and `find`: a heading of a help page asks, the
 # one-sentence description that follows it is the answer, the page's paragraphs around it are the context
 
 

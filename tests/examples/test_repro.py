@@ -1,11 +1,11 @@
-"""Tasks of the set `study`: what they hold, and that training and test data share no text."""
+"""Tasks of the set `repro`: what they hold, and that training and test data share no text."""
 
 import json
 import random
 
 import pytest
 from ds_minimodel_examples.fetch import fetch
-from ds_minimodel_examples.study import (
+from ds_minimodel_examples.repro import (
     CHOICES,
     MAX_DIFFERENCE,
     Item,
@@ -92,7 +92,7 @@ def test_wrong_sentences_share_as_many_words(items):
     assert pairs["test", "de"] and questions["test", "de"]["data"]
 
 
-def test_the_set_study(distribution, help_packages, tmp_path):
+def test_the_set_repro(distribution, help_packages, tmp_path):
     """With real apt: no text of a held-out package is in a corpus, and every task has all its files."""
     english, german = ([description(language, number) for number in range(150)] for language in ("en", "de"))
     packages = "".join(
@@ -118,7 +118,7 @@ def test_the_set_study(distribution, help_packages, tmp_path):
             "dep11/Components-{architecture}.yml": f"---\nPackage: p-000\nSummary: {{C: Play it, de: {summary}}}\n",
         },
     )
-    manifest = fetch(tmp_path / "out", "study", ["de"], log=lambda line: None)
+    manifest = fetch(tmp_path / "out", "repro", ["de"], log=lambda line: None)
     assert manifest["tasks"].keys() == {"topic", "section", "match", "find"}
     assert all(all(counts.values()) for counts in manifest["tasks"].values())
     splits = Splits({"packages/s000"})

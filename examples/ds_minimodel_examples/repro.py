@@ -1,4 +1,4 @@
-"""Tasks of the large sets, large enough to tell systems apart: `section`, `match` and `find`.
+"""Tasks of the set `repro`, large enough to tell systems apart: `section`, `match` and `find`.
 
 section (classification): of which of nine topics is a package, by its description? The label is its section in Debian.
 match (pair): does a sentence belong to the short text before it? find (SQuAD 1.1): which of four sentences does?
