@@ -24,13 +24,12 @@ SLOW = (
     "test_installation.py",
     "test_style.py",
 )
-# What is random or long, needs a tool of its own or looks at DeepSpeed alone: run by --all, which a release needs.
+# What is random or long, or needs a tool of its own: run by --all, which a release needs.
 LONG = (
     "benchmarks/test_parts.py",
     "data/test_ranks.py",
     "training/test_costs.py",
     "training/test_two_hosts.py",
-    "training/test_zero_quirks.py",
     "faults",
     "ops/test_device_code.py",
     "torture",
