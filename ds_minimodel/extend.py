@@ -321,8 +321,7 @@ def _choose(
         raise UserError(f"{language}: the text has no {pieces:,} new pieces to offer; lower --pieces or give more text")
     if chosen["unknown"] > MOST_UNKNOWN:
         raise UserError(
-            f"{language}: {chosen['unknown']:.0%} of the text's tokens stay unknown with {pieces:,} new pieces; raise "
-            "--pieces"
+            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {pieces:,} new pieces; raise --pieces"
         )
     length = round(LENGTH * best["bytes_per_token"] / chosen["bytes_per_token"])  # as many bytes
     values["adapt"]["seq_length"] = min(recipe.body_config.max_positions, length)

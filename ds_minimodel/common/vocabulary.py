@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Target that gives no loss: of a position that is not predicted, or of a whole example. csrc/arguments.h: kIgnored.
 IGNORED = -100
 OFTEN = 50  # occurrences in the text by which a piece's row can be learned
-MOST_UNKNOWN = 0.05  # of a text's tokens
+MOST_UNKNOWN = 0.05  # of a text's bytes
 
 FILLER = 0  # the id that rows of a batch are filled up with: lengths hide it, so any serves
 

@@ -64,12 +64,15 @@ class Extension:
         return sum(count >= OFTEN for count in self.counts)
 
     def tokens_with(self, number: int) -> tuple[int, float]:
-        """Tokens of the text with so many new pieces, and the share of them that is unknown."""
-        model, ids = self.kind.model(self.pieces[:number]), Counter[int]()
+        """Tokens of the text with so many new pieces, and the share of its bytes that no piece is of."""
+        model, tokens, unknown, whole = self.kind.model(self.pieces[:number]), 0, 0, 0
         for word, times in self.text.items():
-            for token in model.tokenize(word):
-                ids[token.id] += times
-        return ids.total(), ids[self.kind.unknown] / max(1, ids.total())
+            found = model.tokenize(word)
+            known = sum(token.offsets[1] - token.offsets[0] for token in found if token.id != self.kind.unknown)
+            tokens += times * len(found)
+            unknown += times * max(0, len(word.encode()) - known)  # of bytes each has the whole character's offsets
+            whole += times * len(word.replace(WORD_START, " ").encode())
+        return tokens, unknown / max(1, whole)
 
 
 def read_extension(
@@ -108,7 +111,7 @@ def read_extension(
     _, unknown = extension.tokens_with(number := len(extension.pieces))
     if unknown > MOST_UNKNOWN:
         raise UserError(
-            f"{base}: {unknown:.0%} of the text's tokens stay unknown to it with {number:,} new pieces; take more of "
+            f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new pieces; take more of "
             "them, or use tokenizer.vocabulary: replace"
         )
     return extension

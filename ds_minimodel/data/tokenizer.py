@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -94,13 +95,15 @@ class Tokenizer(ABC):
 
     No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are ordinary characters.
     mask_takes_space: whether the mask token takes the white space before it too. split: of a byte-level vocabulary how
-    it parts text into words, as its file has it. scored_after: the id after which a text is scored, as
-    lm-evaluation-harness has it: of the token that is called bos, whether or not one stands before texts, else eos.
+    it parts text into words, as its file has it. drops: whether nothing stands for what is unknown. scored_after: the
+    id after which a text is scored, as lm-evaluation-harness has it: of the token that is called bos, whether or not
+    one stands before texts, else eos.
     """
 
     file_name: str
     mask_takes_space = True
     split: dict[str, Any] | None = None
+    drops = False
     scored_after: int | None
 
     def __init__(self, folder: str | Path):
@@ -145,12 +148,42 @@ class Tokenizer(ABC):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, a list of lists; nothing is put before or after them."""
 
-    @abstractmethod
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of one text and, for each, the (start, end) of its characters in `text` as given.
 
-        White space before a word belongs to no piece; pieces that one character is made of share it.
+        White space before a word belongs to no piece; pieces that one character is made of share it. What a normaliser
+        composes with a character, or takes off it, belongs to that character's pieces.
         """
+        ids, spans = self._encode_with_offsets(text)
+        free = [True] * len(text)
+        for start, end in spans:
+            free[start:end] = [False] * (end - start)
+        whole = []
+        for start, end in spans:
+            while start < end < len(text) and free[end] and _joins(text[start:end], text[end]):
+                end += 1
+            whole.append((start, end))
+        return ids, whole
+
+    @abstractmethod
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The same, where a composed character may have the place of its first part alone."""
+
+    def unknown(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """(place, bytes) of each character of a text, of which these are the ids, that no piece is of, but for white
+        space and what is not seen."""
+        if self.vocabulary.unk not in ids and not self.drops:
+            return []
+        if self.drops:  # its offsets are wrong
+            known = {place for place, own in enumerate(self.encode(list(text))) if own}
+        else:
+            spans = zip(*self.encode_with_offsets(text), strict=True)
+            known = {place for id, span in spans if id != self.vocabulary.unk for place in range(*span)}
+        return [
+            (place, len(sign.encode()))
+            for place, sign in enumerate(text)
+            if place not in known and sign.isprintable() and not sign.isspace()
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special ones but that of what is unknown are left out."""
@@ -189,6 +222,12 @@ class Tokenizer(ABC):
         ]
 
 
+def _joins(before: str, sign: str) -> bool:
+    """Whether a character is a mark on what stands before it, or composes with its end."""
+    normal = (unicodedata.normalize("NFKC", text) for text in (before, before + sign))
+    return unicodedata.category(sign)[0] == "M" or len(next(normal)) >= len(next(normal))
+
+
 # SentencePiece's unigram vocabularies.
 
 
@@ -211,7 +250,7 @@ class UnigramTokenizer(Tokenizer):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=1)
 
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets are in
         # the original. A piece that is nothing but a word's start is empty.
         encoded = self._model.encode(text, return_type="offset_mapping")
@@ -258,6 +297,7 @@ class JsonTokenizer(Tokenizer):
             self.scored_after = self._tokenizer.token_to_id(named) if isinstance(named, str) else self.scored_after
         self.mask_takes_space = self.mask in self._file.taking_space
         self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
+        self.drops = self.encode(["\U00012000"]) == [[]]  # cuneiform
         self._file.content.clear()  # each process that prepares text would keep it
 
     def _string(self, id: int) -> str:
@@ -267,7 +307,7 @@ class JsonTokenizer(Tokenizer):
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         spans = []
         for (start, end), token in zip(encoding.offsets, encoding.tokens, strict=True):

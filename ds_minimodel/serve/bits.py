@@ -18,7 +18,7 @@ CONTEXT = 600  # bytes
 
 
 class Bits(NamedTuple):
-    """Of a text by a pack: bits a byte, and bytes a token, which is what generation costs."""
+    """Of a text by a pack: bits a byte, and bytes a token, which is what generation costs; an unknown byte is one."""
 
     pack: str
     text: str
@@ -44,6 +44,7 @@ def bits_per_byte(
     task, rows = SimpleNamespace(context_bytes=context_bytes), []
     for name, text, records, encoded, score in score_files(Text(), task, body_folder, packs, texts, precision):
         tokens = int((encoded.examples.lengths - 1).sum())
+        tokens += sum(encoded.unknown)
         rows.append(Bits(name, text, float(score["bits_per_byte"]), records.num_bytes / max(1, tokens)))
     return rows
 

@@ -16,10 +16,10 @@ SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as its text supports.
 
-    tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside. unknown: share
-    of the tokens. rarest: occurrences of the rarest piece. output_megabytes: of the rows in fp32. flops_per_byte: of
-    step 2 over the whole body, which is what a text costs whatever it is cut into. best: the cheapest of those that
-    know the text and whose pieces occur OFTEN.
+    tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside; of the last an
+    unknown byte is a token. unknown: share of the bytes. rarest: occurrences of the rarest piece. output_megabytes: of
+    the rows in fp32. flops_per_byte: of step 2 over the whole body, which is what a text costs whatever it is cut into.
+    best: the cheapest of those that know the text and whose pieces occur OFTEN.
     UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
@@ -42,7 +42,7 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 
 def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str, Any]:
     (tokens, unknown), config, kept = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
-    num_bytes = found.num_bytes / max(1, tokens)
+    num_bytes = found.num_bytes / max(1, tokens + unknown * found.num_bytes)
     section = recipe.adapt
     work = step_work(recipe, section, kept + size, kept=kept)
     cost = step_flops("adapt", work, [config.num_layers]).executed / work.num_sequences

@@ -35,14 +35,19 @@ PART = 400  # bytes, in which they are
 
 @dataclass(frozen=True)
 class Scored(Encoded):
-    """Sequences of which the tokens from `first` (N,) on are scored; `owner` (N,) is the text that each is of."""
+    """Sequences of which the tokens from `first` (N,) on are scored; `owner` (N,) is the text that each is of.
+
+    unknown: (texts,) how many of each text's bytes the vocabulary has no piece for.
+    """
 
     first: np.ndarray
     owner: np.ndarray
+    unknown: Sequence[int]
 
-    def nats(self, logits: Logits, count: int) -> np.ndarray:
-        """Sum of the negative log-likelihoods of each text's tokens, (count,). logits: log-likelihoods (B, S)."""
-        found = np.zeros(count)
+    def nats(self, logits: Logits) -> np.ndarray:
+        """Sum of the negative log-likelihoods of each text's tokens, (texts,), and 8 bits for each unknown byte, as if
+        it were spelt out. logits: log-likelihoods (B, S)."""
+        found = math.log(256) * np.array(self.unknown, dtype=np.float64)
         lengths = self.examples.lengths
         for index, likelihoods_BS in logits:
             places = np.arange(likelihoods_BS.shape[1])
@@ -106,7 +111,7 @@ class Text(LikelihoodKind[Documents]):
         """Each document after the tokenizer's `scored_after`; what is longer than `max_length` in parts that begin as
         samples of training do; with `context_bytes` what has more bytes than these.
         """
-        start, sequences, owner = _scored_after(tokenizer), [], []
+        start, sequences, owner, unknown = _scored_after(tokenizer), [], [], []
         context: int = task.context_bytes  # type: ignore[attr-defined]
         sizes = tokenizer.num_bytes() if context else []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
@@ -115,12 +120,13 @@ class Text(LikelihoodKind[Documents]):
             parts = _parts(whole, max_length, tokenizer.vocabulary.bos, ends)
             sequences += parts
             owner += [number] * len(parts)
+            unknown.append(sum(size for _, size in tokenizer.unknown(records.texts[number], ids)))
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
-        return Scored(examples, np.ones(len(owner), np.int64), np.array(owner))
+        return Scored(examples, np.ones(len(owner), np.int64), np.array(owner), unknown)
 
     def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
         """ "bits_per_byte"; "score" is bytes in 100 bits: more is better."""
-        bits = float(encoded.nats(logits, len(records.texts)).sum()) / math.log(2) / records.num_bytes
+        bits = float(encoded.nats(logits).sum()) / math.log(2) / records.num_bytes
         return {"score": 100 / bits, "bits_per_byte": bits}
 
     def metric(self, task: TaskSettings, source: str) -> str:
@@ -182,11 +188,13 @@ class Hidden(Text):
         """Each part between the tokens that begin and end a text, once for each token of its longest hidden word."""
         assert isinstance(records, Parts)
         mask, (before, after) = tokenizer.vocabulary.require("mask", "a hidden word"), tokenizer.vocabulary.frame
-        sequences, targets, owner = [], list[ArrayLike](), list[int]()
+        sequences, targets, owner, unknown = [], list[ArrayLike](), list[int](), list[int]()
         for number, (text, hidden) in enumerate(zip(records.texts, records.hidden, strict=True)):
             ids, spans = tokenizer.encode_with_offsets(text)
             starts = np.flatnonzero([True, *(sign == " " for sign in text)])  # of the words
             words = np.searchsorted(starts, [start for start, _ in spans], side="right") - 1
+            missing = tokenizer.unknown(text, ids)
+            unknown.append(sum(size for at, size in missing if hidden[np.searchsorted(starts, at, side="right") - 1]))
             places = np.where(hidden[words], np.arange(len(ids)) - np.searchsorted(words, words), -1)  # in their word
             for place in range(places.max(initial=-1) + 1):
                 shown, asked = np.where(places >= place, mask, ids), np.where(places == place, ids, IGNORED)
@@ -194,7 +202,7 @@ class Hidden(Text):
                 targets += [[IGNORED] * len(before), asked, [IGNORED] * len(after)]
                 owner.append(number)
         examples = join(sequences, np.concatenate(targets), reads_start=False, per_token=True)
-        return Scored(examples, np.zeros(len(owner), np.int64), np.array(owner))
+        return Scored(examples, np.zeros(len(owner), np.int64), np.array(owner), unknown)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.trainable import HiddenLikelihoods
@@ -269,15 +277,16 @@ class Choice(LikelihoodKind[Choices]):
         question, is what follows as many ids as the question alone has; before it stands what the vocabulary puts
         before a text, if anything.
         """
-        bos, sequences, first, owner = tokenizer.vocabulary.bos, [], [], list[int]()
+        bos, sequences, first, owner, unknown = tokenizer.vocabulary.bos, [], [], list[int](), list[int]()
         start, alone = [] if bos is None else [bos], _scored_after(tokenizer)
         asked = tokenizer.encode([question.rstrip() for question in records.questions])
         pairs = zip(records.questions, records.options, strict=True)
         joined = iter(tokenizer.encode([f"{question} {option}" for question, options in pairs for option in options]))
         for ids, options in zip(asked, records.options, strict=True):
-            for _ in options:
+            for text in options:
                 whole = next(joined)
                 option = whole[len(ids) :]
+                unknown += [sum(size for _, size in tokenizer.unknown(text, option))] * 2
                 question = [*start, *whole[: len(ids)]][-max(1, max_length - len(option)) :]
                 for before in (question or alone, alone):
                     number = owner[-1] + 1 if owner else 0
@@ -286,7 +295,7 @@ class Choice(LikelihoodKind[Choices]):
                         sequences.append(part)
                         owner.append(number)
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
-        return Scored(examples, np.array(first), np.array(owner))
+        return Scored(examples, np.array(first), np.array(owner), unknown)
 
     def score(self, task: TaskSettings, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
         """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole.
@@ -294,7 +303,7 @@ class Choice(LikelihoodKind[Choices]):
         "mutual_information": of the one that the question makes likelier by most, whatever it is by itself.
         """
         counts = [len(options) for options in records.options]
-        nats = encoded.nats(logits, 2 * sum(counts)).reshape(-1, 2)
+        nats = encoded.nats(logits).reshape(-1, 2)
         sizes = np.array([len(option.encode()) for options in records.options for option in options])
         by_kind = {
             "score": -nats[:, 0] / sizes,

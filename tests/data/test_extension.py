@@ -255,10 +255,31 @@ def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     assert [new.decode(ids).replace(" ,", ",") for ids in new.encode(GREEK)] == [*map(normal, GREEK)]
     assert all(not new._string(id).startswith("<0x") for ids in new.encode(GREEK) for id in ids)
     if old.vocabulary.unk in sum(old.encode(GREEK), []):
-        with pytest.raises(
-            UserError, match=r"\d+% of the text's tokens stay unknown to it with 3 new pieces; take more"
-        ):
+        with pytest.raises(UserError, match=r"\d+% of the text stays unknown to it with 3 new pieces; take more"):
             extended(other, text, tmp_path / "few", 3)
+
+
+def test_shares_of_what_is_unknown_are_of_bytes(other, texts, tmp_path):
+    """However few tokens <unk> it becomes; what is lost without one counts as well, and bytes are known."""
+    lines = [ENGLISH[0], "ሰላም ለዓለም ሁሉ"] * 5
+    (tmp_path / "am.txt").write_text("\n".join(lines), encoding="utf-8")
+    size = sum(len(word.encode()) for line in lines for word in line.split())
+    base = open_tokenizer(other)
+    lost = sum(number for line in lines for _, number in base.unknown(line, base.encode([line])[0]))
+    has_bytes = json.loads(base.path.read_text())["model"].get("byte_fallback")
+    assert lost == (0 if has_bytes else sum(len(word.encode()) for line in lines[1::2] for word in line.split()))
+    _, share = read_extension(other, [tmp_path / "am.txt"], [], 1000).tokens_with(0)
+    assert share == pytest.approx(lost / size, abs=0.1) and bool(share) == bool(lost)
+
+
+def test_characters_that_nothing_stands_for_are_unknown(tmp_path):
+    """Of a BPE without <unk> and without bytes no token shows that they were there."""
+    made = Tokenizer(models.BPE({"a": 0, "b": 1, "</s>": 2}, []))
+    made.save(str(tmp_path / JSON_FILE))
+    write_manifest(tmp_path, kind="tokenizer", **Vocabulary(3, eos=2).facts())
+    tokenizer = open_tokenizer(tmp_path)
+    assert tokenizer.encode(["aሰb ü"]) == [[0, 1]]
+    assert tokenizer.unknown("aሰb ü", [0, 1]) == [(1, 3), (4, 2)]
 
 
 def test_what_the_base_keeps_apart_is_not_joined(other, texts, tmp_path):

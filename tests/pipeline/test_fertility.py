@@ -41,7 +41,8 @@ def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
     import_hf(make_bert(tmp_path / "en.txt", tmp_path / "bert"), tmp_path / "of-bert", "en")
     recipe.write_text(recipe.read_text().replace("/base", "/of-bert").split("finetune:")[0])
     unknown, *others = fertility(load_recipe(recipe))
-    assert unknown["unknown"] == 1 and unknown["flops_per_byte"] < others[0]["flops_per_byte"] and not unknown["best"]
+    assert unknown["unknown"] > 0.95 and unknown["bytes_per_token"] < 1 and not unknown["best"]
+    assert unknown["flops_per_byte"] > others[0]["flops_per_byte"]
     assert all(row["unknown"] < 0.05 for row in others if row["best"])
 
 

@@ -40,6 +40,9 @@ class Letters:
     def encode(self, texts):
         return [[ord(letter) % 100 for letter in text] for text in texts]
 
+    def unknown(self, text, ids):
+        return [(place, 1) for place, letter in enumerate(text) if letter == "?"]
+
 
 def logits(encoded):
     """The likelihood of a token is e^-(id/10); what must not be counted is NaN."""
@@ -71,6 +74,9 @@ class Parts:
 
     def __init__(self, size):
         self.vocabulary, self.size, self.pieces = Vocabulary(200, bos=190, eos=191, mask=192), size, []
+
+    def unknown(self, text, ids):
+        return [(match.start(), 2) for match in re.finditer("ü", text)]
 
     def encode_with_offsets(self, text):
         spans = []
@@ -108,7 +114,22 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
             (index, np.where(batch["targets"] == IGNORED, 0, -1.0)) for index, batch in inference_batches(examples, 500)
         )
         score = HIDDEN.score(task, "de", records, encoded, found)
-        assert score["bits_per_hidden_byte"] == pytest.approx(len(parts) / math.log(2) / records.num_bytes)
+        bits = len(parts) / math.log(2) + 8 * 2 * len(hidden)  # each with an ü, which is unknown
+        assert score["bits_per_hidden_byte"] == pytest.approx(bits / records.num_bytes)
+
+
+def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
+    """8 bits a byte beside its token's, of a text and of an option; a question's costs nothing."""
+    (tmp_path / "de").write_text("a?\nb?\n\nc", encoding="utf-8")
+    records = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None)
+    encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, 64)
+    assert encoded.unknown == [2, 0]
+    score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
+    tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
+    assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
+    choices = Choices(["q?"], [["b", "??"]], np.array([0]))
+    encoded = CHOICE.encode(Letters(bos=150), choices, Task(kind="choice", test={"de": "de"}), 64)
+    assert encoded.unknown == [0, 0, 2, 2]
 
 
 def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
@@ -122,7 +143,7 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
         assert encoded.examples.lengths.max() == min(10, max_length)
-        after, alone = encoded.nats(logits(encoded), 8).reshape(4, 2).T
+        after, alone = encoded.nats(logits(encoded)).reshape(4, 2).T
         assert after == pytest.approx([3.3, 9.2, 13.0, 12.9]) == alone
         # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
@@ -163,9 +184,9 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     load_into(module, tensors_of(body, module.body), "body.")
     SharedModel(module, body, packs).plug("en")
 
-    def likelihoods(kind, records, count):
+    def likelihoods(kind, records):
         encoded = kind.encode(packs.tokenizers["en"], records, SETTINGS, 64)
-        return -encoded.nats(outputs(module, encoded.examples), count)
+        return -encoded.nats(outputs(module, encoded.examples))
 
     def of_harness(ask, texts, **options):
         harness = HFLM(str(theirs), device="cpu", dtype="float32", max_length=63, **options)  # beside the first token
@@ -173,7 +194,7 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
 
     texts = [*(text[:40] for text in [*TEXTS, *ODD_TEXTS] if text.strip()), "a", "\n"]
     expected = of_harness(HFLM.loglikelihood_rolling, [(text,) for text in texts], add_bos_token=False)
-    assert likelihoods(TEXT, Documents(texts), len(texts)) == pytest.approx(expected, rel=1e-5)
+    assert likelihoods(TEXT, Documents(texts)) == pytest.approx(expected, rel=1e-5)
 
     asked = [
         (TEXTS[0][:14], "Straße"),
@@ -184,7 +205,7 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
         ("the boat sees " * 20, "a b"),
     ]
     options = [[first, "a"] for _, first in asked]
-    found = likelihoods(CHOICE, Choices([text for text, _ in asked], options, np.zeros(6)), 24)
+    found = likelihoods(CHOICE, Choices([text for text, _ in asked], options, np.zeros(6)))
     pairs = [(text, f" {option}") for (text, _), both in zip(asked, options) for option in both]
     assert found[::2] == pytest.approx([own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5)
     if not prepends:  # else theirs has another space, where nothing stands before

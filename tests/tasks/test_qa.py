@@ -1,10 +1,15 @@
 """Windows over contexts, and answers out of scores, against a plain definition and by hand."""
 
+import unicodedata
+
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.common.files import write_manifest
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.data.tokenizer import JSON_FILE, PROBES, open_tokenizer
 from ds_minimodel.tasks.qa import (
     AnswerSpan,
     Question,
@@ -100,6 +105,46 @@ def test_the_target_maps_back_to_the_characters_of_the_answer(tokenizer, context
     start, end = question.starts[0], question.starts[0] + len(answer)
     touching = [span for span in offsets if span[1] > start and span[0] < end]
     assert found == context[touching[0][0] : touching[-1][1]]
+
+
+KINDS = {  # model, trainer, normaliser, pre-tokenizer
+    "modernbert": (models.BPE(), trainers.BpeTrainer, normalizers.NFC(), pre_tokenizers.ByteLevel(False)),
+    "xlm-r": (models.Unigram(), trainers.UnigramTrainer, normalizers.NFKC(), pre_tokenizers.Metaspace()),
+    "uncased bert": (
+        models.WordPiece(unk_token="<unk>"),
+        trainers.WordPieceTrainer,
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["ours", *KINDS])
+def of_kind(request, tokenizer_folder, tmp_path_factory):
+    if request.param == "ours":
+        return open_tokenizer(tokenizer_folder)
+    model, trainer, normalizer, pre_tokenizer = KINDS[request.param]
+    special, folder = ["<s>", "</s>", "<unk>"], tmp_path_factory.mktemp("kind")
+    made = Tokenizer(model)
+    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
+    unknown = {"unk_token": "<unk>"} if request.param == "xlm-r" else {}
+    alphabet = {} if unknown else {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    options = {"vocab_size": 900, "special_tokens": special, "show_progress": False}
+    made.train_from_iterator(PROBES, trainer(**options, **unknown, **alphabet))
+    made.save(str(folder / JSON_FILE))
+    write_manifest(folder, kind="tokenizer", **Vocabulary(made.get_vocab_size(), bos=0, eos=1, unk=2).facts())
+    return open_tokenizer(folder)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_a_right_answer_is_the_whole_word_however_marks_are_written(of_kind, form):
+    """Each word of many languages, alone between two others, is what its own tokens give back."""
+    words = {word for text in PROBES for word in unicodedata.normalize(form, text).split() if word[0].isalpha()}
+    words = {word for word in words if word.isprintable() and not {*"▁\ufffd"} & {*word}}
+    questions = [ask(f"a {word} b", word, name=word) for word in sorted(words)]
+    assert len(questions) > 300
+    found = read_targets(questions, encode_questions(of_kind, questions))
+    assert {word: found[word] for word in words} == {word: word for word in words}
 
 
 def test_questions_that_share_a_context_share_its_offsets(tokenizer):
