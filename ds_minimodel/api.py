@@ -10,7 +10,6 @@ from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.serve.bits import bits_per_byte
-from ds_minimodel.serve.embedder import Embedder
 from ds_minimodel.serve.packs import join_packs, plugged_module, save_plugged
 from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.steps.run import run_recipe
@@ -30,7 +29,6 @@ _WITH_TRANSFORMERS = {  # the extra `hf`
 
 __all__ = [
     "BodyArtifact",
-    "Embedder",
     "PackArtifact",
     "Predictor",
     "Recipe",

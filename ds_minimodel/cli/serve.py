@@ -1,4 +1,4 @@
-"""`ds-minimodel pack`, `predict`, `embed` and `bits` on the command line."""
+"""`ds-minimodel pack`, `predict` and `bits` on the command line."""
 
 import argparse
 import io
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.common.files import refuse_existing
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 if TYPE_CHECKING:
@@ -57,17 +56,6 @@ def add_arguments(commands: Commands) -> None:
     predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
     predict.add_argument("--tokens", metavar="N", type=int, help="with which a decoder continues a text, at most (32)")
     predict.set_defaults(run=_predict)
-    embed = commands.add_parser("embed", help="vectors of sentences, the lines of a file, as a .npy")
-    embed.add_argument("body", metavar="BODY", help="folder of a body, mini-model or task model")
-    embed.add_argument(
-        "file", metavar="FILE", nargs="?", default=STDIN, help="a sentence a line; without it, or -, standard input"
-    )
-    _add_packs(embed, "the language of the file; default: the folder `pack` beside BODY")
-    embed.add_argument("--out", metavar="OUT", help="FILE.npy to write; default: the name of FILE with .npy after it")
-    embed.add_argument("--pool", metavar="NAME", default="mean", help="mean over the tokens, or first: that of <s>")
-    embed.add_argument("--depth", metavar="N", type=int, help="layers that are run; default: all")
-    embed.set_defaults(run=_embed)
-
     bits = commands.add_parser("bits", help="bits a byte of texts, by a decoder with each of several packs")
     bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens")
     bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
@@ -133,29 +121,6 @@ def _predict(options: Options) -> None:
         return
     _say_precision(predictor)
     _converse(predictor)
-
-
-def _embed(options: Options) -> None:
-    if options.file == STDIN and not options.out:
-        raise UserError("standard input has no name: give --out FILE.npy")
-    out = Path(options.out or f"{options.file}.npy")
-    refuse_existing(out)
-    folders = _folders(options.pack, options.body)
-    if len(folders) > 1:
-        raise UserError("--pack: a file is in one language; give one, and embed the other files separately")
-    from ds_minimodel.serve.embedder import Embedder
-    from ds_minimodel.tasks.tables import decoded, read_text, text_lines
-
-    if options.file == STDIN:
-        lines = text_lines(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
-    else:
-        lines = text_lines(read_text(options.file), options.file)
-    embedder = Embedder(options.body, folders, options.pool, options.depth, options.precision)
-    embedder.write(lines, out)
-    say(
-        f"{out}: {len(lines):,} vectors of {embedder.size}, computed in {embedder.precision} on the "
-        f"{embedder.device.type.upper()}"
-    )
 
 
 def _bits(options: Options) -> None:

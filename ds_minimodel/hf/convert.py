@@ -350,7 +350,7 @@ def export_hf(
     the deepest) and the layers below it; a task model the class of its kind (tasks/), such as
     RobertaForSequenceClassification. pack: default the folder `pack` beside the artifact. dtype: of the weights, as in
     ops/precision.py. suppress_new: whether generation leaves out the pieces that the pack adds to its base's. pool:
-    "mean" or "first", by which sentence-transformers gives an encoder's vectors as serve/embedder.py does. Raises
+    "mean" or "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states. Raises
     UserError where a part is missing or does not fit, or that library has no such bodies.
     """
     artifact, out = Path(artifact), Path(out)

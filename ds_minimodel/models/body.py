@@ -402,10 +402,6 @@ class Body(nn.Module, ABC):
         or (T, 1); None where all have type 0.
         """
 
-    def finish(self, x_BSH: Tensor) -> Tensor:
-        """The hidden states of the last layer as those of the whole body, such as normalised ones."""
-        return x_BSH
-
     def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
         """Dropout for one forward pass in the module's present mode (training or evaluation)."""
         if not self.training:

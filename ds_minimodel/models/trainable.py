@@ -169,22 +169,6 @@ class TaskModel(Model):
         return x_BMH
 
 
-class SentenceEncoder(TaskModel):
-    """A vector for each sentence, of its hidden states; nothing is added to the body, and nothing trains."""
-
-    def logits(self, batch: Batch) -> Tensor:
-        """(B, H) fp32: at the one position that the batch reads, else the mean over the tokens."""
-        if "read" in batch:
-            batch = self.where_all_is_seen(batch)
-        (x_BSH,), _ = encode(self.pack, self.body, batch)
-        x_BSH = self.body.finish(x_BSH)
-        if "read" in batch:
-            return x_BSH[:, 0].float()
-        if batch.get("lengths") is None:
-            return x_BSH.float().mean(1)
-        return at_padding(x_BSH.float(), 0, batch).sum(1) / batch["lengths"][:, None]
-
-
 class HiddenLikelihoods(TaskModel):
     """How likely the tokens are that are hidden in a text, by the body's last head; nothing trains."""
 

@@ -301,8 +301,6 @@ class TaskOfAnyKind(Section):
     """Development file, in the source language: scored after every epoch of finetuning."""
     test: Annotated[dict[str, str], DECIDES_NOTHING]
     """Language → test file; one file may serve several languages."""
-    translations: Annotated[dict[str, str], DECIDES_NOTHING] = {}
-    """`retrieval`: language → the lines of its test file in the source language."""
     labels: Annotated[list[str], EachOnce] | None = None
     """In the order of their ids; those of the training file, sorted, where not given."""
     columns: Annotated[dict[str, str], EachOnce] = {}
@@ -344,29 +342,15 @@ class TaskOfAnyKind(Section):
             raise ValueError(f"{given[0]}: a {self.kind} task is not finetuned; leave the key out")
         return self
 
-    @model_validator(mode="after")
-    def _translations_are_of_the_tests(self) -> Self:
-        if not KINDS[self.kind].has_translations:
-            if self.translations:
-                raise ValueError(f"translations: a {self.kind} task has none; leave the key out")
-        elif self.translations.keys() != self.test.keys():
-            language = sorted(self.translations.keys() ^ self.test.keys())[0]
-            raise ValueError(f"{language} has a file in only one of test and translations; it needs one in each")
-        return self
-
     @property
     def training_files(self) -> list[str]:
         return [self.train] if self.train else []
-
-    def test_files(self, language: str) -> list[str]:
-        """All that the test in a language reads."""
-        return [files[language] for files in (self.test, self.translations) if language in files]
 
     def settings(self) -> dict[str, object]:
         """All but the files and the keys of other kinds, for job records."""
         others = {kind.keys for kind in KINDS.values() if kind.keys} - {KINDS[self.kind].keys}
         foreign = {key for keys in others for key in keys.model_fields}
-        return self.model_dump(exclude={"train", "dev", "test", "translations", "keep", *foreign})
+        return self.model_dump(exclude={"train", "dev", "test", "keep", *foreign})
 
 
 class Task(*filter(None, dict.fromkeys(kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
@@ -743,16 +727,6 @@ class Recipe(Section):
             for language in languages:
                 if language not in served:
                     raise ValueError(f"{key}: data.text has no files for {language}")
-        return self
-
-    @model_validator(mode="after")
-    def _source_translates_others(self) -> "Recipe":
-        for name, task in self.finetune.tasks.items():
-            if self.languages.source in task.translations:
-                raise ValueError(
-                    f"finetune.tasks.{name}.test: {self.languages.source} is the source language, which the others "
-                    "are compared with; leave it out"
-                )
         return self
 
 

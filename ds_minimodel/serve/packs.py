@@ -124,7 +124,7 @@ def plugged_module(body: BodyArtifact, pack: PackArtifact) -> LanguageModel:
     Both stay as they are.
     """
     if body.task is not None:
-        raise UserError("a task model has a head of its own: Predictor asks it, Embedder gives its vectors")
+        raise UserError("a task model has a head of its own; give a body or a mini-model")
     check_space(f"the pack of {pack.language}", pack.space, body.space)
     objective = OBJECTIVES[body.objective]
     model = LanguageModel(body.config, len(pack.tensors["tokens"]), body.head_depths, objective)

@@ -48,7 +48,7 @@ def jobs(context: Context) -> list[Job]:
             if any(job.folder == folder for job in listed):
                 continue
             inputs = {
-                "task": task_inputs(recipe, name, [*task.test_files(language), *_on_source(recipe, task, language)]),
+                "task": task_inputs(recipe, name, [task.test[language], *_on_source(recipe, task, language)]),
                 "language": language,
                 "seed": seed,
                 **recipe.engine.recorded(),
@@ -66,14 +66,14 @@ def jobs(context: Context) -> list[Job]:
 
 def _asks_source(recipe: Recipe, task: Task) -> bool:
     """Whether the texts of a target language are scored with the source's pack, too."""
-    return recipe.base is not None or KINDS[task.kind].scored_with_source
+    return recipe.base is not None or bool(KINDS[task.kind].objective)
 
 
 def _on_source(recipe: Recipe, task: Task, language: str) -> list[str]:
     """The source's test file where a language that is added to its vocabulary is scored on it, else nothing."""
     source = recipe.languages.source
     is_asked = recipe.kept_rows and KINDS[task.kind].objective and language != source
-    return task.test_files(source) if is_asked else []
+    return [task.test[source]] if is_asked and source in task.test else []
 
 
 def _model(context: Context, system: System, name: str, seed: int) -> Path:
@@ -113,7 +113,6 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     module_of = partial(_module, context, task, model_folder, model)
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
     outputs = partial(_in_source_language, context, system, name, module_of, model.space)
-    records = kind.with_source(records, outputs)
     encode = partial(kind.encode, tokenizer, task=task, max_length=max_length, separators=model.config.separators)
     encoded = encode(records)
     in_source = language == recipe.languages.source
@@ -162,8 +161,7 @@ def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, voc
         module = kind.module(model.config, vocab_size, model.task["labels"])
         load_task_model(module, model, folder)
     else:
-        config = kind.body_config(task, model.config)
-        module = kind.module(config, vocab_size, None)
+        module = kind.module(model.config, vocab_size, None)
         load_into(module, tensors_of(model, module.body), "body.")
     split_model(module, world.tensor)
     return module.eval().to(world.device, DTYPES[resolve_precision(context.recipe.engine.precision, world.device)])

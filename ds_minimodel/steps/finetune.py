@@ -70,9 +70,8 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     sampler = TaskSampler(examples, batch_size, seed, slots)
 
     pack = load_pack(layout.pretrain(system) / "pack", body.space)
-    config = kind.body_config(task, body.config)
     torch.manual_seed(seed)
-    module = kind.module(config, recipe.source_vocab_size, labels)
+    module = kind.module(body.config, recipe.source_vocab_size, labels)
     load_into(module, tensors_of(body, module.body), "body.")
     load_into(module, pack.tensors, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
@@ -81,7 +80,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     epoch = sampler.updates_per_epoch
     steps = epoch * section.of(name, "epochs")
     mean_length = round(float(examples.lengths.mean()))
-    work = Work(config, recipe.source_vocab_size, mean_length, 0.0, batch_size)
+    work = Work(body.config, recipe.source_vocab_size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
         recipe,
@@ -110,8 +109,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     steps, weights = best.load() if best else (steps, weights)
     trained = replace(
         body,
-        config=config,
-        head_depths=config.task_depths,
+        head_depths=body.config.task_depths,
         tensors=weights,
         task={"name": name, "kind": task.kind, "labels": labels},
     )

@@ -42,7 +42,7 @@ def jobs(context: Context) -> list[Job]:
     for folder, name, language in _references(recipe, layout):
         task = recipe.finetune.tasks[name]
         inputs = {
-            "task": task_inputs(recipe, name, [*task.training_files, *task.test_files(language)]),
+            "task": task_inputs(recipe, name, [*task.training_files, task.test[language]]),
             "languages": [recipe.languages.source, language],
         }
         listed.append(Job(folder, inputs, (), partial(_score_references, recipe, name, language, folder)))

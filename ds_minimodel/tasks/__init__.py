@@ -14,14 +14,13 @@ from ds_minimodel.tasks.classification import Classification, Pair
 from ds_minimodel.tasks.kind import FinetunedKind, TaskKind
 from ds_minimodel.tasks.likelihood import Choice, Hidden, Text
 from ds_minimodel.tasks.qa import QuestionAnswering
-from ds_minimodel.tasks.retrieval import Retrieval
 
 if TYPE_CHECKING:
     from ds_minimodel.models.artifacts import BodyArtifact
 
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind] = {
-    kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Retrieval(), Text(), Hidden(), Choice())
+    kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Text(), Hidden(), Choice())
 }
 # Those that are finetuned; the others are scored with the body as it is.
 FINETUNED: dict[str, FinetunedKind] = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}

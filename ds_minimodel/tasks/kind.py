@@ -9,7 +9,7 @@ need them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
@@ -38,7 +38,6 @@ class TaskSettings(Protocol):
     train: str
     dev: str
     test: dict[str, str]
-    translations: dict[str, str]
     labels: list[str] | None
     columns: dict[str, str]
     test_columns: dict[str, str]
@@ -63,9 +62,6 @@ class TaskKind(ABC, Generic[R, E]):
     roles: ClassVar[frozenset[str]] = frozenset()  # what the key `columns` may name
     form: ClassVar[str] = ""  # what a file looks like where `columns` names nothing, for a message
     keys: ClassVar[type[BaseModel] | None] = None  # further keys of the task, with their defaults
-    # Whether a test file goes with one in the source language, of the key `translations`; then the source has no test.
-    has_translations: ClassVar[bool] = False
-    scored_with_source: ClassVar[bool] = False  # whether `with_source` asks the model with the source's pack
     needed_over_base: ClassVar[str] = ""  # a key, by which scores with the pieces of a base and with new ones compare
     objective: ClassVar[str] = ""  # that its body must have been trained with; empty: any
 
@@ -101,22 +97,11 @@ class TaskKind(ABC, Generic[R, E]):
 
     # --- Model ---
 
-    def body_config(self, task: TaskSettings, config: BodyConfig) -> BodyConfig:
-        """The body that the task's model has of one of `config`."""
-        return config
-
     @abstractmethod
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         """The model, where it has a head with a fresh one, over a body of `config` without heads."""
 
     # --- Scores ---
-
-    def with_source(self, records: R, outputs: Callable[[R], tuple[E, Logits]]) -> R:
-        """`records` with what `score` needs of the source language.
-
-        outputs: records as sequences in its vocabulary, and the outputs of the model with its pack.
-        """
-        return records
 
     @abstractmethod
     def score(self, task: TaskSettings, language: str, records: R, encoded: E, logits: Logits) -> Scores:

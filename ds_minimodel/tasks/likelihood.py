@@ -96,7 +96,6 @@ class Text(LikelihoodKind[Documents]):
     keys = TextKeys
     needed_over_base = "context_bytes"
     form = "documents, with an empty line between them"
-    scored_with_source = True
 
     def least_length(self, task: TaskSettings) -> int:
         context: int = task.context_bytes  # type: ignore[attr-defined]

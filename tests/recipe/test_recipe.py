@@ -176,18 +176,13 @@ def test_columns_are_those_of_the_kind(load):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"train": "x"}, "train: a retrieval task is not finetuned; leave the key out"),
-        ({"translations": {}}, "de has a file in only one of test and translations"),
-        ({"test": {"de": "a", "fr": "b"}}, "fr has a file in only one of test and translations"),
-        ({"test": {"en": "a"}, "translations": {"en": "b"}}, "test: en is the source language"),
-        ({"pool": "max"}, "pool: Input should be 'mean' or 'first'"),
+        ({"train": "x"}, "train: a hidden task is not finetuned; leave the key out"),
         ({"kind": "qa"}, "train: this key is missing"),
-        ({"kind": "qa", "train": "x"}, "translations: a qa task has none; leave the key out"),
     ],
 )
-def test_retrieval_has_translations_and_is_not_finetuned(refusal, change, message):
-    task = {"kind": "retrieval", "test": {"de": "a.de"}, "translations": {"de": "a.en"}, **change}
-    assert message in refusal(f"finetune.tasks.tatoeba={json.dumps(task)}")
+def test_what_is_finetuned_has_a_training_file(refusal, change, message):
+    task = {"kind": "hidden", "test": {"de": "a.de"}, **change}
+    assert message in refusal(f"finetune.tasks.words={json.dumps(task)}")
 
 
 def test_what_a_recipe_may_name_is_what_is_there():

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
@@ -130,46 +129,6 @@ def test_each_line_is_answered_before_the_next_is_typed(family):
             assert len(json.loads(process.stdout.readline())["masks"][0]) == 2
         process.stdin.close()
         assert process.wait(30) == 0
-
-
-def test_vectors_of_the_lines_of_a_file(family, tmp_path, call):
-    """As many as lines, empty ones too; the same from standard input."""
-    (tmp_path / "de.txt").write_text("\ufeffder Hund\r\n\nder Hund")
-    packs = ("--pack", f"de={family.de}")
-    code, out, err = call("embed", family.body, tmp_path / "de.txt", *packs)
-    assert code == 0 and not out
-    assert (
-        err[-1] == f"{tmp_path}/de.txt.npy: 3 vectors of 16, computed in fp32 on the CPU" or torch.cuda.is_available()
-    )
-    vectors = np.load(tmp_path / "de.txt.npy")
-    assert vectors.shape == (3, 16) and vectors.dtype == np.float32 and np.isfinite(vectors).all()
-    assert np.array_equal(vectors[0], vectors[2]) and not np.array_equal(vectors[0], vectors[1])
-    for name in ((), ("-",)):
-        out = tmp_path / f"typed{len(name)}.npy"
-        assert call("embed", family.body, *name, *packs, "--out", out, typed="der Hund\n\nder Hund\n")[0] == 0
-        assert np.array_equal(np.load(out), vectors)
-
-
-def test_embed_refuses_and_writes_nothing(family, tmp_path, call):
-    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
-    good.write_text("der Hund\n")
-    bad.write_bytes(b"der Hund\n\xff\n")
-    (tmp_path / "there.npy").write_text("mine")
-    de, zh = ("--pack", f"de={family.de}"), ("--pack", f"zh={family.zh}")
-    before = sorted(tmp_path.rglob("*"))
-    for arguments, message in (
-        ((good, *de, "--out", tmp_path / "there.npy"), "there.npy: exists; choose another name or delete it"),
-        ((good, *de, *zh), "--pack: a file is in one language"),
-        ((bad, *de), "bad.txt:2: not UTF-8"),
-        ((tmp_path / "none.txt", *de), "none.txt: no such file"),
-        ((tmp_path, *de), "no such file"),
-        (("-", *de), "standard input has no name: give --out"),
-        ((good, "--pack", "de"), "--pack de: it has the form LANGUAGE=FOLDER"),
-        ((good, *de, "--out", "/proc/x.npy"), "/proc/x.npy: cannot write"),
-    ):
-        code, out, err = call("embed", family.body, *arguments)
-        assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ") and message in err[0]
-    assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "there.npy").read_text() == "mine"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of CPUs")

@@ -96,14 +96,12 @@ def test_commands(tmp_path):
         path = tmp_path / f"{language}.txt"
         path.write_text(path.read_text() * 4)
     save_llama(tmp_path / "en.txt", tmp_path / "llama", "$A")
-    (tmp_path / "lines.txt").write_text("ab\ncd\n" * 50)
     body, pack = tmp_path / "import-hf/out/body", tmp_path / "import-hf/out/pack"
     extending = [tmp_path / "llama", tmp_path / "xx.txt", "--language", "xx", "--tokens", "10k", "--out"]
     for *command, out in (
         ["import-hf", tmp_path / "llama", "out"],
         ["export-hf", body, "out"],
         ["pack", "plug", body, pack, "out"],
-        ["embed", body, tmp_path / "lines.txt", "--out", "out.npy"],
         ["extend", *extending, "out"],
     ):
         place = tmp_path / command[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -122,9 +122,6 @@ class ModernBody(Body):
         self.embedding_scale = math.sqrt(config.hidden_size) if config.scaled_embeddings else 1.0
         self.layers = nn.ModuleList(ModernLayer(config, index) for index in range(config.num_layers))
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
-
-    def finish(self, x_BSH: Tensor) -> Tensor:
-        return cast(Head, self.heads[str(self.head_depths[-1])]).final_norm(x_BSH)
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         if self.embedding_scale != 1:
