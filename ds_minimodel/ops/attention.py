@@ -11,10 +11,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import backend, device_type
 from ds_minimodel.ops.product import product
+
+WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # flash: on CPUs alone
 
 
 def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:
@@ -137,6 +140,16 @@ def around_softmax(
     return _AroundSoftmax.apply(*parts, lengths, p, row_keys).transpose(1, 2).flatten(2)
 
 
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float | None = None) -> Tensor:
+    """torch's attention of q (B,N,Q,D) to the keys in `seen`, broadcast to (B,N,Q,S), at least one for each query.
+
+    Not by cuDNN's kernel, the first that torch 2.11 takes on an H100: with a mask its gradients are nan at some
+    lengths where all scores of a query are far below zero (pytorch#196678), and differ from run to run.
+    """
+    with sdpa_kernel(WITH_MASK):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
+
+
 def torch_attention(projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None) -> Tensor:
     """By torch's fused kernels, which keep no probabilities, without dropout."""
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
@@ -144,7 +157,7 @@ def torch_attention(projected: Tensor, queries: Tensor | None, num_heads: int, l
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     # A sample without keys attends to nothing, but torch's kernels may give nan there: it gets a key, and then zeros.
     mask_BS = torch.arange(k.shape[-2], device=k.device) < lengths.clamp(min=1)[:, None]
-    context_BNQD = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_BS[:, None, None, :])
+    context_BNQD = masked_attention(q, k, v, mask_BS[:, None, None])
     context_BNQD = context_BNQD.masked_fill((lengths <= 0)[:, None, None, None], 0)
     return context_BNQD.transpose(1, 2).flatten(2)
 
@@ -169,9 +182,10 @@ def attention(
     """
     if p == 0:
         row_keys = None
-    by_torch = row_keys is None and device_type(projected.device) == "cuda"
-    if by_torch and not projected.is_meta:
+    on_gpu = device_type(projected.device) == "cuda"
+    if on_gpu and row_keys is None and not projected.is_meta:
         return torch_attention(projected, queries, num_heads, lengths)
-    if by_torch or backend("attention", projected.device, projected.dtype).startswith("compiled"):
-        return fused_attention(projected, queries, num_heads, lengths, p, row_keys)  # of meta tensors for torch's
+    kernels = row_keys is None if on_gpu else backend("attention", "cpu", projected.dtype).startswith("compiled")
+    if kernels:  # on a GPU those of torch, of meta tensors
+        return fused_attention(projected, queries, num_heads, lengths, p, row_keys)
     return around_softmax(projected, queries, num_heads, lengths, p, row_keys)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import torch
+from torch.nn.attention import SDPBackend
 
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
@@ -74,8 +75,12 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
     kind = device_type(device)
     if op.endswith("attention") and kind == "cuda":
         if op == "window_attention":
-            return "torch (memory-efficient; with dropout products in fp32)"
-        return "torch (flash or memory-efficient; with dropout two products around masked_softmax)"
+            causal = f"{_torchs_kernel(device, dtype)} where causal"
+            return f"torch ({causal}, else memory-efficient; with dropout products in fp32)"
+        return (
+            f"torch ({_torchs_kernel(device, dtype)}, with padding memory-efficient; with dropout two products around "
+            "masked_softmax)"
+        )
     serving = load_kernels(kind)
     if not serving.startswith("compiled"):
         return serving
@@ -86,3 +91,12 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
         if not torch.ops.dsmm_cuda.has_code(major, minor):
             return f"torch (kernels built without code for sm_{major}{minor})"
     return serving
+
+
+def _torchs_kernel(device: torch.device, dtype: torch.dtype) -> str:
+    """The kernel that torch takes for attention without a mask, in words."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return "flash or cuDNN"
+    heads = torch.empty(1, 2, 128, 64, device=device, dtype=dtype)
+    chosen = torch._fused_sdp_choice(heads, heads, heads, is_causal=True)
+    return SDPBackend(chosen).name.removesuffix("_ATTENTION").lower()

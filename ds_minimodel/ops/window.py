@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ds_minimodel.ops.attention import attention
+from ds_minimodel.ops.attention import attention, masked_attention
 from ds_minimodel.ops.dropout import dropout_reference
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
@@ -102,14 +102,32 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 fused_window_attention = differentiate(_forward, _setup_context, _backward)
 
 
-def torch_window_attention(keys_values: Tensor, queries: Tensor, num_heads: int, seen: Tensor, scale: float) -> Tensor:
-    """By torch's memory-efficient kernel, without dropout. seen: which keys, (1,Q,S) or (B,Q,S)."""
+def torch_window_attention(
+    keys_values: Tensor, queries: Tensor, num_heads: int, seen: Tensor | None, scale: float
+) -> Tensor:
+    """By torch's kernels, without dropout.
+
+    seen: which keys, (1,Q,S) or (B,Q,S); None: those up to its own of each of S queries, for which no kernel reads a
+    mask, and flash and cuDNN let heads share keys. Where a mask or another kernel serves, each head gets keys of its
+    own: torch's others would keep all scores.
+    """
     width = queries.shape[-1] // num_heads
     q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part in (queries, *keys_values.chunk(2, -1)))
+    if k.shape[1] < num_heads and not (seen is None and _lets_heads_share(q, k, v)):
+        k, v = (part.repeat_interleave(num_heads // part.shape[1], 1) for part in (k, v))
+    if seen is None:
+        shares = k.shape[1] < num_heads
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=shares)
+        return context.transpose(1, 2).flatten(2)
     seen = seen[:, None]
     blind = ~seen.any(-1, keepdim=True)  # torch may give nan where a query sees nothing: it gets all keys, then zeros
-    context = F.scaled_dot_product_attention(q, k, v, seen | blind, scale=scale, enable_gqa=k.shape[1] < num_heads)
+    context = masked_attention(q, k, v, seen | blind, scale)
     return context.masked_fill(blind, 0).transpose(1, 2).flatten(2)
+
+
+def _lets_heads_share(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, True)
+    return not q.is_cuda or torch.backends.cuda.can_use_flash_attention(params)
 
 
 def window_attention(
@@ -126,9 +144,9 @@ def window_attention(
     """Scaled dot-product attention (B,Q,N*D) of queries (B,Q,N*D) to the keys in a window around them.
 
     keys_values: (B,S,2*K*D), keys before values; N/K heads of queries in a row share one of keys. positions: of the
-    queries, (Q,) or (B,Q) int64. window: (before, after). lengths: (B,) int32, keys that each row has, None for all; a
-    query that sees none attends to nothing. p, row_keys: dropout of the probabilities, as of `attention`. scale: of the
-    scores, 1/sqrt(D) by default.
+    queries, (B,Q) int64, or of all rows (Q,); as many as keys are 0 … S - 1. window: (before, after). lengths: (B,)
+    int32, keys that each row has, None for all; a query that sees none attends to nothing. p, row_keys: dropout of the
+    probabilities, as of `attention`. scale: of the scores, 1/sqrt(D) by default.
     """
     if p == 0:
         row_keys = None
@@ -139,7 +157,9 @@ def window_attention(
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
     if queries.is_cuda and row_keys is None:
-        seen = keys_in_window(num_keys, positions, before, after, lengths)
+        all_queries = positions.shape == (num_keys,)
+        causal = all_queries and after == 0 and before >= num_keys - 1 and lengths is None
+        seen = None if causal else keys_in_window(num_keys, positions, before, after, lengths)
         return torch_window_attention(keys_values, queries, num_heads, seen, scale)
     return fused_window_attention(
         keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale

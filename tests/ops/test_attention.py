@@ -34,9 +34,9 @@ def test_every_way_equals_the_reference(way, dtype, monkeypatch):
     """Result and gradients, of samples without keys too, of which torch's kernels never see a row."""
     masks = []
 
-    def attend(q, k, v, attn_mask=None, torchs=F.scaled_dot_product_attention):
+    def attend(q, k, v, attn_mask=None, torchs=F.scaled_dot_product_attention, **options):
         masks.append(attn_mask)
-        return torchs(q, k, v, attn_mask=attn_mask)
+        return torchs(q, k, v, attn_mask=attn_mask, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
     torch.manual_seed(0)
@@ -62,6 +62,52 @@ def test_windows_by_torchs_kernel_equal_the_reference():
             )
             exact = torch.ops.dsmm_reference.window_attention(*inputs)
             torch.testing.assert_close(got, exact, atol=1e-5, rtol=0)
+
+
+def as_on_a_gpu(way, projected, queries, num_heads):
+    """Causal, in a window, or of samples that are padded, as GPUs compute it, and on a CPU by the same functions."""
+    length, scale = queries.shape[1], (queries.shape[-1] // num_heads) ** -0.5
+    lengths = torch.tensor([length, length // 2 + 1], dtype=torch.int32, device=queries.device)
+    positions = torch.arange(length, device=queries.device)
+    if way == "padded":
+        return torch_attention(projected, queries, num_heads, lengths)
+    seen = keys_in_window(length, positions, 70, 0, None) if way == "window" else None
+    return torch_window_attention(projected, queries, num_heads, seen, scale)
+
+
+@pytest.mark.parametrize("length", [64, 128, 192, 320, 1000, 1024])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("heads, key_heads, width", [(9, 3, 64), (32, 8, 64), (4, 1, 256)])
+@pytest.mark.parametrize("way", ["causal", "window", "padded"])
+@pytest.mark.parametrize("below_zero", [False, True])
+def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
+    way, heads, key_heads, width, dtype, length, below_zero
+):
+    """cuDNN's gradients were nan where a mask was given and all scores were far below zero."""
+    if DEVICE == "cpu" and length not in ((64, 320, 1000) if (way, heads) == ("causal", 9) else (64,)):
+        pytest.skip("for a GPU")
+    key_heads = heads if way == "padded" else key_heads
+    torch.manual_seed(length)
+    shapes = [(2, length, size * width) for size in (heads, heads, key_heads, key_heads)]
+    grad, queries, keys, values = (torch.randn(shape, device=DEVICE, dtype=dtype) for shape in shapes)
+    if below_zero:
+        queries, keys = -2 * (queries.abs() + 1), keys.abs() + 1
+    leaves = [torch.cat((keys, values), -1).requires_grad_(), queries.requires_grad_()]
+
+    def results(of, grad):
+        attended = as_on_a_gpu(way, *of, heads)
+        return attended, *torch.autograd.grad(attended, of, grad)
+
+    exact = results([leaf.detach().double().requires_grad_() for leaf in leaves], grad.double())
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        runs = [results(leaves, grad) for _ in range(2)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for first, second, wanted in zip(*runs, exact, strict=True):
+        assert torch.equal(first, second)
+        assert first.isfinite().all()
+        assert (first - wanted).norm() <= {torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-3) * wanted.norm()
 
 
 class Called(TorchDispatchMode):
@@ -98,7 +144,7 @@ def test_a_gpu_keeps_what_has_a_number_for_each_pair_once_and_only_with_dropout(
 
 def test_doctor_says_what_serves_on_gpus():
     with ops.meta_stands_for("cuda"):
-        assert ops.backend("attention", "meta", torch.float16).startswith("torch (flash or memory-efficient;")
+        assert ops.backend("attention", "meta", torch.float16).startswith("torch (flash or cuDNN,")
 
 
 def test_nan_is_not_hidden():
