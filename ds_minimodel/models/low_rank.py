@@ -7,7 +7,7 @@ weights without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -32,10 +32,9 @@ def add_low_rank(body: Body, rank: int, seed: int) -> None:
                 down = torch.randn(rank, linear.in_features, generator=draw, device="cpu") / linear.in_features**0.5
                 linear.register_parameter(DOWN, nn.Parameter(down.to(linear.weight.device)))
                 linear.register_parameter(UP, nn.Parameter(linear.weight.new_zeros(linear.out_features, rank)))
-                if isinstance(linear, GeluLinear):
-                    linear.forward = MethodType(_forward_with_gelu, linear)  # type: ignore[method-assign]
-                else:
-                    linear.register_forward_hook(_add_to_projection if isinstance(linear, Projection) else _add)
+                ways: dict[type, Callable] = {GeluLinear: _forward_with_gelu, Projection: _project, Linear: _forward}
+                forward = next(way for kind, way in ways.items() if isinstance(linear, kind))
+                linear.forward = MethodType(forward, linear)  # type: ignore[method-assign]
 
 
 def low_rank_size(config: BodyConfig, rank: int) -> int:
@@ -46,25 +45,26 @@ def low_rank_size(config: BodyConfig, rank: int) -> int:
     return sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
 
 
-def _low(linear: Any, x: Tensor, up: Tensor) -> Tensor:
-    return _SCALE * ops.linear(ops.linear(x, linear.down), up)
+def _forward(linear: Any, x: Tensor) -> Tensor:
+    return ops.low_rank_linear(x, linear.weight, linear.bias, linear.down, linear.up, _SCALE)
 
 
 def _forward_with_gelu(linear: Any, x: Tensor) -> Tensor:
-    return ops.bias_gelu(ops.linear(x, linear.weight) + _low(linear, x, linear.up), linear.bias)
+    return ops.bias_gelu(ops.low_rank_linear(x, linear.weight, None, linear.down, linear.up, _SCALE), linear.bias)
 
 
-def _add(linear: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    return output + _low(linear, inputs[0], linear.up)
-
-
-def _add_to_projection(linear: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor | None]) -> Any:
-    """The same of Projection, whose queries may be of other positions than its keys."""
-    rest, queries = output
-    if queries is None:
-        return rest + _low(linear, inputs[0], linear.up), None
-    of_queries, of_rest = linear.up.split([linear.blocks[0], sum(linear.blocks[1:])])
-    return rest + _low(linear, inputs[0], of_rest), queries + _low(linear, inputs[1], of_queries)
+def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    if x_BQH is None:
+        return _forward(linear, x_BSH), None
+    sizes = [linear.blocks[0], sum(linear.blocks[1:])]
+    biases = (None, None) if linear.bias is None else linear.bias.split(sizes)
+    queries, rest = (
+        ops.low_rank_linear(x, weight, bias, linear.down, up, _SCALE)
+        for x, weight, bias, up in zip(
+            (x_BQH, x_BSH), linear.weight.split(sizes), biases, linear.up.split(sizes), strict=True
+        )
+    )
+    return rest, queries
 
 
 def replaced(module: nn.Module) -> set[str]:
