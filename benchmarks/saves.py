@@ -63,7 +63,7 @@ def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     run = Run(
         Schedule(steps=1000, lr=1e-4),
         Execution(batch_size=8, micro_batch_size=8, zero_stage=1, precision="bf16"),
-        Accounting(tokens_per_step=1, phases=((1000, 1.0, 1.0),)),
+        Accounting(tokens_per_step=1),
         Optimizer(weight_decay=0.0),
         CheckpointPolicy(every=1, keep_last=1),
     )

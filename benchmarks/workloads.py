@@ -95,7 +95,7 @@ def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dic
     """
     half = max(1, layers // 2)
     model = f"num_layers: {layers}, hidden_size: {width}, num_heads: {max(1, width // 64)}, ffn_size: {4 * width}"
-    mini = f"depth: {half}, new_layers: {max(1, layers // 4)}, depths: [{half}, {layers}]"
+    mini = f"depth: {half}, new_layers: {max(1, layers // 4)}"
     overrides = [f"model={{{model}, max_positions: 512}}", f"mini={{{mini}}}", f"tokenizer.vocab_size={vocabulary}"]
     ours = {"contestant": "ds_minimodel", "precision": "fp32", "zero_stage": 1}
     return {"recipe": PAPER, "overrides": overrides, **ours, **more}
@@ -166,5 +166,5 @@ def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
         schedule=Schedule(MANY_STEPS, section.lr),
         batch_size=work.batch_size * world.size,
         tokens_per_step=work.tokens * world.size,
-        phases=((MANY_STEPS, cost.formula, cost.executed),),
+        cost=cost,
     )

@@ -110,7 +110,7 @@ stages() {
             cp -r "$world/run/tokenizer" "$world/run/tokens" "$folder" || return
             for step in pretrain adapt; do
                 "$python" -m ds_minimodel "$step" "$world/recipe.yaml" "systems=[minijoint]" "workdir=$folder" \
-                    "adapt.depth_schedule=[]" "engine.precision=$precision" "engine.zero_stage=$stage" || return
+                    "engine.precision=$precision" "engine.zero_stage=$stage" || return
             done
         done
     done

@@ -58,7 +58,7 @@ languages: {{source: en, targets: [xx]}}
 tokenizer: {{vocab_size: 40}}
 data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
 model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
-mini: {{depth: 1, new_layers: 1, depths: [1, 2]}}
+mini: {{depth: 1, new_layers: 1}}
 pretrain: {{steps: {steps}, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
 build_mini: {{seq_length: 32}}
 adapt: {{seq_length: 32}}

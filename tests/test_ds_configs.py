@@ -16,7 +16,7 @@ def test_it_agrees_with_the_papers_recipe_on_eight_gpus():
     run = Run(
         Schedule(section.steps, section.lr, section.warmup_steps),
         Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, "fp16"),
-        Accounting(1, ()),
+        Accounting(1),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
         deepspeed=read_deepspeed_file(FOLDER / "paper.json").settings,
     )

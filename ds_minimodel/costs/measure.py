@@ -17,7 +17,7 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.costs.plans import model_of, phases_of
+from ds_minimodel.costs.plans import model_of
 from ds_minimodel.data.samples import Samples
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.split import split_model
@@ -50,17 +50,14 @@ class RandomText:
 def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any]]:
     """Rows as JSON of a step on text, one for each system; UserError where none has that step.
 
-    seconds: of an update, on average over the depths of a schedule; hours: of all the step, in one language.
+    seconds: of an update; hours: of all the step, in one language.
     """
     rows: list[dict[str, Any]] = []
     for system in recipe.chosen_systems:
         section = text_steps(recipe, [system]).get(step)
         if section is None or (step == "pretrain" and system.body_name in {row["body"] for row in rows}):
             continue
-        seconds = sum(
-            share * _seconds(recipe, system, step, section, depth, world)
-            for depth, share in phases_of(recipe, system, step)
-        )
+        seconds = _seconds(recipe, system, step, section, world)
         rows.append(
             {
                 "system": system.name,
@@ -79,18 +76,15 @@ def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any
     return rows
 
 
-def _seconds(recipe: Recipe, system: System, step: str, section: Training, depth: int | None, world: World) -> float:
-    """Mean seconds of an update, through the one head at `depth` or through all."""
+def _seconds(recipe: Recipe, system: System, step: str, section: Training, world: World) -> float:
+    """Mean seconds of an update."""
     module = model_of(recipe, system, step)
     split_model(module, world.tensor)
-    run = text_run(recipe, section, world, [(section.steps, Cost(0, 0))])
+    run = text_run(recipe, section, world, Cost(0, 0))
     # At a rate of 0 nothing diverges, and no checkpoint is due.
     run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())
     vocab_size = recipe.target_vocab_size if step == "adapt" else recipe.source_vocab_size
-    of_step = micro_batches(RandomText(recipe, section, vocab_size), run, world)
-
-    def batches(number: int) -> list[dict[str, Any]]:
-        return of_step(number) if depth is None else [{**batch, "depth": depth} for batch in of_step(number)]
+    batches = micro_batches(RandomText(recipe, section, vocab_size), run, world)
 
     def mean() -> float:
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()

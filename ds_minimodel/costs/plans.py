@@ -22,7 +22,7 @@ from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import SYSTEMS, System
-from ds_minimodel.steps.adapt import adapt_depths, adapted_model, is_scheduled
+from ds_minimodel.steps.adapt import adapted_model
 from ds_minimodel.steps.build_mini import mini_model
 from ds_minimodel.steps.check import check_deepspeed_file
 from ds_minimodel.steps.pretrain import pretrained_model
@@ -114,14 +114,13 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
     planners: dict[Any, Planner] = {}  # of steps of the same architecture, in which the same trains
 
     def planner_of(system: System, step: str, section: Training) -> Planner:
-        depth, _ = phases_of(recipe, system, step)[-1]
         with torch.device("meta"):
             module = model_of(recipe, system, step)
         # The last rank's part is the largest.
         split_model(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))
-        key = step, system.trains, module.body.config, module.body.head_depths, depth
+        key = step, system.trains, module.body.config, module.body.head_depths
         if key not in planners:
-            batch_of = partial(largest_batch, recipe, section, depth)
+            batch_of = partial(largest_batch, recipe, section)
             planners[key] = Planner(module, batch_of, precision, device)
         return planners[key]
 
@@ -163,13 +162,6 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
 # --- the steps on text: their models with fresh weights, and the form of their batches
 
 
-def phases_of(recipe: Recipe, system: System, step: str) -> list[tuple[int | None, float]]:
-    """(the one head that is trained through, None for all; its share of the step's updates), the deepest last."""
-    if step == "adapt" and is_scheduled(recipe, system):
-        return list(adapt_depths(recipe, system))
-    return [(None, 1.0)]
-
-
 def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
     """The whole model of a step, with fresh weights on torch's default device, frozen as the step freezes it."""
     if step == "pretrain":
@@ -183,15 +175,13 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
     return adapted_model(recipe, body, system, recipe.target_vocab_size)[1]
 
 
-def largest_batch(recipe: Recipe, section: Training, depth: int | None, micro: int) -> dict[str, Any]:
+def largest_batch(recipe: Recipe, section: Training, micro: int) -> dict[str, Any]:
     """A micro-batch of this size on the meta device, of the form that costs most."""
     shapes = recipe.trained_by.shapes(section, section.seq_length)
     batch: dict[str, Any] = {name: _integers((micro, *shape)) for name, shape in shapes.items()}
     batch["sample_keys"] = _integers((micro,), torch.int32)
     if recipe.data.blocks != "complete":
         batch["lengths"] = _integers((micro,), torch.int32)
-    if depth is not None:
-        batch["depth"] = depth
     return batch
 
 

@@ -414,29 +414,27 @@ class Body(nn.Module, ABC):
         lengths_B: Tensor | None,
         dropout: Dropout,
         read_BM: Tensor | None = None,
-        depths: Sequence[int] | None = None,
         packing: Packing | None = None,
         second_B: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """Hidden states at the positions read, a tuple of (B, M, H) for each of `depths`.
+        """Hidden states at the positions read, a tuple of (B, M, H) for each head; without heads the last layer's.
 
         embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
-        read_BM: positions wanted, None for all (then (B, S, H)). depths: rising; None: the last layer.
-        Layers above the deepest are not run, and that one only at the positions read. packing: then
-        embedded_BSH is (T, 1, H), the real tokens alone (Packing); what is returned is the same, but zero
+        read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only there. packing:
+        then embedded_BSH is (T, 1, H), the real tokens alone (Packing); what is returned is the same, but zero
         at padding. second_B: position from which on a row has token type 1; None where all have type 0.
         """
-        depths = depths or (len(self.layers),)
         rows = Rows(torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device), dropout)
         if packing:
             rows, second_B = rows.packed(packing), None if second_B is None else second_B[packing.row_R]
         x_BSH = self.embed(embedded_BSH, rows.positions, None if second_B is None else second_B[:, None])
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
         hidden = []
-        for depth, layer in enumerate(self.layers[: depths[-1] - 1], 1):
+        *layers, last = self.layers
+        for depth, layer in enumerate(layers, 1):
             x_BSH = layer(x_BSH, lengths_B, dropout, None, packing)
-            if depth in depths:
+            if depth in self.head_depths:
                 padded_BSH = _padded(x_BSH, packing)
                 hidden.append(padded_BSH if read_BM is None else gather_rows(padded_BSH, read_BM))
-        x_BSH = self.layers[depths[-1] - 1](x_BSH, lengths_B, dropout, read_BM, packing)
+        x_BSH = last(x_BSH, lengths_B, dropout, read_BM, packing)
         return (*hidden, _padded(x_BSH, packing) if read_BM is None else x_BSH)

@@ -24,10 +24,8 @@ from ds_minimodel.models.objectives import Objective
 Batch = Mapping[str, Any]
 
 
-def encode(
-    pack: LanguagePack, body: Body, batch: Batch, depths: Sequence[int] | None = None
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """(hidden states at the positions that `batch` reads, one tensor for each of `depths`; output projection)."""
+def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+    """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output projection)."""
     tokens_BS, packing = batch["tokens"], None
     if "real" in batch:
         real_T = batch["real"]
@@ -36,7 +34,7 @@ def encode(
         tokens_BS = packing.extend(tokens_BS.flatten()[real_T], FILLER)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
-    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), depths, packing, batch.get("second"))
+    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), packing, batch.get("second"))
     return hidden, table
 
 
@@ -94,7 +92,7 @@ class Guard(NamedTuple):
 
 
 class LanguageModel(Model):
-    """Body and language pack under the loss of an objective, at every head or at one depth.
+    """Body and language pack under the loss of an objective, at every head.
 
     guard: of an added language while it trains, or None.
     """
@@ -109,16 +107,12 @@ class LanguageModel(Model):
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Sum of the losses of the batch for each head -> (heads,) fp32.
-
-        batch["depth"], where given, selects the one head of that depth and the layers below it.
-        """
-        depths = (batch["depth"],) if "depth" in batch else self.body.head_depths
-        hidden, table = encode(self.pack, self.body, batch, depths)
+        """Sum of the losses of the batch for each head -> (heads,) fp32."""
+        hidden, table = encode(self.pack, self.body, batch)
         losses = torch.stack(
             [
                 self.objective.loss(self.pack, self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, batch)
-                for depth, x_BMH in zip(depths, hidden, strict=True)
+                for depth, x_BMH in zip(self.body.head_depths, hidden, strict=True)
             ]
         )
         if self.guard is None or not torch.is_grad_enabled():

@@ -36,19 +36,12 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
         work = whole_work(recipe, recipe.build_mini, source_vocab_size)
         costs["build-mini"] = step_flops("build-mini", work, [mini.depth + mini.new_layers], mini.depth)
     work = whole_work(recipe, adapt, recipe.target_vocab_size, recipe.frozen_rows)
-    parts = [
-        (share, adapt_step_flops(recipe, system, work, depth))
-        for depth, share in system.adapt_depths(num_layers, mini, adapt.depth_schedule)
-    ]
-    costs["adapt"] = Cost(
-        sum(share * cost.formula for share, cost in parts), sum(share * cost.executed for share, cost in parts)
-    )
-    return costs
+    return costs | {"adapt": adapt_step_flops(recipe, system, work)}
 
 
-def adapt_step_flops(recipe: Recipe, system: System, work: Work, depth: int) -> Cost:
-    """Cost of `work` in step 2 of a system over so many layers."""
-    low_rank = 0
+def adapt_step_flops(recipe: Recipe, system: System, work: Work) -> Cost:
+    """Cost of `work` in step 2 of a system."""
+    depth, low_rank = system.adapt_depth(recipe.model.num_layers, recipe.mini), 0
     if system.trains == "low-rank":
         from ds_minimodel.models.low_rank import low_rank_size  # with torch, which other systems' costs do without
 

@@ -14,7 +14,6 @@ from pydantic import (
     NonNegativeFloat,
     PositiveFloat,
     PrivateAttr,
-    Strict,
     ValidationInfo,
     create_model,
     field_validator,
@@ -115,8 +114,6 @@ class Mini(Section):
     """N: layers of the mini-model that come from the body."""
     new_layers: Few = 2
     """MiniPost: layers that step 1b trains on top of them."""
-    depths: Annotated[list[Few], Field(min_length=1), EachOnce] = [4, 8, 12]
-    """MultiJoint: a head at each."""
 
 
 class OptimizerSection(Section):
@@ -214,8 +211,6 @@ class Adapt(Training):
     """Learned positions train too, and are kept in the pack."""
     train_embedding_norm: bool = False
     """The norm after the embeddings trains too, and is kept in the pack."""
-    depth_schedule: list[Annotated[tuple[PositiveInt, Share], Strict(False)]] = []
-    """MultiJoint: [depth, share of the steps], depths rising."""
     snapshot_every: PositiveInt | None = None
     """Steps between packs that are kept and scored for the curves."""
     snapshot_at: list[PositiveInt] = []
@@ -231,8 +226,6 @@ class Adapt(Training):
         if self.schedule == "constant":
             if self.warmup_steps is None:
                 raise ValueError("schedule constant: give warmup_steps; a share of the steps would grow with them")
-            if self.depth_schedule:
-                raise ValueError("schedule constant: the shares of depth_schedule would grow with steps; leave it out")
             if self.warmup_steps + self.decay_steps > self.steps:
                 raise ValueError(
                     f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
@@ -266,28 +259,10 @@ class Adapt(Training):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _schedule_is_sound(self) -> "Adapt":
-        if self.depth_schedule and abs(sum(share for _, share in self.depth_schedule) - 1) > 1e-6:
-            raise ValueError("the shares of depth_schedule must sum to 1")
-        depths = [depth for depth, _ in self.depth_schedule]
-        if depths != sorted(set(depths)):
-            raise ValueError("the depths of depth_schedule must rise")
-        return self
-
     def snapshots(self) -> list[int]:
         """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
         every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
         return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
-
-    def depth_at(self, step: int) -> int:
-        """Depth of the mini-model that `depth_schedule` gives for optimizer step `step` (from 0)."""
-        end = 0.0
-        for depth, share in self.depth_schedule:
-            end += share * self.steps
-            if step < round(end):
-                return depth
-        return self.depth_schedule[-1][0]
 
 
 class TaskOfAnyKind(Section):
@@ -674,24 +649,11 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _depths_agree(self) -> "Recipe":
-        layers, mini, schedule = self.model.num_layers, self.mini, self.adapt.depth_schedule
-        systems = self.chosen_systems
+        layers, mini, systems = self.model.num_layers, self.mini, self.chosen_systems
         if self.reads_mini_depth and mini.depth > layers - any(system.needs_shallow_mini for system in systems):
             raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
         if self.builds_minis and self.build_mini.initialisation == "last" and mini.new_layers > layers:
             raise ValueError(f"build_mini.initialisation last: the body has {layers} layers, not {mini.new_layers}")
-        listed = [system for system in systems if Depth.LISTED in system.body_heads]
-        if listed and (mini.depths != sorted(set(mini.depths)) or mini.depths[-1] != layers):
-            raise ValueError(f"mini.depths {mini.depths} must rise and end at model.num_layers {layers}")
-        if schedule:
-            if not any(system.follows_schedule for system in systems):
-                able = [system.name for system in SYSTEMS.values() if system.follows_schedule]
-                raise ValueError(f"adapt.depth_schedule needs the system {' or '.join(able)}")
-            unknown = {depth for depth, _ in schedule} - set(mini.depths)
-            if unknown:
-                raise ValueError(f"adapt.depth_schedule: depth {min(unknown)} is not one of mini.depths")
-        elif any(system.adapts_at is Depth.MINI for system in listed) and mini.depth not in mini.depths:
-            raise ValueError(f"mini.depth {mini.depth} is not one of mini.depths, and no adapt.depth_schedule is given")
         return self
 
     @model_validator(mode="after")

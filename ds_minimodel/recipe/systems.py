@@ -4,7 +4,6 @@ To add a system is to add an entry to SYSTEMS (CONTRIBUTING.md): what it pretrai
 drawn. Names of systems stand in recipes, folders and job records.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -15,7 +14,6 @@ class Depth(Enum):
 
     FULL = "model.num_layers"
     MINI = "mini.depth"
-    LISTED = "mini.depths"  # several; the last is model.num_layers
 
 
 class MiniSettings(Protocol):
@@ -25,8 +23,6 @@ class MiniSettings(Protocol):
     def depth(self) -> int: ...
     @property
     def new_layers(self) -> int: ...
-    @property
-    def depths(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)
@@ -36,10 +32,9 @@ class System:
     name: in recipes and folders. title: in tables and plots. heads: where its body has heads; the deepest
     is the body's number of layers. body: the system whose body it takes instead of pretraining one of its own.
     adapts_at: how many layers of the body step 2 runs. builds_mini: step 1b trains new layers on top of mini.depth
-    of the body's, and step 2 runs those instead. follows_schedule: adapt.depth_schedule, where given, says how many
-    layers step 2 runs when. starts_from_base: can take over a foreign body. trains: what of the body trains in step 2:
-    "" nothing, "all" its weights, "low-rank" updates of its linear layers; then it can't carry tasks over. color, line,
-    marker: matplotlib's.
+    of the body's, and step 2 runs those instead. starts_from_base: can take over a foreign body. trains: what of the
+    body trains in step 2: "" nothing, "all" its weights, "low-rank" updates of its linear layers; then it can't carry
+    tasks over. color, line, marker: matplotlib's.
     """
 
     name: str
@@ -48,7 +43,6 @@ class System:
     body: str = ""
     adapts_at: Depth = Depth.FULL
     builds_mini: bool = False
-    follows_schedule: bool = False
     starts_from_base: bool = False
     trains: str = ""
     color: str = "#59636e"
@@ -67,7 +61,7 @@ class System:
     @property
     def has_several_heads(self) -> bool:
         """Whether the body alone does not say how many layers step 2 runs."""
-        return len(self.body_heads) > 1 or Depth.LISTED in self.body_heads
+        return len(self.body_heads) > 1
 
     @property
     def needs_shallow_mini(self) -> bool:
@@ -76,18 +70,14 @@ class System:
 
     def head_depths(self, num_layers: int, mini: MiniSettings) -> tuple[int, ...]:
         """Numbers of layers after which the system's body has a head, rising."""
-        given = {Depth.FULL: [num_layers], Depth.MINI: [mini.depth], Depth.LISTED: mini.depths}
-        return tuple(sorted({depth for head in self.body_heads for depth in given[head]}))
+        given = {Depth.FULL: num_layers, Depth.MINI: mini.depth}
+        return tuple(sorted({given[head] for head in self.body_heads}))
 
-    def adapt_depths(
-        self, num_layers: int, mini: MiniSettings, schedule: Sequence[tuple[int, float]] = ()
-    ) -> list[tuple[int, float]]:
-        """(layers that step 2 runs, share of its steps), in order. schedule: adapt.depth_schedule."""
-        if self.follows_schedule and schedule:
-            return [(depth, share) for depth, share in schedule]
+    def adapt_depth(self, num_layers: int, mini: MiniSettings) -> int:
+        """Number of layers that step 2 runs."""
         if self.builds_mini:
-            return [(mini.depth + mini.new_layers, 1.0)]
-        return [(mini.depth if self.adapts_at is Depth.MINI else num_layers, 1.0)]
+            return mini.depth + mini.new_layers
+        return mini.depth if self.adapts_at is Depth.MINI else num_layers
 
 
 # In the order of the paper's tables. Colours are Okabe and Ito's, which colour-blind readers tell apart.
@@ -116,16 +106,6 @@ SYSTEMS: dict[str, System] = {
             color="#D55E00",
             line="-",
             marker="D",
-        ),
-        System(
-            "multijoint",
-            "MultiJoint",
-            heads=(Depth.LISTED,),
-            adapts_at=Depth.MINI,
-            follows_schedule=True,
-            color="#009E73",
-            line=(0, (4, 1, 1, 1, 1, 1)),
-            marker="v",
         ),
         System(
             "full",

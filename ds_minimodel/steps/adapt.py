@@ -27,7 +27,6 @@ from ds_minimodel.models.artifacts import (
     save_pack,
 )
 from ds_minimodel.models.body import KEPT
-from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, merged, replaced
 from ds_minimodel.models.mini import prefix
 from ds_minimodel.models.split import split_model
@@ -56,7 +55,7 @@ from ds_minimodel.steps.training import (
     whole_model,
 )
 from ds_minimodel.training.checkpoints.best import BestWeights
-from ds_minimodel.training.loop import Batches, train
+from ds_minimodel.training.loop import train
 
 
 class FirstManifest(PackManifest):
@@ -120,7 +119,8 @@ def _adapt(context: Context, system: System, language: str) -> None:
     vocab_size = sampler.reader.store.vocabulary.size
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
     source_folder = layout.pretrain(system) / "pack"
-    run = text_run(recipe, section, world, _phases(recipe, system, vocab_size), section.rates.get(system.name))
+    cost = adapt_step_flops(recipe, system, step_work(recipe, section, vocab_size, kept=recipe.frozen_rows))
+    run = text_run(recipe, section, world, cost, section.rates.get(system.name))
     frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
@@ -138,10 +138,6 @@ def _adapt(context: Context, system: System, language: str) -> None:
     if recipe.is_guarded(system):
         module.guard = source_guard(context, system, run, source)
 
-    batches = micro_batches(sampler, run, world)
-    if is_scheduled(recipe, system):
-        batches = _at_scheduled_depth(batches, section)
-
     def pack_of(step: int, weights: Tensors) -> PackArtifact:
         trained = merged(weights, frozen.tensors, section.strength if system.trains else 1.0)
         tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in trained.items()}
@@ -157,13 +153,10 @@ def _adapt(context: Context, system: System, language: str) -> None:
         """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""
         if not system.builds_mini and frozen.config.num_layers == num_layers:
             return trained
-        whole = load_body(layout.pretrain(system) / "body")
+        whole = prefix(load_body(layout.pretrain(system) / "body"), num_layers)
         return whole_model(recipe, world, run, whole, pack_of(0, weights()), source)
 
-    def trained_layers(step: int) -> int:
-        return section.depth_at(max(1, step) - 1) if is_scheduled(recipe, system) else frozen.config.num_layers
-
-    body = WholeBody(num_layers, trained_layers, section.snapshots(), plugged)
+    body = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
 
     trunk, steps = run.schedule.trunk, run.schedule.steps
     job = inputs_hash(folder, "adapt" if trunk else "")
@@ -171,7 +164,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
     evaluation = held_out_evaluation(context, section, language, run, body, best, section.patience)
     weights = train(
         module,
-        batches,
+        micro_batches(sampler, run, world),
         run,
         world,
         folder / "run",
@@ -216,28 +209,15 @@ def adapted_model(
     """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
-    the system's depth are taken, or all where a schedule changes the depth.
+    the system's depth are taken.
     """
-    frozen = body
-    if not is_scheduled(recipe, system):
-        ((depth, _),) = adapt_depths(recipe, system)
-        frozen = prefix(body, depth)
+    frozen = prefix(body, system.adapt_depth(recipe.model.num_layers, recipe.mini))
     module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.frozen_rows)
     load_into(module, frozen.tensors, "body.")
     if system.trains == "low-rank":
         add_low_rank(module.body, recipe.adapt.rank, recipe.seed)
     train_only(module, lambda name: trains_in_adapt(name, recipe.adapt, system))
     return frozen, module
-
-
-def is_scheduled(recipe: Recipe, system: System) -> bool:
-    """Whether the number of layers that step 2 runs changes as adapt.depth_schedule says."""
-    return system.follows_schedule and bool(recipe.adapt.depth_schedule)
-
-
-def adapt_depths(recipe: Recipe, system: System) -> list[tuple[int, float]]:
-    """(layers that step 2 runs, share of its steps), in order."""
-    return system.adapt_depths(recipe.model.num_layers, recipe.mini, recipe.adapt.depth_schedule)
 
 
 def trains_in_adapt(name: str, section: Adapt, system: System) -> bool:
@@ -251,22 +231,3 @@ def trains_in_adapt(name: str, section: Adapt, system: System) -> bool:
     return (name == "body.positions" and section.train_positions) or (
         name.startswith("body.embedding_norm.") and section.train_embedding_norm
     )
-
-
-def _phases(recipe: Recipe, system: System, vocab_size: int) -> list[tuple[int, Cost]]:
-    """(steps, Cost of one step) for each depth that step 2 trains at."""
-    section = recipe.adapt
-    work = step_work(recipe, section, vocab_size, kept=recipe.frozen_rows)
-    costs = {depth: adapt_step_flops(recipe, system, work, depth) for depth, _ in adapt_depths(recipe, system)}
-    if not is_scheduled(recipe, system):
-        return [(section.steps, cost) for cost in costs.values()]
-    depths = [section.depth_at(step) for step in range(section.steps)]
-    return [(depths.count(depth), cost) for depth, cost in costs.items()]
-
-
-def _at_scheduled_depth(batches: Batches, section: Adapt) -> Batches:
-    """The batches of a step with the depth that the schedule gives it.
-
-    The same parameters train before and after a switch of depth, so the optimizer's state goes on untouched.
-    """
-    return lambda step: [{**batch, "depth": section.depth_at(step)} for batch in batches(step)]

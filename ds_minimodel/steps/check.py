@@ -87,7 +87,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
         rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
-        run = Run(schedule, execution, Accounting(1, ()), rule, deepspeed=file.settings, deepspeed_file=file.path)
+        run = Run(schedule, execution, Accounting(1), rule, deepspeed=file.settings, deepspeed_file=file.path)
         for disagreement in disagreements(run, replicas, left):
             steps_of.setdefault(disagreement, []).append(step)
     refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in steps_of.items()])

@@ -89,7 +89,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
         schedule=Schedule(steps, section.of(name, "lr"), round(section.warmup_ratio * steps)),
         batch_size=slots,
         tokens_per_step=batch_size * mean_length,
-        phases=((steps, cost.formula, cost.executed),),
+        cost=cost,
         micro_batch_size=micro_batch_size,
     )
     folder = layout.finetune(system, name, seed)

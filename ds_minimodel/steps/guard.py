@@ -23,14 +23,14 @@ def source_guard(context: Context, system: System, run: Run, source: PackArtifac
     recipe, world, section = context.recipe, context.world, context.recipe.adapt
     body = load_body(context.layout.pretrain(system) / "body")
     model = whole_model(recipe, world, run, body, source)
-    sampler, depth = text_sampler(context, section, recipe.languages.source), body.config.num_layers
+    (head,), sampler = model.body.heads.values(), text_sampler(context, section, recipe.languages.source)
     states, log_sums, last = [], [], max(1, TOKENS // section.seq_length)
     with torch.no_grad():
         for first in range(0, last, run.execution.micro_batch_size):
             rows = sampler.rows(first, min(last, first + run.execution.micro_batch_size))
             batch = to_tensors(rows, world.device)
-            (x_BMH,), table = encode(model.pack, model.body, batch, [depth])
-            x_PH = model.body.heads[str(depth)](x_BMH.flatten(0, 1)[batch["targets"].flatten() != IGNORED])
+            (x_BMH,), table = encode(model.pack, model.body, batch)
+            x_PH = head(x_BMH.flatten(0, 1)[batch["targets"].flatten() != IGNORED])
             states.append(x_PH)
             log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(ROWS)]
     targets = int(recipe.trained_by.share_read(section) * section.seq_length)

@@ -36,7 +36,7 @@ from ds_minimodel.training.checkpoints.best import BestWeights, drop_best
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Phases, Run, Schedule
+from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
 from ds_minimodel.training.zero.config import check_deepspeed, needed_stage
 
 
@@ -129,19 +129,20 @@ def training_run(
     schedule: Schedule,
     batch_size: int,
     tokens_per_step: int,
-    phases: Phases,
+    cost: Cost,
     micro_batch_size: int | None = None,
 ) -> Run:
     """The Run of a recipe's section (optimizer values), its engine and checkpoint settings.
 
-    micro_batch_size: where it is not the recipe's. UserError where the recipe's DeepSpeed JSON does not fit.
+    cost: of one step. micro_batch_size: where it is not the recipe's.
+    UserError where the recipe's DeepSpeed JSON does not fit.
     """
     engine, kept = recipe.engine, recipe.checkpoint
     precision = world.replicated(lambda: resolve_precision(engine.precision, world.device))
     run = Run(
         schedule,
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
-        Accounting(tokens_per_step, phases),
+        Accounting(tokens_per_step, cost.formula, cost.executed),
         Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
         CheckpointPolicy(kept.every, kept.keep_last),
         *((engine.deepspeed.settings, engine.deepspeed.path) if engine.deepspeed else ()),
@@ -212,10 +213,8 @@ def text_schedule(section: Training, lr: float | None = None) -> Schedule:
     return Schedule(section.steps, lr or section.lr, section.warmup, section.decay_steps)
 
 
-def text_run(
-    recipe: Recipe, section: Training, world: World, phases: Sequence[tuple[int, Cost]], lr: float | None = None
-) -> Run:
-    """The Run of a step that trains on text. phases: (steps, Cost of one step) each. lr: where not the section's."""
+def text_run(recipe: Recipe, section: Training, world: World, cost: Cost, lr: float | None = None) -> Run:
+    """The Run of a step that trains on text. cost: of one step. lr: where not the section's."""
     return training_run(
         recipe,
         section,
@@ -223,7 +222,7 @@ def text_run(
         schedule=text_schedule(section, lr),
         batch_size=section.batch_size,
         tokens_per_step=section.batch_size * section.seq_length,
-        phases=tuple((steps, cost.formula, cost.executed) for steps, cost in phases),
+        cost=cost,
     )
 
 
@@ -272,7 +271,7 @@ def train_on_source(
     recipe, world, source = context.recipe, context.world, context.recipe.languages.source
     sampler = text_sampler(context, section, source)
     split_model(module, world.tensor)
-    run = text_run(recipe, section, world, [(section.steps, cost)])
+    run = text_run(recipe, section, world, cost)
     weights = train(
         module,
         micro_batches(sampler, run, world),
@@ -303,7 +302,7 @@ class WholeBody:
     """
 
     num_layers: int
-    trained_layers: Callable[[int], int]
+    trained_layers: int
     snapshots: Collection[int]
     plugged: Callable[[torch.nn.Module, Callable[[], Weights]], torch.nn.Module]
 
@@ -333,7 +332,7 @@ def held_out_evaluation(
     every = section.held_out_every or -(-section.steps // min(EVALUATIONS, max(1, affordable)))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
-    whole_costs = body.num_layers / body.trained_layers(0) if body else 0
+    whole_costs = body.num_layers / body.trained_layers if body else 0
     trained, passes = section.steps, len(steps) + len(snapshots) * whole_costs
     if best is not None:  # what is the best must not depend on how many steps follow
         trained, passes = every, 1 + whole_costs
@@ -343,14 +342,14 @@ def held_out_evaluation(
     objective, data = recipe.trained_by, world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
 
-    def losses(module: torch.nn.Module, name: str, **depth: int) -> dict[str, float]:
+    def losses(module: torch.nn.Module, name: str) -> dict[str, float]:
         """Of the deepest head, under `name`; where there are several, of each before it."""
         share, parts = data.share(count), []
         for turn in range(-(-count // (data.size * micro))):
             first = share.start + turn * micro
             is_filler = first >= share.stop  # all ranks run the model equally often
             batch = sampler.rows(0, 1) if is_filler else sampler.rows(first, min(first + micro, share.stop))
-            sums = module({**to_device(to_tensors(batch), world.device), **depth}).double()
+            sums = module(to_device(to_tensors(batch), world.device)).double()
             facts = sums.new_tensor([batch["count"], objective.text_bytes(batch, sizes)])
             parts.append(torch.cat([facts, sums]) * (not is_filler))
         totals = torch.stack(parts).sum(0)
@@ -365,13 +364,9 @@ def held_out_evaluation(
         return {key: value for key, value in values.items() if math.isfinite(value)}
 
     def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
-        if body is None:
-            return losses(module, "held_out/")
-        depth = body.trained_layers(step)
-        values = losses(module, "held_out/", depth=depth)
-        if step in body.snapshots or best is not None:
-            whole = body.plugged(module, weights)
-            values |= losses(whole, "held_out/body_", depth=body.num_layers)
+        values = losses(module, "held_out/")
+        if body and (step in body.snapshots or best is not None):
+            values |= losses(body.plugged(module, weights), "held_out/body_")
         if best is not None:
             bits = world.from_main(lambda: values.get("held_out/body_bits_per_byte", math.inf))
             best.offer(step, -bits, weights, is_first=step == 0)

@@ -86,7 +86,6 @@ class Meter:
         seconds = now - self.last_time
         self.sums, self.last_step, self.last_time = 0, step, now
         run, accounting = self.run, self.run.accounting
-        formula, executed = accounting.flops_until(step)
         record: MetricsLine = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
@@ -95,9 +94,9 @@ class Meter:
             self.gradient_norm = None
         record |= {
             "tokens_per_second": steps * accounting.tokens_per_step / seconds,
-            "tflops_per_second": (formula - accounting.flops_until(step - steps)[0]) / seconds / 1e12,
-            "eflops": formula / 1e18,
-            "executed_eflops": executed / 1e18,
+            "tflops_per_second": steps * accounting.formula_flops / seconds / 1e12,
+            "eflops": accounting.eflops_until(step),
+            "executed_eflops": step * accounting.executed_flops / 1e18,
             "memory_gib": _peak_memory(self.world.device) / 2**30,
         }
         return record

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
 
-Phases = tuple[tuple[int, float, float], ...]  # (steps, FLOPs of one by formula, as executed) each
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -128,25 +126,16 @@ class Optimizer:
 class Accounting:
     """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend on them.
 
-    tokens_per_step: over all ranks. phases: (steps, FLOPs of one step by the paper's formula, and as executed) for
-    each stretch of steps that cost the same; batches of one phase have the same form.
+    tokens_per_step: over all ranks. formula_flops, executed_flops: of one step, by the paper's formula and as executed.
     """
 
     tokens_per_step: int
-    phases: Phases
-
-    def flops_until(self, step: int) -> tuple[float, float]:
-        """(formula, executed) FLOPs of the first `step` steps."""
-        formula = executed = 0.0
-        for steps, formula_per_step, executed_per_step in self.phases:
-            taken = min(step, steps)
-            formula, executed = formula + taken * formula_per_step, executed + taken * executed_per_step
-            step -= taken
-        return formula, executed
+    formula_flops: float = 0.0
+    executed_flops: float = 0.0
 
     def eflops_until(self, step: int) -> float:
         """EFLOPs of the first `step` steps by the paper's formula, as artifacts record them."""
-        return self.flops_until(step)[0] / 1e18
+        return step * self.formula_flops / 1e18
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ def recipe(tmp_path):
 @pytest.mark.parametrize(
     "step, systems, measured",
     [
-        ("pretrain", "bl_base, minipost, multijoint", ["bl_base", "multijoint"]),  # minipost's body is bl_base's
-        ("build-mini", "minipost, multijoint", ["minipost"]),
-        ("adapt", "multijoint", ["multijoint"]),  # at each of its depths
+        ("pretrain", "bl_base, minipost, minijoint", ["bl_base", "minijoint"]),  # minipost's body is bl_base's
+        ("build-mini", "minipost, minijoint", ["minipost"]),
+        ("adapt", "minijoint", ["minijoint"]),
     ],
 )
 def test_a_few_updates_say_what_all_take(recipe, step, systems, measured):
@@ -50,13 +50,13 @@ def test_on_several_ranks(recipe, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(costs, "launch", launch)
     with pytest.raises(SystemExit) as end:
-        main(["plan", str(recipe), "systems=[multijoint]", "--measure", "--ranks", "2"])
+        main(["plan", str(recipe), "systems=[minijoint]", "--measure", "--ranks", "2"])
     (out, err), (nothing, _) = said
     assert end.value.code == 0, err
-    assert "| MultiJoint | adapt |" in out and "Ranks: 2" in out and not nothing
+    assert "| MiniJoint | adapt |" in out and "Ranks: 2" in out and not nothing
     assert list(recipe.parent.iterdir()) == [recipe]
 
 
 def test_a_step_that_no_system_has_is_refused(recipe):
-    code, _, err = run("plan", recipe, "systems=[multijoint]", "--measure", "--step", "build-mini")
+    code, _, err = run("plan", recipe, "systems=[minijoint]", "--measure", "--step", "build-mini")
     assert code == 2 and "--step build-mini: the recipe's systems have no such step" in err

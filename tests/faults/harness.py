@@ -185,7 +185,7 @@ class Harness:
     def trial(self, ranks, stage, precision):
         """One trial; what it loses is added to `lost`."""
         what = f"{ranks} ranks, ZeRO {stage}, {precision}"
-        run = {"steps": STEPS, "phases": ((STEPS, 1e9, 2e9),), "zero_stage": stage, "precision": precision}
+        run = {"steps": STEPS, "zero_stage": stage, "precision": precision}
         if what not in self.undisturbed:
             self.undisturbed[what] = Trial(self.folder / what, self.rng, ranks, run, {}).finish()
         self.trials += 1

@@ -104,6 +104,7 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, name, depth):
     theirs, ours = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), plugged_module(body, pack)
     depth, tokens = depth or body.config.num_layers, torch.arange(4, 64).view(2, 30)
     with torch.no_grad():
-        (x_BSH,), table = encode(ours.pack, ours.body, {"tokens": tokens}, (depth,))
+        hidden, table = encode(ours.pack, ours.body, {"tokens": tokens})
+        x_BSH = hidden[ours.body.head_depths.index(depth)]
         logits = ours.pack.logits(ours.body.heads[str(depth)](x_BSH), table)
         torch.testing.assert_close(theirs(tokens).logits, logits, atol=ATOL, rtol=0)

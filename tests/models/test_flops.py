@@ -60,16 +60,6 @@ def test_recipe_costs_of_the_paper():
     assert ("bl_base", "build-mini") not in costs
 
 
-def test_depth_schedule_weighs_depths_by_their_share():
-    schedule = [[4, 0.5], [8, 0.25], [12, 0.25]]
-    row = paper_costs(["multijoint"], adapt={"depth_schedule": schedule})["multijoint", "adapt"]
-    for name, function in (("formula_eflops", flops.adapt_flops), ("executed_eflops", flops.executed_adapt)):
-        expected = sum(share * function(PAPER, depth) for depth, share in schedule)
-        assert row[name] == pytest.approx(expected / flops.EFLOP)
-    heads = paper_costs(["multijoint"])["multijoint", "pretrain"]["formula_eflops"]
-    assert heads == pytest.approx(flops.pretrain_flops(PAPER, 12, num_heads=3) / flops.EFLOP)
-
-
 WORK = flops.Work(roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2)
 TOKENS = torch.arange(40).reshape(2, 20) + 4
 KEYS = torch.tensor([1, 2], dtype=torch.int32)

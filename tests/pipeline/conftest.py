@@ -35,17 +35,16 @@ SECOND = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertzuiopasdfghjklyxcvbnm
 RECIPE = """
 workdir: {folder}/run
 seed: 3
-systems: [bl_base, bl_small, minijoint, minipost, multijoint]
+systems: [bl_base, bl_small, minijoint, minipost]
 languages: {{source: en, targets: [xx]}}
 tokenizer: {{vocab_size: 60}}
 data: {{blocks: complete, workers: 1, held_out: 0, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
 model: {{num_layers: 3, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 64, dropout: 0.1,
         attention_dropout: 0.1}}
-mini: {{depth: 1, new_layers: 1, depths: [1, 2, 3]}}
+mini: {{depth: 1, new_layers: 1}}
 pretrain: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
 build_mini: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
-adapt: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2, snapshot_every: 4,
-        depth_schedule: [[1, 0.5], [2, 0.25], [3, 0.25]]}}
+adapt: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2, snapshot_every: 4}}
 finetune:
   seeds: 2
   epochs: 1

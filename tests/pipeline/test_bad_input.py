@@ -68,7 +68,7 @@ def test_a_full_disk(world, tmp_path):
         pytest.skip("a small disk cannot be mounted here")
     try:
         recipe = make_world(tmp_path)
-        arguments = (recipe, f"workdir={disk}/run", "systems=[bl_base]", "adapt.depth_schedule=[]")
+        arguments = (recipe, f"workdir={disk}/run", "systems=[bl_base]")
         filler = disk / "filler"
         for part in ("tokenizer", "tokens"):
             shutil.copytree(world.parent / "run" / part, disk / "run" / part)

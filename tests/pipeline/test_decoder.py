@@ -14,7 +14,7 @@ from ..forks import run
 from .conftest import make_world
 
 KIND = ("model.kind=llama", "model.num_kv_heads=1", "model.tie_output=false", "tokenizer.kind=byte-bpe")
-SIZES = ("tokenizer.vocab_size=300", "systems=[minijoint, minipost]", "adapt.depth_schedule=[]", "finetune.seeds=1")
+SIZES = ("tokenizer.vocab_size=300", "systems=[minijoint, minipost]", "finetune.seeds=1")
 
 
 @pytest.fixture(scope="module")

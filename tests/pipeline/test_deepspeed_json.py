@@ -23,7 +23,7 @@ def test_messages_are_counted_and_the_body_is_the_same(world, recipe, tmp_path):
     both = json.loads((ROOT / "ds_configs/count_messages.json").read_text())
     both |= json.loads((ROOT / "ds_configs/profile.json").read_text())
     (tmp_path / "ds.json").write_text(json.dumps(both))
-    code, out, err = run("pretrain", recipe, "systems=[bl_small]", "adapt.depth_schedule=[]", "--deepspeed_config",
+    code, out, err = run("pretrain", recipe, "systems=[bl_small]", "--deepspeed_config",
                          tmp_path / "ds.json")  # fmt: skip
     assert code == 0, err
     assert "all_reduce" in out and "DeepSpeed Flops Profiler" in out and "fwd_microstep" in out

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from ..forks import run, start
 from .conftest import copy_of, make_world, refused, run_two_ranks, stop_when
 
-RUN = ("systems=[minijoint]", "adapt.depth_schedule=[]", "finetune.seeds=1", "finetune.epochs=4")
+RUN = ("systems=[minijoint]", "finetune.seeds=1", "finetune.epochs=4")
 MODELS = {"topic": (8, 32), "qa": (2, 8)}  # updates of an epoch and of all
 UNEVEN = ("finetune.tasks.topic.lr=2e-2", "finetune.tasks.qa.lr=1e-2")  # at which the last epoch is not the best
 

@@ -8,14 +8,15 @@ from safetensors.torch import load_file
 from ..forks import run, start
 from .conftest import make_world, prepare, run_two_ranks, stop_when
 
-OVERRIDES = ("systems=[minipost,multijoint]", "finetune.tasks={}", "data.held_out=0.1")
+OVERRIDES = ("systems=[bl_base,minipost,minijoint]", "finetune.tasks={}", "data.held_out=0.1")
 OFTEN = tuple(f"{step}.held_out_every=2" for step in ("pretrain", "build_mini", "adapt"))
 STEPS = {  # after which each run is evaluated; the whole body at the snapshots 0, 4 and 8
     "pretrain/bl_base": [0, 2, 4, 6, 8],
-    "pretrain/multijoint": [0, 2, 4, 6, 8],
+    "pretrain/minijoint": [0, 2, 4, 6, 8],
     "build-mini/minipost": [0, 2, 4, 6, 8],
+    "adapt/bl_base/xx": [0, 2, 4, 6, 8],
     "adapt/minipost/xx": [0, 2, 4, 6, 8],
-    "adapt/multijoint/xx": [0, 2, 4, 6, 8],
+    "adapt/minijoint/xx": [0, 2, 4, 6, 8],
 }
 
 
@@ -56,13 +57,12 @@ def test_every_run_has_held_out_losses_in_its_metrics(workdir):
             assert 3.5 < found["held_out/nats_per_token"] < 4.5
             of_body = {key for key in found if key.startswith("held_out/body_")}
             assert len(of_body) == (2 if name.startswith("adapt") and step % 4 == 0 else 0)
-    heads = held_out(workdir, "pretrain/multijoint")[8]
+    heads = held_out(workdir, "pretrain/minijoint")[8]
     assert heads["held_out/bits_per_byte/depth_3"] == heads["held_out/bits_per_byte"]
 
 
 def test_where_all_layers_are_trained_through_the_body_is_what_trains(workdir):
-    """MultiJoint's schedule ends at the whole body's depth; MiniPost's mini-model never is the body."""
-    for name, same in (("adapt/multijoint/xx", True), ("adapt/minipost/xx", False)):
+    for name, same in (("adapt/bl_base/xx", True), ("adapt/minijoint/xx", False), ("adapt/minipost/xx", False)):
         last = held_out(workdir, name)[8]
         assert (last["held_out/body_bits_per_byte"] == last["held_out/bits_per_byte"]) == same
 
@@ -93,10 +93,7 @@ def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        ("systems=[minipost]", "adapt.depth_schedule=[]", "engine.tensor_parallel=2"),
-        ("systems=[multijoint]", "engine.zero_stage=3"),
-    ],
+    [("systems=[minipost]", "engine.tensor_parallel=2"), ("systems=[minijoint]", "engine.zero_stage=3")],
     ids=["split", "stage 3"],
 )
 def test_two_ranks_find_the_same(workdir, tmp_path, settings):

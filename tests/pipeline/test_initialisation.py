@@ -79,14 +79,7 @@ def test_first_packs(prepared, vectors, method, files, combined):
 
 def test_step_2_records_it_and_trains_on(world, tmp_path):
     recipe = copy_of(world, tmp_path)
-    arguments = (
-        "adapt",
-        recipe,
-        "systems=[bl_small]",
-        "adapt.depth_schedule=[]",
-        "adapt.initialisation=mean",
-        "adapt.train_positions=true",
-    )
+    arguments = ("adapt", recipe, "systems=[bl_small]", "adapt.initialisation=mean", "adapt.train_positions=true")
     with pytest.raises(UserError, match="made from another recipe"):
         is_pending(STEPS["adapt"], load_recipe(*arguments[1:2], arguments[2:]))
     code, _, err = run(*arguments, "--rebuild")

@@ -16,7 +16,7 @@ from .conftest import copy_of, make_world, prepare, refused, run_two_ranks
 from .test_held_out import assert_same_weights, held_out
 
 ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"
-WORLD = ("systems=[minijoint]", "adapt.depth_schedule=[]", "finetune.seeds=1", "data.held_out=0.1")
+WORLD = ("systems=[minijoint]", "finetune.seeds=1", "data.held_out=0.1")
 RUN = (*WORLD, "adapt.schedule=constant", "adapt.decay=0.25")
 LONG = ("adapt.steps=32",)  # instead of 8; the rate falls in the last 8, instead of 2
 # The loss is lowest after 8 steps for a while.
@@ -215,7 +215,6 @@ def test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run(tmp_path, settings):
         (BEST[:2], "(keep: None -> {'every': 2, 'patience': None}); use another workdir"),
         (["adapt.warmup_steps=~"], "schedule constant: give warmup_steps; a share of the steps would grow with them"),
         (["adapt.decay=0.9"], "warmup_steps 2 and a decay of 7 steps must be at most steps 8"),
-        (["adapt.depth_schedule=[[1, 1.0]]"], "schedule constant: the shares of depth_schedule would grow with steps"),
         (["adapt.patience=2"], "patience: with keep last nothing is the best; give keep best"),
         (["adapt.keep=best"], "keep best: with schedule constant give held_out_every; a share of the steps would grow"),
         (["adapt.keep=best", "adapt.held_out_every=2", "data.held_out=0"], "keep best: with data.held_out 0 there is"),

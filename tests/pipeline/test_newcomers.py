@@ -10,7 +10,7 @@ from .conftest import make_world, prepare, run_two_ranks, stop_when
 from .test_tensor_parallel import assert_same_but_for_rounding
 
 COMMAND = "tests.pipeline.newcomers:main"
-OVERRIDES = ["model.kind=toy", "systems=[bl_base, minijoint, jointpost]", "adapt.depth_schedule=[]", "finetune.seeds=1"]
+OVERRIDES = ["model.kind=toy", "systems=[bl_base, minijoint, jointpost]", "finetune.seeds=1"]
 HELD_OUT = "data.held_out=0.1"
 OVERRIDES += [HELD_OUT]
 

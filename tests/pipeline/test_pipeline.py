@@ -34,9 +34,7 @@ def results(workdir):
 def test_scores_of_every_system_task_language_and_seed(world):
     rows = json.loads((world.parent / "run/report/scores.json").read_text())
     assert {(row["system"], row["task"]) for row in rows} == {
-        (system, task)
-        for system in ("bl_base", "bl_small", "minijoint", "minipost", "multijoint")
-        for task in ("topic", "qa")
+        (system, task) for system in ("bl_base", "bl_small", "minijoint", "minipost") for task in ("topic", "qa")
     }
     for row in rows:
         assert row["language"] == "xx" and row["seed"] in (3, 4) and 0 <= row["score"] <= 100
@@ -77,7 +75,7 @@ def test_a_second_run_does_nothing(world, tmp_path):
 
 def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
     recipe, workdir = make_world(tmp_path), tmp_path / "run"
-    systems = "systems=[minipost,multijoint]"  # all steps, heads at several depths, a schedule of depths
+    systems = "systems=[minipost,minijoint]"  # all steps, heads at several depths
     for step in STEPS:
 
         def unfinished(step=step):
@@ -94,8 +92,8 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
     disturbed, whole = results(workdir), results(world.parent / "run")
     assert disturbed == {file: whole[file] for file in disturbed}
     assert {file.split("/")[0] for file in disturbed} == {file.split("/")[0] for file in whole}
-    assert len([file for file in disturbed if "multijoint" in file]) == len(
-        [file for file in whole if "multijoint" in file]
+    assert len([file for file in disturbed if "minijoint" in file]) == len(
+        [file for file in whole if "minijoint" in file]
     )
     assert not list(workdir.rglob("*.tmp*")) and not list(workdir.rglob("*.partial"))
 
@@ -104,7 +102,7 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
     """Stopped by SIGINT, then by SIGTERM, then left alone."""
     recipe, workdir = make_world(tmp_path), tmp_path / "run"
     metrics, lines = workdir / "pretrain/bl_base/run/metrics.jsonl", 0
-    longer = ("systems=[bl_base]", "adapt.depth_schedule=[]", "checkpoint.every=100", "pretrain.steps=200")
+    longer = ("systems=[bl_base]", "checkpoint.every=100", "pretrain.steps=200")
 
     def goes_on():
         return metrics.exists() and metrics.read_text().count("\n") > lines + 3

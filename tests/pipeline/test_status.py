@@ -112,9 +112,9 @@ def test_a_language_that_is_added_is_scored_alone(recipe, capsys):
 def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
     """What is there counts, what is missing is made, what is too much stays on disk and out of the report."""
     made = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
-    third = ["finetune/multijoint/topic/seed-5", "evaluate/multijoint/xx/qa/seed-5"]
+    third = ["finetune/minijoint/topic/seed-5", "evaluate/minijoint/xx/qa/seed-5"]
     for seeds, left in ((3, third), (1, []), (3, [])):
-        keys = ("systems=[multijoint]", f"finetune.seeds={seeds}")
+        keys = ("systems=[minijoint]", f"finetune.seeds={seeds}")
         jobs = {name: row["state"] for name, row in states(capsys, recipe, *keys).items()}
         pending = {name for name, state in jobs.items() if state != "complete"}
         assert pending >= set(left) and all(name.endswith("seed-5") and left for name in pending)

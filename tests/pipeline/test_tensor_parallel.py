@@ -9,8 +9,7 @@ from torch.testing import assert_close
 from ..forks import run
 from .conftest import make_world, prepare, run_two_ranks
 
-# Layers of MiniPost, and heads at the depths that a schedule trains at.
-OVERRIDES = ("systems=[minipost,multijoint]", "finetune.seeds=1")
+OVERRIDES = ("systems=[minipost,minijoint]", "finetune.seeds=1")
 # ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen 2: next tokens,
 # grouped heads, an output matrix of its own.
 MODERN = {
@@ -40,7 +39,7 @@ def artifacts(workdir):
     return {
         str(path.relative_to(workdir)): load_file(path)
         for path in sorted(workdir.rglob("*.safetensors"))
-        if {"minipost", "multijoint", "bl_base"} & set(path.parts)
+        if {"minipost", "minijoint", "bl_base"} & set(path.parts)
         and "seed-4" not in path.parts
         and path.relative_to(workdir).parts[:2] != ("adapt", "bl_base")
     }
@@ -56,13 +55,7 @@ def test_artifacts_are_those_of_one_process(world, split):
 def test_bodies_of_today_are_split_as_well(kind, tmp_path):
     for name in ("whole", "split"):
         (tmp_path / name).mkdir()
-    overrides = (
-        f"model.kind={kind}",
-        *MODERN[kind],
-        "systems=[minipost]",
-        "adapt.depth_schedule=[]",
-        "finetune.seeds=1",
-    )
+    overrides = (f"model.kind={kind}", *MODERN[kind], "systems=[minipost]", "finetune.seeds=1")
     code, _, err = run("run", make_world(tmp_path / "whole"), *overrides)
     assert code == 0, err
     found = artifacts(split_run(tmp_path / "split", *overrides))
@@ -84,7 +77,7 @@ def assert_same_but_for_rounding(found, whole):
             )
 
 
-@pytest.mark.parametrize("system", ["minipost", "multijoint"])
+@pytest.mark.parametrize("system", ["minipost", "minijoint"])
 @pytest.mark.parametrize("task", ["topic", "qa"])
 def test_scores_are_those_of_one_process(world, split, system, task):
     """But for a decision or two that rounding turns."""

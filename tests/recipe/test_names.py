@@ -31,7 +31,6 @@ def test_a_workdir_that_cannot_be_made(refusal, workdir):
     "override, value",
     [
         ("systems=[minijoint, minijoint]", "'minijoint' is there twice"),
-        ("mini.depths=[4, 4, 12]", "4 is there twice"),
         ("languages.targets=[de, de]", "must all be different languages"),
         ("finetune.tasks={t: {kind: pair, train: x, test: {de: y}, labels: [a, b, a]}}", "'a' is there twice"),
         ("finetune.tasks={t: {kind: pair, train: x, test: {de: y}, columns: {sentence1: a, sentence2: a}}}", "twice"),

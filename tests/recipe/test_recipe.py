@@ -70,10 +70,6 @@ def test_values_merges_and_defaults(load):
         ("targets: [de]", "targets: [de, fr]", "recipe.yaml:3: languages: data.text has no files for fr"),
         ("test: {de: test", "test: {ed: test", "finetune.tasks.topic.test: data.text has no files for ed"),
         ("warmup_steps: 5", "warmup_steps: 100", "recipe.yaml:8: pretrain: warmup_steps 100 must be below steps 100"),
-        ("[bl_base, minijoint]", "[multijoint]", "mini.depths [4, 8, 12] must rise and end at model.num_layers 6"),
-        ("snapshot_every: 50", "depth_schedule: [[2, 0.5], [4, 0.5]]", "adapt.depth_schedule needs the system"),
-        ("snapshot_every: 50", "depth_schedule: [[2, 0.5], [4, 0.4]]", "adapt: the shares of depth_schedule must"),
-        ("snapshot_every: 50", "depth_schedule: [[4, 0.5], [2, 0.5]]", "adapt: the depths of depth_schedule must rise"),
         ("mini: {depth: 2}", "mini: {depth: 2", "recipe.yaml:8: not valid YAML"),
     ],
 )
@@ -141,20 +137,6 @@ def test_defaults_are_those_of_the_kind_of_body(load, kind):
     sizes = "model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}"
     recipe = load(replace=sizes, by=f"model: {{kind: {kind.name}}}")
     assert recipe.body_config == kind.config()
-
-
-def test_depth_schedule_divides_the_steps(load):
-    recipe = load(
-        "systems=[multijoint]",
-        "mini.depths=[2, 4, 6]",
-        "adapt.steps=10",
-        "adapt.depth_schedule=[[2, 0.25], [4, 0.35], [6, 0.4]]",
-    )
-    assert [recipe.adapt.depth_at(step) for step in range(10)] == [2, 2, 4, 4, 4, 4, 6, 6, 6, 6]
-    with pytest.raises(UserError, match="depth 3 is not one of mini.depths"):
-        load("systems=[multijoint]", "mini.depths=[2, 4, 6]", "adapt.depth_schedule=[[3, 0.5], [6, 0.5]]")
-    with pytest.raises(UserError, match="mini.depth 3 is not one of mini.depths"):
-        load("systems=[multijoint]", "mini.depths=[2, 4, 6]", "mini.depth=3")
 
 
 def test_snapshots_start_at_0_and_end_at_the_last_step(load):

@@ -78,7 +78,8 @@ def test_masks_are_filled_by_the_head_at_a_depth(family, depth):
     parts = tokenizer.encode(["der", "läuft über die", "Wiese"])
     ids = [0, *parts[0], tokenizer.vocabulary.mask, *parts[1], tokenizer.vocabulary.mask, *parts[2], 2]
     with torch.no_grad():
-        (x_BSH,) = model.body(model.pack(torch.tensor([ids]))[0], None, model.body.dropout(None), None, (depth,))
+        hidden = model.body(model.pack(torch.tensor([ids]))[0], None, model.body.dropout(None))
+        x_BSH = hidden[model.body.head_depths.index(depth)]
         shares = (model.body.heads[str(depth)](x_BSH[0]) @ model.pack.tokens.T + model.pack.bias).softmax(-1)
     places = [place for place, id in enumerate(ids) if id == tokenizer.vocabulary.mask]
     assert len(short["masks"]) == 1 and len(answer["masks"]) == 2

@@ -19,8 +19,8 @@ from ..forks import run
 from ..pipeline.conftest import SECOND, TOPICS, make_world, sentence
 
 pytestmark = pytest.mark.timeout(1200)
-FIVE = "systems=[bl_base, bl_small, minijoint, minipost, multijoint]"
-SEVEN = "systems=[bl_base, bl_small, minijoint, minipost, multijoint, full, lora]"
+FOUR = "systems=[bl_base, bl_small, minijoint, minipost]"
+SIX = "systems=[bl_base, bl_small, minijoint, minipost, full, lora]"
 # Of one key head; two heads of 16.
 GROUPED = ["model.num_kv_heads=1", "model.head_size=16"]
 
@@ -55,20 +55,20 @@ def write_tasks(folder):
 @pytest.mark.parametrize("kind", BODIES)
 def test_kind(kind, tmp_path):
     recipe, tasks, config = make_world(tmp_path), write_tasks(tmp_path), BODIES[kind].config
-    options = [f"model.kind={kind}", "finetune.seeds=1", "adapt.rank=2", "adapt.depth_schedule=[]"]
+    options = [f"model.kind={kind}", "finetune.seeds=1", "adapt.rank=2"]
     options += [key for key in GROUPED if key.split(".")[1].split("=")[0] in config.model_fields]
     if kind not in ("roberta", "bert"):
         options += ["tokenizer.kind=byte-bpe", "tokenizer.vocab_size=300"]
     scored = {name: task for name, task in tasks.items() if name not in FINETUNED and config.causal}
     tasks = {name: task for name, task in tasks.items() if name in FINETUNED or name in scored}
-    for systems, chosen in ((FIVE, tasks), (SEVEN, scored)):
+    for systems, chosen in ((FOUR, tasks), (SIX, scored)):
         workdir = f"workdir={tmp_path}/{len(systems)}"
         code, _, err = run("run", recipe, *options, systems, workdir, f"finetune.tasks={json.dumps(chosen)}")
         assert code == 0, err
     served = {ending for architecture in ARCHITECTURES[kind] for ending in architecture.endings}
-    for model in sorted((tmp_path / f"{len(FIVE)}/finetune").glob("*/*/*/model")):
+    for model in sorted((tmp_path / f"{len(FOUR)}/finetune").glob("*/*/*/model")):
         task = FINETUNED[model.parts[-3]]
-        pack, out = tmp_path / f"{len(FIVE)}/adapt" / model.parts[-4] / "xx/pack", tmp_path / "hf" / model.parts[-4]
+        pack, out = tmp_path / f"{len(FOUR)}/adapt" / model.parts[-4] / "xx/pack", tmp_path / "hf" / model.parts[-4]
         if task.hugging_face_class in served:
             assert_same_logits(model, pack, out / task.name, task)
 

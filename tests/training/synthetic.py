@@ -69,7 +69,8 @@ RUN = {
     "checkpoint_every": 1000,
     "keep_last": 2,
     "tokens_per_step": BATCH_SIZE * SEQ_LENGTH,
-    "phases": ((STEPS, 1e9, 2e9),),
+    "formula_flops": 1e9,
+    "executed_flops": 2e9,
 }
 
 
@@ -80,7 +81,7 @@ def run_config(deepspeed=None, **changes):
     return Run(
         Schedule(run.steps, run.lr, run.warmup_steps, run.decay_steps),
         Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
-        Accounting(run.tokens_per_step, run.phases),
+        Accounting(run.tokens_per_step, run.formula_flops, run.executed_flops),
         Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),
         CheckpointPolicy(run.checkpoint_every, run.keep_last),
         deepspeed or {},

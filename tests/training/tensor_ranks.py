@@ -43,7 +43,6 @@ def cases():
         for stage in range(4)
     }
     chosen["build-mini zero2"] = (2, "build-mini", True, run_config(zero_stage=2))
-    chosen["adapt at a depth of the schedule"] = (2, "adapt depth 1", True, run_config(zero_stage=1))
     chosen["one replica"] = (4, "pretrain", True, run_config(zero_stage=1))
     accumulation = run_config(zero_stage=1, precision="bf16", micro_batch_size=2)
     chosen["bf16 zero1 accumulation"] = (2, "pretrain", True, accumulation)
@@ -51,16 +50,10 @@ def cases():
     return chosen
 
 
-class AtDepth1(Sampler):
-    @staticmethod
-    def rows(first, last):
-        return {**Sampler.rows(first, last), "depth": 1}
-
-
 def model(what, dropout, seed=0):
     torch.manual_seed(seed)
     module = masked_lm(BODY.model_copy(update=DROPOUT if dropout else NO_DROPOUT), VOCAB_SIZE, *DEPTHS)
-    train_only(module, TRAINS[what.split()[0]])
+    train_only(module, TRAINS[what])
     return module
 
 
@@ -68,7 +61,7 @@ def train_case(world, folder, case, seed=0):
     _, what, dropout, run = case
     module = model(what, dropout, seed)
     split_model(module, world.tensor)
-    weights = train(world, folder, run, module, sampler=AtDepth1 if "depth" in what else Sampler)
+    weights = train(world, folder, run, module)
     return weights, losses(folder) if world.is_main else None
 
 

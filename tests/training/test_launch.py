@@ -29,7 +29,7 @@ languages: {{source: en, targets: [xx]}}
 tokenizer: {{vocab_size: 40}}
 data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
 model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
-mini: {{depth: 1, new_layers: 1, depths: [1, 2]}}
+mini: {{depth: 1, new_layers: 1}}
 pretrain: {{steps: 2000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
 build_mini: {{seq_length: 32}}
 adapt: {{seq_length: 32}}
@@ -148,8 +148,8 @@ def test_the_others_end_when_a_rank_is_killed(recipe, launcher):
 
 
 def test_a_signal_whose_save_fails_is_no_success(recipe):
-    process, _ = train(recipe, "multijoint", ranks=1)
-    (run_of(recipe, "multijoint") / "checkpoints").write_text("in the way")
+    process, _ = train(recipe, "minijoint", ranks=1)
+    (run_of(recipe, "minijoint") / "checkpoints").write_text("in the way")
     process.send_signal(signal.SIGTERM)
     errors = said_by(process)
     assert process.returncode == 1, errors

@@ -66,7 +66,7 @@ def test_buckets_are_no_larger_than_what_trains():
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_run_keeps_its_partition(world, tmp_path, stage):
-    train(world, tmp_path, run_config(zero_stage=stage, steps=1, phases=((1, 1.0, 1.0),)), model("adapt"))
+    train(world, tmp_path, run_config(zero_stage=stage, steps=1), model("adapt"))
     kept = json.loads((tmp_path / "run.json").read_text())["partition"]
     found = partition(zero_stage=stage, precision="fp32", batch_size=8, ranks=1)
     assert kept == found.record() and kept["frozen"] == kept["frozen_whole"] == len(frozen("adapt"))
@@ -103,7 +103,7 @@ def test_gradient_norms_are_left_out_where_nobody_reads_them_and_deepspeed_can(g
 def test_checkpoints_hold_only_what_trains(world, tmp_path, stage):
     """Of the frozen body there is neither a weight nor the state of an optimizer."""
 
-    run = run_config(zero_stage=stage, precision="bf16", checkpoint_every=1, steps=3, phases=((3, 1.0, 1.0),))
+    run = run_config(zero_stage=stage, precision="bf16", checkpoint_every=1, steps=3)
     train(world, tmp_path, run, model("adapt"))
     found = set()
     for path in (tmp_path / "checkpoints").glob("step-00000002/*model_states.pt"):
