@@ -21,7 +21,7 @@ def rooms_of_the_page():
 
 ALLOWED = {**rooms_of_the_page(), "__init__": set(), "__main__": {"cli"}}
 STEPS = {"tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}
-HEAVY = ["torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "sklearn", "matplotlib", "lxml"]
+HEAVY = ["torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "matplotlib", "lxml"]
 
 
 def imported_modules(path, module):

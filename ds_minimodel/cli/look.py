@@ -23,7 +23,7 @@ from ds_minimodel.training.ranks.launch import name_the_cpu
 if TYPE_CHECKING:
     from ds_minimodel.steps.status import JobStatus
 
-PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard mpi4py apex scikit-learn".split()
+PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard mpi4py apex".split()
 PACKAGES += "matplotlib lxml zstandard transformers".split()
 LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
 

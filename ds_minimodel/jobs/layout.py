@@ -44,9 +44,5 @@ class WorkdirLayout:
         """Folder of a system's scores on a task in a language, with the task model of a seed."""
         return self.root / EVALUATE / system.name / language / task / f"seed-{seed}"
 
-    def references(self, language: str, task: str) -> Path:
-        """Folder of the scores of a task's references in a language."""
-        return self.root / EVALUATE / "baselines" / language / task
-
     def report(self) -> Path:
         return self.root / REPORT

@@ -6,7 +6,7 @@ Every system has every task, language, seed and step: score rows are those of on
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,7 +20,7 @@ from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 
-Row = Mapping[str, Any]  # of scores, costs or references, as JSON holds it
+Row = Mapping[str, Any]  # of scores or costs, as JSON holds it
 
 
 def name_of(system: str) -> str:
@@ -264,16 +264,6 @@ class ScoreRow(Stored):
     score: Amount
 
 
-class BaselineRow(Stored):
-    """Score of a reference in a file, or the reason why there is none."""
-
-    baseline: str
-    task: str
-    language: str
-    score: Amount | None
-    reason: str | None = None
-
-
 def shown_score(row: Row, metric: str) -> tuple[str, str]:
     """(column, name) of the score that a sentence or a card shows of rows like this; metric: what "score" is."""
     return next((shown for shown in BITS.items() if shown[0] in row), ("score", metric))
@@ -289,18 +279,18 @@ class RunResults:
     """Results of a recipe in its workdir.
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
-    and steps with every seed. baselines: rows as of BaselineRow. losses: as of read_losses; of step 2
+    and steps with every seed. losses: as of read_losses; of step 2
     with the updates ("steps") of the pack that is kept, and what is to be said of it ("kept"). fertility: rows of
-    steps/fertility.py where a base's vocabulary is extended.
+    steps/fertility.py where a base's vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}.
     """
 
     recipe: Recipe
     facts: Mapping[str, str]
     metrics: Mapping[str, str]
     scores: Sequence[Row]
-    baselines: Sequence[Row]
     losses: Sequence[Row]
     fertility: Sequence[Row] = ()
+    compressed: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def target_scores(self) -> list[Row]:

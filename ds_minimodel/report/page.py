@@ -94,17 +94,17 @@ def _speedup_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
 def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]) -> list[Block]:
     """Tables 2 and 3 and Figure 3 of a task by language, its further scores."""
     rows = [row for row in run.target_scores if row["task"] == task]
-    baselines = [row for row in run.baselines if row["task"] == task]
+    compressed = {language: 100 / bits for (of_task, language), bits in run.compressed.items() if of_task == task}
     metric, estimates = run.metrics[task], near_maximal(curves)
     title = metric if task in run.recipe.finetune.finetuned_tasks else f"{metric}, not finetuned"
     untouched = _untouched(rows, "score")
-    scores = tables.final_scores_table(task, title, curves, costs, baselines, of_source=untouched)
+    scores = tables.final_scores_table(task, title, curves, costs, of_source=untouched, compressed=compressed)
     blocks: list[Block] = [Heading(task), scores]
     for column in further_columns(rows):
         if not column.startswith((OF_SOURCE, ON_SOURCE)):
             scale, name = tables.SCALES.get(column, tables.PERCENT), column.replace("_", " ")
             further, of_source = training_curves(rows, column), _untouched(rows, column)
-            blocks.append(tables.final_scores_table(task, name, further, costs, (), scale, of_source))
+            blocks.append(tables.final_scores_table(task, name, further, costs, scale, of_source))
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"

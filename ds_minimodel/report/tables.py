@@ -120,14 +120,14 @@ def final_scores_table(
     metric: str,
     curves: pd.DataFrame,
     costs: Iterable[Row],
-    baselines: Sequence[Row] = (),
     scale: Scale = PERCENT,
     of_source: pd.DataFrame | None = None,
+    compressed: Mapping[str, float] | None = None,
 ) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
-    metric: what the scores are, such as "accuracy". Below it the references: `baselines`, such as the majority class,
-    the scores before any training (step 0: unadapted embeddings) and `of_source`, those of the source language's pack.
+    metric: what the scores are, such as "accuracy". Below it the references: `compressed`, {language: score of xz}, the
+    scores before any training (step 0: unadapted embeddings) and `of_source`, those of the source language's pack.
     """
     ends, first = last_points(curves).xs(task, level="task"), first_points(curves).xs(task, level="task")
     spent = adapt_costs(costs)
@@ -147,13 +147,16 @@ def final_scores_table(
     for cells, name in untouched.items():
         before.append([f"{name if len(untouched) > 1 else ''}untouched (source's pack)", EMPTY, *cells])
     languages = names_in(ends, "language")
-    references: list[CellRow] = [[name, EMPTY, *cells] for name, cells in _reference_rows(baselines, languages)]
+    references: list[CellRow] = []
+    if compressed:
+        mean = statistics.fmean(compressed.values()) if compressed.keys() >= {*languages} else None
+        references = [["xz", EMPTY, *map(PERCENT.cell, [*map(compressed.get, languages), mean])]]
     return Table(
         f"Table 2 ({task}): performance at training completion, {metric}",
         ["System", unit.name, *languages, AVERAGE],
         rows,
         references + before,
-        [_completion_note(ends), *_reasons(baselines)],
+        [_completion_note(ends)],
     )
 
 
@@ -167,31 +170,6 @@ def _completion_note(ends: pd.DataFrame) -> str:
     steps, seeds = ends["step"].max(), ends["num_seeds"].max()
     over_seeds = "One seed." if seeds == 1 else f"Mean ± standard deviation over {seeds} finetuning seeds."
     return f"Bold: the best. After {steps:,} updates of step 2, whose cost is that of one language. {over_seeds}"
-
-
-def _reference_rows(baselines: Iterable[Row], languages: Sequence[str]) -> list[tuple[str, list[Cell]]]:
-    """(name, cells) of each reference; its average only over all the languages."""
-    by_name: dict[str, dict[str, float]] = {}
-    for row in baselines:
-        of_name = by_name.setdefault(row["baseline"], {})
-        if row["score"] is not None:
-            of_name[row["language"]] = row["score"]
-    for scores in by_name.values():
-        if all(language in scores for language in languages):
-            scores[AVERAGE] = statistics.fmean(scores[language] for language in languages)
-    return [
-        (name, [PERCENT.cell(scores.get(language)) for language in (*languages, AVERAGE)])
-        for name, scores in by_name.items()
-    ]
-
-
-def _reasons(baselines: Iterable[Row]) -> list[str]:
-    """Notes that say why references have no score."""
-    found: dict[str, list[str]] = {}
-    for row in baselines:
-        if row["score"] is None:
-            found.setdefault(f"{row['baseline']}: {row['reason']}", []).append(row["language"])
-    return [f"No score of {reason} ({', '.join(languages)})." for reason, languages in found.items()]
 
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:

@@ -86,10 +86,9 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
 
 
 def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
-    """What compressors that know no language take, in brackets."""
-    of_task = [row for row in run.baselines if (row["task"], row["language"]) == (task, language) and row["score"]]
-    own = [(row["baseline"], 100 / row["score"]) for row in of_task]
-    return "".join(f" ({name} {found:.3f}{', which is better' if found < bits else ''})" for name, found in own)
+    """What xz, which knows no language, takes, in brackets."""
+    found = run.compressed.get((task, language))
+    return "" if found is None else f" (xz {found:.3f}{', which is better' if found < bits else ''})"
 
 
 def _cost(run: RunResults, system: str, language: str) -> str:

@@ -1,27 +1,22 @@
-"""Tables, curves and costs of all that was evaluated -> one page.
-
-Its jobs score each task's references, which need no language model; the page is written anew whenever it is asked for.
-"""
+"""Tables, curves and costs of all that was evaluated -> one page."""
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from itertools import product
 from pathlib import Path
 
-from ds_minimodel.common.files import Stored, atomic_folder, read_manifest, read_model, write_json, write_manifest
+from ds_minimodel.common.files import Stored, read_manifest, read_model
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.curves import SCORES_FILE, BaselineRow, Row, RunResults, ScoreRow, read_losses
+from ds_minimodel.report.curves import SCORES_FILE, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.status import outcome
-from ds_minimodel.steps.training import seeds_of_task, task_inputs
+from ds_minimodel.steps.training import seeds_of_task
 from ds_minimodel.tasks import KINDS
 
-BASELINES_FILE = "baselines.json"
 _EVALUATE = "delete its folder and run the step again"
 
 
@@ -36,38 +31,8 @@ class _TrainingRun(Stored):
 
 
 def jobs(context: Context) -> list[Job]:
-    """Jobs that score a task's references in a target language."""
-    recipe, layout = context.recipe, context.layout
-    listed = []
-    for folder, name, language in _references(recipe, layout):
-        task = recipe.finetune.tasks[name]
-        inputs = {
-            "task": task_inputs(recipe, name, [*task.training_files, task.test[language]]),
-            "languages": [recipe.languages.source, language],
-        }
-        listed.append(Job(folder, inputs, (), partial(_score_references, recipe, name, language, folder)))
-    return listed
-
-
-def _references(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[Path, str, str]]:
-    """(folder, task, language) of each job; references are zero-shot, so that the source has none."""
-    for name, task in recipe.finetune.tasks.items():
-        for language in task.test:
-            if language in recipe.languages.targets:
-                yield layout.references(language, name), name, language
-
-
-def _score_references(recipe: Recipe, name: str, language: str, out: Path) -> None:
-    task = recipe.finetune.tasks[name]
-    scores = KINDS[task.kind].references(task, {language: task.test[language]}, recipe.languages.source)
-    rows = [
-        {"baseline": reference, "task": name, "language": language}
-        | ({"score": None, "reason": result} if isinstance(result, str) else {"score": result[language]})
-        for reference, result in scores.items()
-    ]
-    with atomic_folder(out) as folder:
-        write_json(folder / BASELINES_FILE, rows)
-        write_manifest(folder, kind="baselines")
+    """None: the page is written anew whenever it is asked for."""
+    return []
 
 
 def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[str]:
@@ -78,18 +43,19 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[
         _facts(recipe, layout, finished),
         {name: KINDS[task.kind].metric(task, recipe.languages.source) for name, task in recipe.finetune.tasks.items()},
         list(_scores(recipe, layout)),
-        list(_reference_scores(recipe, layout)),
         list(_losses(recipe, layout)),
         fertility(recipe) if recipe.kept_rows else [],
+        dict(_compressed(recipe)),
     )
     return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
 
 
-def _reference_scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
-    for folder, _, _ in _references(recipe, layout):
-        read_manifest(folder, verify=True)
-        for row in read_model(folder / BASELINES_FILE, list[BaselineRow], _EVALUATE):
-            yield row.model_dump()
+def _compressed(recipe: Recipe) -> Iterator[tuple[tuple[str, str], float]]:
+    for name, task in recipe.finetune.tasks.items():
+        for language in {*task.test}.intersection(recipe.languages.targets):
+            bits = KINDS[task.kind].compressed(task, language)
+            if bits is not None:
+                yield (name, language), bits
 
 
 def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:

@@ -9,17 +9,7 @@ import numpy as np
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import (
-    Encoded,
-    FinetunedKind,
-    Labels,
-    Logits,
-    References,
-    Request,
-    Scores,
-    TaskSettings,
-    accuracy,
-)
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Request, Scores, TaskSettings, accuracy
 from ds_minimodel.tasks.tables import (
     MULTINLI,
     PAIR,
@@ -80,22 +70,6 @@ class Classification(FinetunedKind[Records, Encoded]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
 
-    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
-        """Accuracies of the majority class and of TF-IDF."""
-        labels = self.labels(task, source)
-        train = self.read(task.train, task, source, labels)
-        return self._references(train, {name: self.read(path, task, name, labels) for name, path in tests.items()})
-
-    def _references(self, train: Records, tests: Mapping[str, Records]) -> References:
-        from ds_minimodel.tasks import references
-
-        targets = train.targets.tolist()
-        texts = {name: (_joined(records), records.targets.tolist()) for name, records in tests.items()}
-        return {
-            "majority": references.majority_accuracies(targets, texts),
-            "TF-IDF": references.tfidf_accuracies(_joined(train), targets, texts),
-        }
-
     def encode_requests(
         self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
     ) -> tuple[Records, Encoded]:
@@ -127,19 +101,6 @@ class Pair(Classification):
     def least_length(self, task: TaskSettings) -> int:
         return 6
 
-    def _references(self, train: Records, tests: Mapping[str, Records]) -> References:
-        """Also the accuracy by how many words the two sentences share."""
-        from ds_minimodel.tasks import references
-
-        pairs = {name: (_pairs(records), records.targets.tolist()) for name, records in tests.items()}
-        overlap = references.overlap_accuracies(_pairs(train), train.targets.tolist(), pairs)
-        return {**super()._references(train, tests), "overlap": overlap}
-
-
-def _pairs(records: Records) -> list[tuple[str, str]]:
-    first, second = records.texts
-    return list(zip(first, second, strict=True))
-
 
 def _predicted(encoded: Encoded, logits: Logits) -> np.ndarray:
     """The likeliest label of each example, as its id."""
@@ -147,11 +108,6 @@ def _predicted(encoded: Encoded, logits: Logits) -> np.ndarray:
     for index, logits_BL in logits:
         predicted[index] = logits_BL.argmax(-1)
     return predicted
-
-
-def _joined(records: Records) -> list[str]:
-    """The texts of each record as one."""
-    return list(map(" ".join, zip(*records.texts, strict=True)))
 
 
 def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separators: int = 2) -> Examples:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Request = Mapping[str, object]  # a JSON object
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
 Scores = dict[str, float]  # in percent
-References = dict[str, dict[str, float] | str]  # {method: scores by language, or the reason why there are none}
 Labels = list[str] | None  # names in the order of their ids; None where there are none, or where a file's serve
 
 
@@ -55,7 +54,7 @@ E = TypeVar("E", bound=Encoded)
 
 
 class TaskKind(ABC, Generic[R, E]):
-    """One kind of task: how its files are read and encoded, its model, scores and references."""
+    """One kind of task: how its files are read and encoded, its model and scores."""
 
     # In the recipe.
     name: ClassVar[str]  # of the key `kind`
@@ -111,12 +110,9 @@ class TaskKind(ABC, Generic[R, E]):
     def metric(self, task: TaskSettings, source: str) -> str:
         """Name of the metric that "score" is, for the titles of tables."""
 
-    @abstractmethod
-    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
-        """{name: {language: score}} of methods without a language model; the reason where one can't be had.
-
-        tests: {language: file}. They learn from the training file, where there is one, in the language `source`.
-        """
+    def compressed(self, task: TaskSettings, language: str) -> float | None:
+        """Bits a byte that xz, which knows no language, takes for a test file; None where no bits are counted."""
+        return None
 
 
 class FinetunedKind(TaskKind[R, E]):

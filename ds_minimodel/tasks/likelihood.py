@@ -5,9 +5,10 @@ Nothing is finetuned. All count bytes of the raw text, so that vocabularies comp
 
 from __future__ import annotations
 
+import lzma
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, References, Scores, TaskKind, TaskSettings, accuracy
+from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, Scores, TaskKind, TaskSettings, accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
@@ -131,15 +132,9 @@ class Text(LikelihoodKind[Documents]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "bytes in 100 bits (100 / bits a byte)"
 
-    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
-        """What a compressor that knows nothing of language needs."""
-        import lzma
-
-        found = {}
-        for language, path in tests.items():
-            data = "\n\n".join(self.read(path, task, language, None).texts).encode()
-            found[language] = 100 * len(data) / (8 * len(lzma.compress(data, preset=9)))
-        return {"xz": found}
+    def compressed(self, task: TaskSettings, language: str) -> float | None:
+        data = "\n\n".join(self.read(task.test[language], task, language, None).texts).encode()
+        return 8 * len(lzma.compress(data, preset=9)) / len(data)
 
 
 @dataclass(frozen=True)
@@ -213,8 +208,8 @@ class Hidden(Text):
         found = super().score(task, language, records, encoded, logits)
         return {"score": found["score"], "bits_per_hidden_byte": found["bits_per_byte"]}
 
-    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
-        return {}
+    def compressed(self, task: TaskSettings, language: str) -> float | None:
+        return None
 
 
 def _context(task: TaskSettings) -> int:
@@ -317,16 +312,6 @@ class Choice(LikelihoodKind[Choices]):
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
-
-    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
-        """A guess, and the longest option."""
-        chance, longest = {}, {}
-        for language, path in tests.items():
-            records = self.read(path, task, language, None)
-            chance[language] = 100 * float(np.mean([1 / len(options) for options in records.options]))
-            found = [int(np.argmax([len(option) for option in options])) for options in records.options]
-            longest[language] = accuracy(found, records.answers)
-        return {"chance": chance, "longest": longest}
 
 
 def _scored_after(tokenizer: Tokenizer) -> list[int]:

@@ -22,7 +22,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.sections import PositiveInt, Section
 from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, References, Request, Scores, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Request, Scores, TaskSettings
 from ds_minimodel.tasks.tables import read_text
 
 if TYPE_CHECKING:
@@ -103,18 +103,6 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "F1 by MLQA's rules" if _keys_of(task).metric == "mlqa" else "F1"
-
-    def references(self, task: TaskSettings, tests: Mapping[str, str], source: str) -> References:
-        """F1 of answering with the sentence most like the question."""
-        from ds_minimodel.tasks.references import best_sentence
-
-        scores: dict[str, float] = {}
-        for language, path in tests.items():
-            questions = read_squad(path)
-            answers = {question.id: best_sentence(question.text, question.context) for question in questions}
-            rules = language if _keys_of(task).metric == "mlqa" else None
-            scores[language] = score_qa(answers, questions, rules)["f1"]
-        return {"overlap": scores}
 
     def encode_requests(
         self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2

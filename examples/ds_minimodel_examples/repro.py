@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ds_minimodel.tasks.references import overlap, stems, triples
 from ds_minimodel_examples.tasks import Split, split_of, wanted_splits
 from ds_minimodel_examples.text import Document, clean, is_text, same_text_key
 
@@ -42,6 +41,7 @@ CANDIDATES = 150  # sentences that a wrong one is chosen from
 MAX_DIFFERENCE = 0.12  # between the shares of words, and of letters, that the right and a wrong sentence have
 CHOICES = 4  # sentences of a context of `find`
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_WORD, _HAN, _STEM_LETTERS = re.compile(r"\w+"), re.compile("[\u3400-\u9fff]"), 5
 _BRACKETS = re.compile(r"^[\s:;,.–—-]+|\(\s*\)")  # what names leave behind
 
 
@@ -66,6 +66,22 @@ class Item:
     def shared_with(self, other: "Item") -> tuple[float, float]:
         """Share of the short text's stems, and of its letter triples, that the sentence of `other` has."""
         return overlap(self.pieces[0], other.pieces[1]), overlap(self.pieces[2], other.pieces[3])
+
+
+def stems(text: str) -> set[str]:
+    """First letters of the words; each Chinese character counts as a word."""
+    return {word[:_STEM_LETTERS] for word in _WORD.findall(_HAN.sub(r" \g<0> ", text.lower()))}
+
+
+def triples(text: str) -> set[str]:
+    """All runs of three letters or digits, across words."""
+    letters = "".join(_WORD.findall(text.lower()))
+    return {letters[at : at + 3] for at in range(len(letters) - 2)}
+
+
+def overlap(wanted: set[str], present: set[str]) -> float:
+    """Share of `wanted` that is `present`; 0 of nothing."""
+    return len(wanted & present) / len(wanted) if wanted else 0.0
 
 
 class Splits:

@@ -101,7 +101,6 @@ READ_BY = [
     (f"{MODEL}/model.safetensors", [SCORES], "evaluate"),
     (f"{MODEL}/config.json", [SCORES], "evaluate"),
     (f"{SCORES}/scores.json", [], "report"),
-    ("evaluate/baselines/xx/topic/baselines.json", [], "report"),
 ]
 DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],

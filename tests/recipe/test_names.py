@@ -17,7 +17,7 @@ def test_what_cannot_be_a_folder_is_no_name(refusal, name):
 
 
 def test_names_that_are_good_stay_so(load):
-    names = ["zh-Hant", "sr@latin", "x" * 199, "语言", "a b", "baselines", "v1.2"]
+    names = ["zh-Hant", "sr@latin", "x" * 199, "语言", "a b", "v1.2"]
     tasks = ", ".join(f'"{name}": {{kind: qa, train: x, test: {{de: y}}}}' for name in names)
     assert list(load(f"finetune.tasks={{{tasks}}}").finetune.tasks) == names
 

@@ -27,7 +27,6 @@ def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("t
         facts={"Model": "4 layers"},
         metrics={task: "F1" if task == "qa" else "accuracy" for task in tasks},
         scores=list(_scores(spent, languages, tasks)),
-        baselines=[{"baseline": "majority", "task": task, "language": languages[0], "score": 33.3} for task in tasks],
         losses=[
             {
                 "system": system,

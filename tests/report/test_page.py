@@ -86,10 +86,9 @@ def test_a_source_that_has_become_worse_is_said(tmp_path):
 def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
     run = some_run(systems=("bl_base",), languages=("de",))
     own = {"bits_per_byte": 1.5, "source_pack_bits_per_byte": 2.0}
-    for score, said in ((40.0, "xz 2.500"), (80.0, "xz 1.250, which is better")):
-        baselines = [{"baseline": "xz", "task": "topic", "language": "de", "score": score}]
+    for bits, said in ((2.5, "xz 2.500"), (1.25, "xz 1.250, which is better")):
         recipe, scores = run.recipe.model_copy(update={"base": "base"}), [row | own for row in run.scores]
-        write_report(tmp_path, replace(run, scores=scores, baselines=baselines, recipe=recipe))
+        write_report(tmp_path, replace(run, scores=scores, compressed={("topic", "de"): bits}, recipe=recipe))
         (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
         assert verdict["clauses"] == {"topic": f"de: 2.000 bits a byte before, 1.500 after ({said})"}
 

@@ -148,8 +148,6 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
         assert (score["score"], score["unnormalised"]) == (50, 0)
-    references = CHOICE.references(task, {"de": str(tmp_path / "de")}, "en")
-    assert references == {"chance": {"de": 50}, "longest": {"de": 100}}
     after_and_alone = SimpleNamespace(nats=lambda *_: np.array([3, 5, 60, 66, 4, 4, 3, 2.9]))
     assert CHOICE.score(task, "de", records, after_and_alone, None) == {
         "score": 0,  # 60 / 6 is more than 3
