@@ -98,7 +98,7 @@ def read_extension(
         nonlocal words, num_bytes
         progress = Progress(label, None, "lines")
         for document in read_documents(map(str, patterns), column) if patterns else ():
-            for line in document:
+            for line in filter(str.strip, document):
                 words, num_bytes = words + len(line.split()), num_bytes + len(line.encode())
                 yield line
                 progress.update(progress.done + 1)

@@ -55,10 +55,11 @@ def prepare(
     held_out: float = 0.0,
     column: str = COLUMN,
     whole_documents: bool = False,
-) -> None:
-    """Tokenise the files that the paths and globs `text` name into the token store `out`.
+) -> float:
+    """Tokenise the files that the paths and globs `text` name into the token store `out`; return the share of their
+    bytes that the vocabulary has no piece for.
 
-    column: where files of rows (JSON lines, Parquet) have their text.
+    column: where files of rows (JSON lines, CSV, TSV, Parquet) have their text.
     whole_documents: whether a document is one text, with its line ends, instead of a sentence a line.
     Documents of fewer than `min_words` words are dropped. The share `held_out` of the others goes into a store of its
     own, in the folder HELD_OUT of `out`. A killed run leaves OUT.partial with its
@@ -106,20 +107,23 @@ def prepare(
                 f"{sum(counts.documents for counts in journal.counts)} are held out by data.held_out={held_out})"
             )
     journal.finish(kind="token_store", text=names_of(paths), **settings)
+    return journal.unknown_bytes / journal.bytes
 
 
 class _Tokens(NamedTuple):
-    """Tokenised documents: their ids one after another, and the number of ids of each."""
+    """Tokenised documents: their ids one after another, the number of ids of each, and bytes that no piece is of."""
 
     ids: np.ndarray
     lengths: np.ndarray
+    unknown: int
 
 
 class _Part(NamedTuple):
-    """A tokenised chunk: the documents of each store."""
+    """A tokenised chunk: the documents of each store. bytes: of its text."""
 
     shard: int
     end: Position
+    bytes: int
     stores: list[_Tokens]
     dropped: int
 
@@ -153,15 +157,14 @@ def _encode_chunk(
     """Tokenise a (shard, chunk), the share `held_out` of its documents apart."""
     shard, chunk = job
     tokenizer = _opened_once(tokenizer_folder)
-    texts = list(documents(chunk))
+    texts = list(documents(chunk, whole_documents))
     kept = [document for document in texts if not min_words or sum(len(line.split()) for line in document) >= min_words]
     stores = [kept]
     if held_out:
         sides = [is_held_out(document, held_out) for document in kept]
         stores = [[document for document, side in zip(kept, sides, strict=True) if side == held] for held in (0, 1)]
-    return _Part(
-        shard, chunk.end, [_encode(tokenizer, store, whole_documents) for store in stores], len(texts) - len(kept)
-    )
+    parts = [_encode(tokenizer, store, whole_documents) for store in stores]
+    return _Part(shard, chunk.end, len(chunk.data), parts, len(texts) - len(kept))
 
 
 def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) -> _Tokens:
@@ -173,11 +176,13 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) 
     if whole_documents:
         kept = [["\n".join(document)] for document in kept]
     # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
-    sentences = iter(tokenizer.encode(list(itertools.chain.from_iterable(kept))))
+    sentences = tokenizer.encode(texts := list(itertools.chain.from_iterable(kept)))
+    unknown = sum(size for pair in zip(texts, sentences, strict=True) for _, size in tokenizer.unknown(*pair))
     tokens, lengths = array.array("I"), []
+    rest = iter(sentences)
     for document in kept:
         before = len(tokens)
-        for sentence in itertools.islice(sentences, len(document)):
+        for sentence in itertools.islice(rest, len(document)):
             if sentence:  # nothing is left of some lines, such as one zero-width space
                 tokens.fromlist(sentence)
                 tokens.append(eos)
@@ -185,7 +190,7 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) 
             if not whole_documents:
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
-    return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64))
+    return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64), unknown)
 
 
 class _Progress(files.Stored):
@@ -196,6 +201,8 @@ class _Progress(files.Stored):
     shards: files.Count
     counts: list[Annotated[list[files.Count], Field(min_length=2, max_length=2)]]  # of each store, as of _Counts
     dropped: files.Count
+    bytes: files.Count
+    unknown_bytes: files.Count
 
 
 class _Counts(NamedTuple):
@@ -227,7 +234,9 @@ class _Journal:
                 folder.mkdir(parents=True, exist_ok=True)
         self.position = Position(*former.position) if former else Position()
         self.counts = [_Counts(*counts) for counts in former.counts] if former else [_Counts() for _ in stores]
-        self.dropped = former.dropped if former else 0
+        self.dropped, self.bytes, self.unknown_bytes = (
+            (former.dropped, former.bytes, former.unknown_bytes) if former else (0, 0, 0)
+        )
 
     def _former(self, left: set[Path]) -> _Progress | None:
         """Progress of the same job so far, where its shards are among the files that are `left`."""
@@ -261,17 +270,20 @@ class _Journal:
             for (documents, tokens), of_store in zip(self.counts, part.stores, strict=True)
         ]
         self.dropped += part.dropped
+        self.bytes += part.bytes
+        self.unknown_bytes += sum(of_store.unknown for of_store in part.stores)
 
     def commit(self) -> None:
         """Record that a shard is complete: a later run starts after it."""
         self.shards += 1
-        progress = {key: getattr(self, key) for key in ("job", "position", "shards", "counts", "dropped")}
+        progress = {key: getattr(self, key) for key in _Progress.model_fields}
         files.write_json(self.path, progress)
 
     def finish(self, **facts: Any) -> None:
         """Give the complete store its name, in place of an older one."""
         for folder, counts in reversed([*zip(self.folders, self.counts, strict=True)]):
             totals = {"shards": self.shards, **counts._asdict(), "dropped": self.dropped}
+            totals |= {"text_bytes": self.bytes, "unknown_bytes": self.unknown_bytes}
             files.write_manifest(folder, **totals, **facts)
         with files.clear_write_errors(self.out):
             if self.out.exists():

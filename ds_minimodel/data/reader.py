@@ -12,6 +12,7 @@ import contextlib
 import glob
 import itertools
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,16 +21,20 @@ from typing import IO, Any, NamedTuple
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Content
 from ds_minimodel.data.rows import (
+    BLANK,
     JSON_LINES,
     PARQUET,
     PREFIX,
+    TABLES,
     HubText,
     documents_of_hub,
     documents_of_json_lines,
     documents_of_parquet,
+    documents_of_table,
 )
 
 CHUNK_BYTES = 1 << 20
+_ROWS = (*JSON_LINES, *TABLES, PARQUET)
 _CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
 
 
@@ -47,18 +52,19 @@ COLUMN = "text"  # of rows
 
 
 class Chunk(NamedTuple):
-    """Some of a file's decompressed bytes, from `start` to `end`."""
+    """Some of a file's decompressed bytes, from `start` to `end`; of_rows: whether they are documents of rows."""
 
     path: str
     start: Position
     end: Position
     data: bytes
+    of_rows: bool = False
 
 
 def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
     """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub (rows.HubText).
 
-    UserError where there is no file; a Hub is not asked.
+    UserError where there is no file, and for one that does not hold text; a Hub is not asked.
     """
     listed: list[TextSource] = []
     for pattern in map(str, patterns):
@@ -70,15 +76,45 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
         if not names:
             raise UserError(f"{pattern}: no file matches; check the path")
         for path in map(Path, names):
+            if path.is_dir():
+                raise UserError(f"{path}: a folder; name its files, for example '{path}/**/*.txt'")
             if not path.is_file():
                 raise UserError(f"{path}: no such text file; check the path")
             if path.stat().st_size == 0:
                 raise UserError(f"{path}: the file is empty; fetch it again or leave it out")
-            if _form(path) == ".json":
-                raise UserError(f"{path}: JSON is no text; a file of one JSON object a line is to be named .jsonl")
             if path not in listed:
+                _refuse_other_forms(path)
                 listed.append(path)
     return listed
+
+
+_JSON = "JSON is no text", "a file of one JSON object a line is to be named .jsonl"
+_SAVE = "save the document as plain text"
+_OTHER_FORMS = (  # how files that are no text begin, what that is, and what to do
+    (rb"\s*(\[\s*)?\{\s*\"(\\.|[^\"\\])*\"\s*:", *_JSON),
+    (rb"(?i:\s*<(!doctype\s+html|html|\?xml))", "HTML or XML", "take the text out of it first"),
+    (rb"%PDF-", "a PDF file", "take the text out of it first, for example with pdftotext"),
+    (rb"PK\x03\x04", "a ZIP archive, as a DOCX, ODT or EPUB document is one", f"unpack it, or {_SAVE}"),
+    (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a document of a word processor", _SAVE),
+    (rb"\x1f\x8b", "compressed", "let its name end in .gz"),
+    (rb"\xfd7zXZ\0", "compressed", "let its name end in .xz"),
+    (rb"\x28\xb5\x2f\xfd", "compressed", "let its name end in .zst"),
+    (rb"BZh[1-9]1AY&SY|7z\xbc\xaf|Rar!\x1a|.{257}ustar[\0 ]", "an archive", "unpack it; .gz, .xz and .zst are read"),
+    (rb"PAR1\x15", "a Parquet file", "let its name end in .parquet"),
+    (rb".{3}\0{5}\{|GGUF.\0", "weights of a model", "name files of text"),
+)
+
+
+def _refuse_other_forms(path: Path) -> None:
+    """UserError, with what the file is and what to do, where it begins as no text does."""
+    form, head = _form(path), b""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
+        head = next(_bytes_of(path, stack), b"")
+    for begins, what, advice in _OTHER_FORMS if form != PARQUET else ():
+        if re.match(begins, head, re.DOTALL) and (form not in JSON_LINES or what != _JSON[0]):
+            raise UserError(f"{path}: {what}; {advice}")
+    if form == ".json":
+        raise UserError(f"{path}: {'; '.join(_JSON)}")
 
 
 def read_chunks(files: Sequence[TextSource], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:
@@ -91,15 +127,16 @@ def read_chunks(files: Sequence[TextSource], start: Position = START, column: st
         yield from _chunks_of_file(files[number], start if number == start.file else Position(number), column)
 
 
-def documents(chunk: Chunk) -> Iterator[list[str]]:
-    """Documents of a chunk, each a list of its non-empty lines without surrounding white space.
+def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
+    """Documents of a chunk, each a list of its lines, those of rows with their empty ones.
 
+    whole: whether lines keep white space around them, else empty ones are left out, too.
     Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for ends of CR.
     """
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.start.byte == 0 else chunk.data
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
-    if (nul := data.find(b"\0")) >= 0:
+    if not chunk.of_rows and (nul := data.find(b"\0")) >= 0:
         line_number = chunk.start.line + data.count(b"\n", 0, nul)
         raise UserError(f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'")
     try:
@@ -111,21 +148,27 @@ def documents(chunk: Chunk) -> Iterator[list[str]]:
         ) from None
     if "\r" in text.strip() and "\n" not in text:
         raise UserError(f"{chunk.path}:{chunk.start.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
-    lines = map(str.strip, text.split("\n"))  # not splitlines: form feeds, U+2028 … are no line ends here
-    for has_text, run in itertools.groupby(lines, bool):
-        if has_text:
-            yield list(run)
+    found: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
+    if chunk.of_rows:  # a chunk may end within a document or its end
+        found = (part.strip("\n").replace(BLANK, "").split("\n") for part in text.split("\n\n"))
+    else:
+        runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
+        found = ([line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank)
+    for lines in found:
+        stripped = [*filter(None, map(str.strip, lines))]
+        if stripped:
+            yield lines if whole else stripped
 
 
-def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
-    """All documents of the files that `patterns` name; column: of rows."""
+def read_documents(patterns: Iterable[str | Path], column: str = COLUMN, whole: bool = True) -> Iterator[list[str]]:
+    """All documents of the files that `patterns` name; column: of rows. whole: as of `documents`."""
     for chunk in read_chunks(find_text(patterns), column=column):
-        yield from documents(chunk)
+        yield from documents(chunk, whole)
 
 
 def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
-    buffer = bytearray()
+    buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in _ROWS
     try:
         with contextlib.ExitStack() as stack:
             pieces = filter(None, _text_from(position.byte, path, column, stack))
@@ -139,7 +182,7 @@ def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterat
                 del buffer[:size]
                 end = Position(position.file, position.byte + size, position.line + data.count(b"\n"))
                 blank = blank and data.isspace()
-                yield Chunk(str(path), position, end, data)
+                yield Chunk(str(path), position, end, data, of_rows)
                 position = end
     except OSError as error:
         raise UserError(
@@ -194,24 +237,32 @@ def _text_from(start: int, path: TextSource, column: str, stack: contextlib.Exit
         pieces = documents_of_hub(path, column)
     elif _form(path) == PARQUET:
         pieces = documents_of_parquet(column, path)
+    elif (form := _form(path)) in JSON_LINES:
+        pieces = documents_of_json_lines(_bytes_of(path, stack), column, path)
+    elif form in TABLES:
+        pieces = documents_of_table(_bytes_of(path, stack), column, path, form)
+    elif path.suffix.lower() in _STREAMS:
+        pieces = _bytes_of(path, stack)
     else:
-        file = stack.enter_context(path.open("rb", 1 << 17))
-        if path.suffix in _STREAMS:
-            pieces = _decompressed(file, *_STREAMS[path.suffix])
-        else:
-            pieces = iter(lambda: file.read(1 << 17), b"")
-        if _form(path) in JSON_LINES:
-            pieces = documents_of_json_lines(pieces, column, path)
-        elif path.suffix not in _STREAMS:
-            start = file.seek(start) - start
+        pieces, start = _bytes_of(path, stack, start), 0
     for piece in pieces:
         yield piece[start:]
         start = max(0, start - len(piece))
 
 
 def _form(path: Path) -> str:
-    """The suffix of a file's name before that of its compression."""
+    """The suffix of a file's name before that of its compression, in lower case."""
+    path = Path(path.name.lower())
     return path.with_suffix("").suffix if path.suffix in _STREAMS else path.suffix
+
+
+def _bytes_of(path: Path, stack: contextlib.ExitStack, start: int = 0) -> Iterator[bytes]:
+    """What a file holds, decompressed, or of one that is not compressed the bytes from `start` on."""
+    file = stack.enter_context(path.open("rb", 1 << 17))
+    if stream := _STREAMS.get(path.suffix.lower()):
+        return _decompressed(file, *stream)
+    file.seek(start)
+    return iter(lambda: file.read(1 << 17), b"")
 
 
 def _decompressed(
@@ -247,7 +298,7 @@ def _zstd_stream() -> Any:
         import zstandard
     except ImportError:
         raise UserError("a .zst file is read with the package zstandard; pip install 'ds_minimodel[zstd]'") from None
-    return zstandard.ZstdDecompressor().decompressobj()
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # as zstd --long=31
 
 
 _PIECE = 1 << 12  # compressed bytes that are decompressed at a time: they can become 30,000 times as many

@@ -1,8 +1,10 @@
-"""Rows with named columns: JSON objects and their texts, and the text of JSON lines, Parquet files and data sets.
+"""Rows with named columns: JSON objects and their texts, and the text of JSON lines, tables and data sets.
 
-A row's text becomes a document in the form of reader.py: its lines, and a blank line after them.
+A row's text becomes a document in the form of reader.py: its lines, of which an empty one is written as BLANK, and an
+empty line after them.
 """
 
+import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,22 +15,46 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.hub import hub_api
 
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"  # suffixes
+# In tab-separated files a quote is a character like others, as in the benchmarks' own.
+TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+BLANK = "\0"  # which no text has
+_CHATS = "messages", "conversations", "conversation"  # columns
 _MOST_BYTES = 1 << 26  # of a line of JSON
 _BATCH = 64  # rows of a Parquet file that are in memory
 
 
 def documents_of_json_lines(pieces: Iterable[bytes], column: str, path: Path) -> Iterator[bytes]:
     """The documents of a file of JSON lines, of which `pieces` are the bytes."""
-    for number, line in enumerate(_lines(pieces, path), 1):
-        where = f"{path}:{number}"
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{where}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
-            ) from None
-        if text.strip():
-            yield document_of(json_object(text, path, number), column, where)
+    for number, line in enumerate(_text_lines(pieces, path), 1):
+        if line.strip():
+            yield document_of(json_object(line, path, number), column, f"{path}:{number}")
+
+
+def documents_of_table(pieces: Iterable[bytes], column: str, path: Path, form: str) -> Iterator[bytes]:
+    """The documents of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes."""
+    for number, row in table_rows((f"{line}\n" for line in _text_lines(pieces, path)), path, form):
+        yield document_of(row, column, f"{path}:{number}")
+
+
+def table_rows(lines: Iterable[str], path: str | Path, form: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, {column: text}) of each row of a table of such a form, of which `lines` are the lines with ends."""
+    csv.field_size_limit(_MOST_BYTES)
+    reader, header = csv.reader(lines, strict=True, **TABLES[form]), list[str]()
+    try:
+        for fields in filter(None, reader):
+            where = f"{path}:{reader.line_num}"
+            if not header:
+                header = fields
+                if repeated := [name for name in header if name and header.count(name) > 1]:
+                    raise UserError(f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
+            elif len(fields) != len(header):
+                raise UserError(
+                    f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
+                )
+            else:
+                yield reader.line_num, dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
 def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
@@ -43,9 +69,10 @@ def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
     try:
         with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             names = file.schema_arrow.names
-            if names.count(column) != 1:
-                has = "comes twice" if column in names else f"is none of its columns: {', '.join(names) or 'none'}"
-                raise UserError(f"{path}: {column!r:.40} {has}; data.column names the column of the text")
+            if column not in names:
+                document_of(dict.fromkeys(names), column, str(path))
+            if names.count(column) > 1:
+                raise UserError(f"{path}: {column!r:.40} comes twice; data.column names the column of the text")
             number = 0
             for batch in file.iter_batches(_BATCH, columns=[column], use_threads=False):
                 for value in batch.column(0):
@@ -57,6 +84,17 @@ def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
                     yield document_of(row, column, f"{path}: row {number}")
     except arrow.ArrowException as error:
         raise OSError(" ".join(str(error).split())) from None
+
+
+def _text_lines(pieces: Iterable[bytes], path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file without their ends, LF, and without a byte order mark."""
+    for number, line in enumerate(_lines(pieces, path), 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}:{number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+            ) from None
 
 
 def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
@@ -74,13 +112,18 @@ def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
 
 def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     """A row's text as a document; no bytes where it is white space."""
+    chat = next((name for name in _CHATS if name in row and column not in row), None)
+    if chat:
+        raise UserError(
+            f"{where}: a chat ({chat!r}) and no text; write each as one text, as a chat template does, in a column of "
+            "its own, which data.column names"
+        )
     try:
         text = text_field(row, column, where)
     except UserError as error:
         raise UserError(f"{error}; data.column names the column of the text") from None
-    lines = (line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-    found = "\n".join(filter(None, lines))
-    return f"{found}\n\n".encode() if found else b""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return ("\n".join(line or BLANK for line in lines) + "\n\n").encode() if text.strip() else b""
 
 
 def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:

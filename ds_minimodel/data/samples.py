@@ -245,8 +245,10 @@ HELD_OUT = "held_out"  # folder of the store of these documents, in that of the 
 
 
 def is_held_out(document: Sequence[str], share: float) -> bool:
-    """Whether a document, a list of lines, is among the `share` of all that is held out: by a hash of its text."""
-    digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
+    """Whether a document, a list of lines, is among the `share` of all that is held out: by a hash of its text, without
+    empty lines and white space around lines."""
+    text = "\n".join(filter(None, map(str.strip, document)))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 

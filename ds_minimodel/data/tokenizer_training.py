@@ -74,8 +74,8 @@ def _too_large(vocab_size: int, most: int, where: str) -> UserError:
 
 def _no_line(where: str) -> UserError:
     return UserError(
-        f"{where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, of at most "
-        f"{_MAX_LINE_BYTES:,} bytes, and more than white space"
+        f"{where}: no line that a vocabulary can be made of; text has a sentence or paragraph a line, and more than "
+        "white space"
     )
 
 
@@ -90,7 +90,7 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         try:
             for document in self._documents:
-                for line in document:
+                for line in filter(str.strip, document):
                     yield self._special.sub(" ", line)  # so that no piece of text is spelt as one
                     self._progress.update(self._progress.done + 1)
             self._progress.close("all read: pieces are made of them")
@@ -102,6 +102,7 @@ class _Lines:
 # Unigram. The mask token stands after the pieces.
 
 _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
+_PART = re.compile(r"(?s).{1,16000}(?:\s|$)|.{1,16000}")  # of a longer one, at white space where there is some
 _LOSS_OF_UNIGRAM = "it normalises text, and what has no piece is unknown to it"
 
 
@@ -117,7 +118,11 @@ def _train_unigram(
     tokens |= {f"{role}_piece": string for role, string in special.items()}
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=(
+                part
+                for line in lines
+                for part in ([line] if len(line.encode()) <= _MAX_LINE_BYTES else _PART.findall(line))
+            ),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,

@@ -40,7 +40,7 @@ def _job(context: Context, language: str) -> Job:
 def _prepare(context: Context, language: str) -> None:
     recipe, layout = context.recipe, context.layout
     progress = Progress(f"prepare {language}", None, "tokens")
-    prepare(
+    unknown = prepare(
         recipe.data.text[language],
         layout.tokenizer(language),
         layout.tokens(language),
@@ -52,4 +52,4 @@ def _prepare(context: Context, language: str) -> None:
         column=recipe.data.column,
         whole_documents=recipe.trained_by.whole_documents,
     )
-    progress.close()
+    progress.close(f"{unknown:.2%} of the text's bytes have no piece" if unknown else None)

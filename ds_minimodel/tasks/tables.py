@@ -3,7 +3,6 @@
 The columns have the official files' forms, or a user's own names.
 """
 
-import csv
 import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.rows import json_object, text_field
+from ds_minimodel.data.rows import JSON_LINES, TABLES, json_object, table_rows, text_field
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,6 @@ PAWSX = Columns(
     no_text=frozenset(("", "NS")),
     header=("id", "sentence1", "sentence2", "label"),
 )
-
-_TABS = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
 
 def columns_named(texts: Sequence[str], named: Mapping[str, str]) -> Columns:
@@ -107,7 +104,7 @@ def read_table(
     """
     columns: Columns | None = None
     examples: list[tuple[int, list[str], str]] = []  # (line, texts, label)
-    for line, row in table_rows(path):
+    for line, row in rows_of(path):
         where = f"{path}:{line}"
         columns = columns or recognise(forms, row, where)
         if columns.language and text_field(row, columns.language, where) != language:
@@ -144,36 +141,19 @@ def numbered(
     return names, np.array([ids[name] for _, name in found], dtype=np.int64)
 
 
-def table_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text.
-
-    In tab-separated files a quote is a character like others, as in the benchmarks' own.
-    """
-    forms: dict[str, dict[str, Any]] = {".jsonl": {}, ".csv": {}, ".tsv": _TABS, ".txt": _TABS}
-    suffix, header = Path(path).suffix, list[str]()
-    if suffix not in forms:
-        raise UserError(f"{path}: the name must end in what the table is: {', '.join(forms)} (tabs)")
+def rows_of(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text."""
+    form = Path(path).suffix.lower()
+    if form not in (*JSON_LINES, *TABLES, ".txt"):
+        raise UserError(
+            f"{path}: the name must end in what the table is: {', '.join((*JSON_LINES, *TABLES))}, .txt (tabs)"
+        )
     text = read_text(path)
-    if suffix == ".jsonl":
+    if form in JSON_LINES:
         lines = enumerate(text.split("\n"), 1)  # splitlines would also cut at U+2028 and U+0085
         yield from ((line, json_object(content, path, line)) for line, content in lines if content.strip())
-        return
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, **forms[suffix])
-    try:
-        for fields in filter(None, reader):
-            where = f"{path}:{reader.line_num}"
-            if not header:
-                header = fields
-                if repeated := [name for name in header if name and header.count(name) > 1]:
-                    raise UserError(f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
-            elif len(fields) != len(header):
-                raise UserError(
-                    f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
-                )
-            else:
-                yield reader.line_num, dict(zip(header, fields, strict=True))
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+    else:
+        yield from table_rows(io.StringIO(text, newline=""), path, ".tsv" if form == ".txt" else form)
 
 
 def read_text(path: str | Path) -> str:

@@ -1,5 +1,6 @@
 """Preparing a store: what is in it, and that workers and kills change no byte of it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -32,6 +34,26 @@ def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, token
     for number, lines in enumerate(corpus):
         expected = [id for ids in tokenizer.encode(lines) for id in [*ids, EOS]] + [EOS]
         assert store.read(*store.document(number)).tolist() == expected
+
+
+def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become(tmp_path, tokenizer_folder):
+    """A run of unknown characters is one token; held-out documents count too."""
+    known, unknown = "abc def. " * 20, "ሰላም" * 100
+    (tmp_path / "text.txt").write_text("\n\n".join(f"{'a' * number} {known}\n{unknown}" for number in range(40)))
+    share = prepare([tmp_path / "text.txt"], tokenizer_folder, tmp_path / "store", held_out=0.3)
+    facts = read_manifest(tmp_path / "store")
+    assert facts["unknown_bytes"] == 40 * len(unknown.encode())
+    assert share == facts["unknown_bytes"] / (tmp_path / "text.txt").stat().st_size
+
+
+def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_folder):
+    """But for line ends."""
+    rows = ["# T\n\nA.\n\n- b\n    - c\n\n\n    def f():\r\n\tpass  \n", "\n x", "y"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    prepare([tmp_path / "rows.jsonl"], byte_folder, tmp_path / "store", whole_documents=True)
+    store, tokenizer = TokenStore(tmp_path / "store"), open_tokenizer(byte_folder)
+    found = [tokenizer.decode(store.read(*store.document(number))) for number in range(store.num_documents)]
+    assert found == [text.replace("\r\n", "\n") for text in rows]
 
 
 def test_short_documents_are_dropped(tmp_path, tokenizer_folder):

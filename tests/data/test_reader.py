@@ -56,7 +56,7 @@ def test_files_of_several_streams_are_read_to_the_end(tmp_path, suffix):
 def test_blank_lines_of_any_number_and_white_space_part_documents(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes("\ufeff\n\n a \n\tb\u2028c\n \t\n\n\nd\n\n".encode())
-    assert list(read_documents([path])) == [["a", "b\u2028c"], ["d"]]
+    assert list(read_documents([path], whole=False)) == [["a", "b\u2028c"], ["d"]]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -77,7 +77,7 @@ def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
     no_ends.write_text(" ".join(lines), encoding="utf-8")
     no_spaces.write_text("辞典" * 3000, encoding="utf-8")
     assert [line for doc in read_documents([no_blanks]) for line in doc] == lines
-    assert " ".join(line for doc in read_documents([no_ends]) for line in doc) == " ".join(lines)
+    assert "".join(line for doc in read_documents([no_ends]) for line in doc) == " ".join(lines)
     assert "".join(line for doc in read_documents([no_spaces]) for line in doc) == "辞典" * 3000
 
 
@@ -127,5 +127,55 @@ def test_missing_files_are_refused(tmp_path):
         find_text([tmp_path / "nowhere.txt"])
     with pytest.raises(UserError, match="no file matches"):
         find_text([f"{tmp_path}/*.xz"])
-    with pytest.raises(UserError, match="no such text file"):
+    with pytest.raises(UserError, match=r"a folder; name its files, for example '.*/\*\*/\*.txt'"):
         find_text([tmp_path])
+
+
+PAGES = {
+    "rows.txt": (b'\n{"text": "a"}\n{"text": "b"}\n', "JSON is no text; .* named .jsonl"),
+    "list.text": (b'[\n {"te\\"xt" : "a"}]', "JSON is no text"),
+    "page.txt": (b"\n<!DOCTYPE HTML><p>", "HTML or XML; take the text"),
+    "page.csv": (b"<html lang=de>", "HTML or XML; take the text"),
+    "wiki": (b'<?xml version="1.0"?>', "HTML or XML; take the text"),
+    "paper.PDF": (b"%PDF-1.7\n%\xe2", "a PDF file; .*pdftotext"),
+    "letter.docx": (b"PK\x03\x04\x14\0", "a ZIP archive, as a DOCX.*; unpack it, or save"),
+    "letter.doc": (b"\xd0\xcf\x11\xe0\xa1", "a document of a word processor; save"),
+    "letter.rtf": (b"{\\rtf1 a}", "a document of a word processor; save"),
+    "text.txt": (gzip.compress(b"a"), "compressed; let its name end in .gz"),
+    "rows.jsonl": (lzma.compress(b"{}"), "compressed; let its name end in .xz"),
+    "a.bz2": (b"BZh91AY&SY", "an archive; unpack it; .gz, .xz and .zst are read"),
+    "a.tar.xz": (lzma.compress(b"a" + bytes(256) + b"ustar\0"), "an archive; unpack it"),
+    "rows": (b"PAR1\x15\x04", "a Parquet file; let its name end in .parquet"),
+    "m.safetensors": (b'\x40\1\0\0\0\0\0\0{"a": 1}', "weights of a model; name files of text"),
+    "m.gguf": (b"GGUF\3\0\0\0", "weights of a model; name files of text"),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_no_text_is_named_before_it_is_read(tmp_path, name):
+    content, words = PAGES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name}: {words}"):
+        find_text([tmp_path / name])
+
+
+@pytest.mark.parametrize("begins", ["{", "[1]", "{curly} a", "GGUF is a format", "PAR1", "<doc id=1>", "PK", "< a"])
+def test_text_that_begins_almost_so_is_text(tmp_path, begins):
+    (tmp_path / "text").write_text(begins)
+    assert list(read_documents([tmp_path / "text"])) == [[begins]]
+
+
+def test_suffixes_are_read_in_any_case_and_zstd_with_a_long_window(tmp_path):
+    (tmp_path / "A.TXT.GZ").write_bytes(gzip.compress(b"a"))
+    (tmp_path / "b.Jsonl.XZ").write_bytes(lzma.compress(b'{"text": "b"}'))
+    window = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    stream = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    (tmp_path / "c.Zst").write_bytes(stream.compress(b"c") + stream.flush())
+    assert list(read_documents(sorted(tmp_path.iterdir()))) == [["a"], ["b"], ["c"]]
+
+
+def test_text_for_decoders_keeps_its_white_space(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeff  a \r\n\tb\u2028c  \n \t\n\n d\n".encode())
+    assert list(read_documents([path])) == [["  a ", "\tb\u2028c  "], [" d"]]
+    assert list(read_documents([path], whole=False)) == [["a", "b\u2028c"], ["d"]]

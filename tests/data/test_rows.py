@@ -1,5 +1,6 @@
 """Text in rows: JSON lines and Parquet files by a column, streamed, with one line for what is no text."""
 
+import csv
 import gzip
 import json
 import lzma
@@ -19,6 +20,15 @@ def write_json_lines(path, rows=ROWS, compress=bytes):
     return path
 
 
+def write_csv(path, rows=ROWS):
+    names = list(rows[0])
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, names)
+        table.writeheader()
+        table.writerows({name: row[name] or "" for name in names} for row in rows)
+    return path
+
+
 def write_parquet(path, rows=ROWS, **options):
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install pyarrow)")
     from pyarrow import parquet
@@ -33,13 +43,14 @@ WRITE = {
     "rows.jsonl.gz": lambda path, rows=ROWS: write_json_lines(path, rows, gzip.compress),
     "rows.jsonl.xz": lambda path, rows=ROWS: write_json_lines(path, rows, lzma.compress),
     "rows.parquet": write_parquet,
+    "rows.CSV": write_csv,
 }
 
 
 @pytest.mark.parametrize("name", WRITE)
 def test_each_row_is_a_document(tmp_path, name):
     path = WRITE[name](tmp_path / name)
-    assert list(read_documents([path])) == DOCUMENTS
+    assert list(read_documents([path], whole=False)) == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", WRITE)
@@ -58,13 +69,47 @@ def test_another_column(tmp_path, name):
     rows = [{"text": None, "content": "a b"}, {"text": None, "content": " \n"}, {"text": None, "content": "c\rd"}]
     path = WRITE[name](tmp_path / name, rows)
     assert list(read_documents([path], "content")) == [["a b"], ["c", "d"]]
-    with pytest.raises(UserError, match="'text' is null, not text; data.column names the column"):
+    words = "holds no text" if name == "rows.CSV" else "'text' is null, not text; data.column names the column"
+    with pytest.raises(UserError, match=words):
         list(read_documents([path]))
+
+
+@pytest.mark.parametrize("name", WRITE)
+@pytest.mark.parametrize("chunk", [1 << 20, 40])
+def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path, monkeypatch, name, chunk):
+    """However small the chunks are; for encoders lines come without white space around them, and empty ones go."""
+    monkeypatch.setattr(reader, "CHUNK_BYTES", chunk)
+    texts = [
+        "# T\n\nA.\n\n- b\n    - c\n\n\n\n    def f():\r\n\tpass  \n",
+        "\n\n x",
+        " \n\n",
+        "\u2028y\rz",
+        "\n\nw\n\n",
+    ]
+    path = WRITE[name](tmp_path / name, [{"text": text} for text in texts])
+    whole = ["\n".join(document) for document in read_documents([path])]
+    plain = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts if text.strip()]
+    assert "".join(whole).replace("\n", "") == "".join(plain).replace("\n", "")
+    assert chunk < 100 or whole == plain
+    found = [line for document in read_documents([path], whole=False) for line in document]
+    assert found == ["# T", "A.", "- b", "- c", "def f():", "pass", "x", "y", "z", "w"]
+
+
+def test_rows_of_a_tab_separated_table(tmp_path):
+    (tmp_path / "rows.tsv").write_text('id\ttext\n1\tsay "hi\n2\tb c\n')
+    assert list(read_documents([tmp_path / "rows.tsv"])) == [['say "hi'], ["b c"]]
+    (tmp_path / "rows.tsv").write_text("id\ttext\n1\ta\tb\n")
+    with pytest.raises(UserError, match="rows.tsv:2: 3 fields where the header names 2"):
+        list(read_documents([tmp_path / "rows.tsv"]))
+    (tmp_path / "rows.csv").write_text('id,text\n1,"a\n')
+    with pytest.raises(UserError, match="rows.csv:3: not CSV"):
+        list(read_documents([tmp_path / "rows.csv"]))
 
 
 @pytest.mark.parametrize(
     "row, words",
     [
+        ('{"messages": []}', "rows.jsonl:2: a chat .'messages'. and no text; write each as one text"),
         ('{"title": "a"}', "rows.jsonl:2: no 'text'; there are: title; data.column names the column"),
         ('{"text": 7}', "rows.jsonl:2: 'text' is 7, not text"),
         ('{"text": "a", "text": "b"}', "rows.jsonl:2: not JSON .*'text'.* comes twice"),
@@ -98,7 +143,7 @@ def test_files_of_rows_that_are_none(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "rows, words",
     [
-        ([{"title": "a"}], "rows.parquet: 'text' is none of its columns: title; data.column names"),
+        ([{"title": "a"}], "rows.parquet: no 'text'; there are: title; data.column names"),
         ([{"text": 7}], "rows.parquet: row 1: 'text' is 7, not text"),
         ([{"text": "a"}] * 99 + [{"text": None}], "rows.parquet: row 100: 'text' is null, not text"),
         ([{"text": b"a"}], "rows.parquet: row 1: 'text' is .*, not text"),

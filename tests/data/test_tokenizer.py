@@ -164,9 +164,21 @@ def test_sizes_that_the_text_does_not_allow_are_named(tmp_path, text_file, kind)
     train_tokenizer([text_file], tmp_path / "least", least, 0.9998, SENTENCES, kind=kind)
 
 
-@pytest.mark.parametrize("text", [b"word " * 10_000_000, "\u200b\n".encode() * 100])
-def test_text_without_a_line_for_a_vocabulary(tmp_path, text):
-    (tmp_path / "text.txt").write_bytes(text)
+@pytest.mark.parametrize("space", ["", " ", "\u3000"])
+def test_lines_that_are_too_long_for_sentencepiece_are_trained_on_in_parts(tmp_path, space):
+    """It leaves out those of more than 65,536 bytes, whatever they hold."""
+    draw = random.Random(0)
+    signs = [chr(0x4E00 + number) for number in range(200)]
+    long = "".join(draw.choice(signs) + space * (draw.random() < 0.1) for _ in range(40_000))
+    (tmp_path / "text.txt").write_text(f"{long}\nthe old boat\n", encoding="utf-8")
+    train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 215, 1.0, SENTENCES)
+    tokenizer = open_tokenizer(tmp_path / "out")
+    assert {*signs, *"theoldbat"} <= {sign for piece in tokenizer.pieces() for sign in piece}
+    assert tokenizer.vocabulary.unk not in tokenizer.encode([long])[0]
+
+
+def test_text_without_a_line_for_a_vocabulary(tmp_path):
+    (tmp_path / "text.txt").write_text("\u200b\n" * 100, encoding="utf-8")
     with pytest.raises(UserError, match="text.txt: no line that a vocabulary can be made of"):
         train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 600, 0.9998, SENTENCES)
 
