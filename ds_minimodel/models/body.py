@@ -260,7 +260,6 @@ class Layer(nn.Module, ABC):
     """
 
     cuts: ClassVar[Mapping[str, str]] = {"qkv": "heads", "attention_out": "row", "ffn_in": "column", "ffn_out": "row"}
-    queries_apart: ClassVar[bool] = False  # whether `attend` takes queries by themselves where all positions are read
     qkv: Projection
     attention_out: Linear
     ffn_in: Linear
@@ -273,6 +272,10 @@ class Layer(nn.Module, ABC):
     def before_attention(self, x_BSH: Tensor) -> Tensor:
         """What attention reads."""
         return x_BSH
+
+    def queries_apart(self, x_BSH: Tensor) -> bool:
+        """Whether `attend` takes queries by themselves, of a product of their own, where all positions are read."""
+        return False
 
     @abstractmethod
     def attend(self, given: AttentionInputs) -> Tensor:
@@ -303,7 +306,7 @@ class Layer(nn.Module, ABC):
         With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
         """
         x_BQH, input_BSH = x_BSH, self.before_attention(x_BSH)
-        input_BQH = input_BSH if self.queries_apart else None
+        input_BQH = input_BSH if self.queries_apart(input_BSH) else None
         if read_BM is not None:
             x_BQH = gather_rows(_padded(x_BSH, packing), read_BM)
             input_BQH = x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, packing), read_BM)

@@ -10,7 +10,7 @@ from ds_minimodel.ops.dropout import dropout, row_keys
 from ds_minimodel.ops.embedding import embedding
 from ds_minimodel.ops.gated import gated
 from ds_minimodel.ops.gelu import bias_gelu
-from ds_minimodel.ops.loading import LIBRARIES, backend, load_kernels, meta_stands_for
+from ds_minimodel.ops.loading import LIBRARIES, backend, device_type, load_kernels, meta_stands_for
 from ds_minimodel.ops.norm import residual_norm
 from ds_minimodel.ops.product import linear, low_rank_linear, rows_for_few_shapes
 from ds_minimodel.ops.rotary import rotary, rotary_table
@@ -27,6 +27,7 @@ __all__ = [
     "attention",
     "backend",
     "bias_gelu",
+    "device_type",
     "dropout",
     "embedding",
     "gated",

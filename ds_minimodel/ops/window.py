@@ -14,6 +14,7 @@ from torch import Tensor
 from ds_minimodel.ops.attention import attention, masked_attention
 from ds_minimodel.ops.dropout import dropout_reference
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
+from ds_minimodel.ops.loading import device_type
 
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 
@@ -156,7 +157,7 @@ def window_attention(
     own_keys = keys_values.shape[-1] == 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    if queries.is_cuda and row_keys is None:
+    if device_type(queries.device) == "cuda" and not queries.is_meta and row_keys is None:
         all_queries = positions.shape == (num_keys,)
         causal = all_queries and after == 0 and before >= num_keys - 1 and lengths is None
         seen = None if causal else keys_in_window(num_keys, positions, before, after, lengths)

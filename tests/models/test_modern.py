@@ -1,5 +1,7 @@
 """Bodies against Hugging Face's own classes: logits, gradients, configurations both ways, refusals."""
 
+import sys
+
 import pytest
 import torch
 import transformers
@@ -79,8 +81,12 @@ def batch_of():
     return {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets}, real
 
 
+@pytest.mark.parametrize("way", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_logits_and_gradients_are_theirs(shape):
+def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
+    """By the operators of the CPU, and by those that GPUs take, run on the CPU."""
+    for module in ("ops", "ops.window", "ops.attention"):
+        monkeypatch.setattr(sys.modules[f"ds_minimodel.{module}"], "device_type", lambda _: way)
     theirs, ours, architecture = twins(shape)
     batch, real = batch_of()
     labels = torch.full(real.shape, IGNORED).scatter(1, batch["read"], batch["targets"])

@@ -56,6 +56,11 @@ def build_engine(
     if stage == 0 and precision != "fp32":
         # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
         engine.optimizer.optimizer.state.clear()
+    if hasattr(engine.optimizer, "has_overflow_partitioned_grads_serial"):
+        # Eleven operators for each tensor, most of what a step of LoRA launches on a GPU.
+        engine.optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
+            gradient for group in engine.optimizer.averaged_gradients.values() for gradient in group
+        )
     if precision != "fp32":
         write_masters(engine, original)
     start.set_log_level(run.deepspeed)
@@ -88,14 +93,15 @@ class SkippingAdamW(torch.optim.AdamW):
 
     def step(self, closure: Any = None) -> Any:
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
-        finite = [
-            torch.linalg.vector_norm(parameter.grad).isfinite()
-            for parameter in parameters
-            if parameter.grad is not None
-        ]
-        (spoiled,) = self.world.sum(int(not torch.stack(finite).all()))
+        (spoiled,) = self.world.sum(int(_spoiled(parameter.grad for parameter in parameters)))
         self.overflow = spoiled > 0
         return None if self.overflow else super().step(closure)
+
+
+def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
+    """Whether any is not finite, (1,) bool."""
+    found = [one for one in gradients if one is not None and one.numel()]
+    return ~torch.stack(torch._foreach_norm(found, math.inf)).isfinite().all()[None] if found else torch.tensor([False])
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
