@@ -20,6 +20,7 @@ from ds_minimodel.training.checkpoints.storage import step_of
 from ds_minimodel.training.ranks import launch
 
 from .. import forks
+from ..docs import ROOT
 
 RECIPE = """
 workdir: {folder}/run
@@ -183,6 +184,7 @@ def test_ranks_on_hosts_are_counted(hostfile):
     with pytest.raises(UserError, match="hosts: a has 0 slots for 1 ranks"):
         launch.ranks_on_hosts(hostfile("a slots=0\n"), None)
     assert launch.ranks_on_hosts(hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n"), None) == 3
+    assert launch.ranks_on_hosts(str(ROOT / "ds_configs/hostfile.example"), None) == 16
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "-l", "me@-x", "a,b", "exec:a", "n[1-2]", "a;b", "ö"])
