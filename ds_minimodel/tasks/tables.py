@@ -3,8 +3,10 @@
 The columns have the official files' forms, or a user's own names.
 """
 
+import functools
 import io
 import json
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.data.rows import JSON_LINES, TABLES, json_object, table_rows, text_field
 
 
@@ -43,14 +45,12 @@ class Columns:
         return list(self.header) == list(header) if self.header else set(self.names) <= set(header)
 
 
-# XNLI's translated training files spell one label otherwise (facebookresearch/XNLI#11), and MultiNLI and
-# XNLI mark pairs without a majority label "-".
-_SPELLINGS, _NO_MAJORITY = {"contradictory": "contradiction"}, frozenset("-")
+_SPELLINGS = {"contradictory": "contradiction"}  # in XNLI's translated training files (facebookresearch/XNLI#11)
 SENTENCE = Columns(("text",))
 PAIR = Columns(("sentence1", "sentence2"))
-XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", _SPELLINGS, _NO_MAJORITY)
-MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", None, _SPELLINGS, _NO_MAJORITY)
-XNLI_TRAIN = Columns(("premise", "hypo"), "label", None, _SPELLINGS, _NO_MAJORITY)
+XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", _SPELLINGS)
+MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", None, _SPELLINGS)
+XNLI_TRAIN = Columns(("premise", "hypo"), "label", None, _SPELLINGS)
 # Pairs that were not translated are blank or "NS" (google-research-datasets/paws#4).
 PAWSX = Columns(
     ("sentence1", "sentence2"),
@@ -99,7 +99,8 @@ def read_table(
 
     forms: what its columns may be called; the first row decides. labels: the task's labels
     in order of their ids; where None, those of this file, sorted. Labels are matched by name, numbers
-    by their digits. language: of the rows that are kept, in a file that mixes languages.
+    by their digits; rows without one are left out, and how many is said. language: of the rows that are kept, in a file
+    that mixes languages.
     Raises UserError with file and line where something is missing, damaged or not of the task.
     """
     columns: Columns | None = None
@@ -115,12 +116,33 @@ def read_table(
         name = _label(row, columns, where)
         if name not in columns.left_out:
             examples.append((line, texts, name))
-    if not examples:
+    missing = _no_labels({name for *_, name in examples}, labels)
+    labelled = [example for example in examples if example[2] not in missing]
+    if len(labelled) < len(examples):
+        _say(
+            f"{path}: {len(examples) - len(labelled):,} of {len(examples):,} rows are left out, labelled "
+            f"{' or '.join(missing)}, which is no label unless the recipe's `labels` names it"
+        )
+    if not (examples := labelled):
         of_language = f" in '{language}'" if columns and columns.language else ""
         raise UserError(f"{path}: no examples{of_language}; a task needs some")
     names, targets = numbered(path, [(line, name) for line, _, name in examples], labels)
     by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples), strict=True))
     return Records(by_column, targets, names)
+
+
+def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str]:
+    """Which of the labels `names` say that a row has none, as MultiNLI's and SNLI's without a majority, in integers -1.
+
+    labels: the task's, of which none is one; where None, neither are "-" beside "+", nor -1 beside 1 without 0.
+    """
+    opposite = {"-": "+" in names, "-1": "1" in names and "0" not in names}
+    return [name for name in opposite if name in names and not (opposite[name] if labels is None else name in labels)]
+
+
+@functools.cache  # tables are read again and again
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def numbered(

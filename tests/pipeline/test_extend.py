@@ -175,7 +175,7 @@ def test_mistakes_are_one_line(texts):
     (texts / "strange.txt").write_text(strange)
     few = "--language", "yy", "--pieces", "6", "--out", texts / "few"
     bert = make_bert(texts / "en.txt", texts / "bert")
-    assert "tokens stay unknown with 6 new pieces" in refused("extend", bert, texts / "strange.txt", *few)
+    assert "of the text stays unknown with 6 new pieces" in refused("extend", bert, texts / "strange.txt", *few)
     assert not (texts / "few/recipe.yaml").exists()
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))

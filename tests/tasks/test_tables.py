@@ -47,6 +47,35 @@ def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
         assert records.labels == ("0", "1") and records.targets.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    "found, labels, kept",
+    [
+        ([0, -1, 2, 1, -1], None, ["0", "2", "1"]),
+        (["yes", "-", "no"], None, ["yes", "no"]),
+        (["yes", -1, "-"], None, ["yes"]),
+        ([-1, 1], None, ["-1", "1"]),  # two classes, as some number them
+        (["-", "+"], None, ["-", "+"]),
+        ([-1, 0, 1], ["-1", "0", "1"], ["-1", "0", "1"]),
+        ([-1, 1], ["0", "1"], ["1"]),
+    ],
+)
+@pytest.mark.parametrize("columns", [{}, {"label": "gold"}])
+def test_rows_without_a_label_are_left_out_and_counted(tmp_path, capfd, found, labels, kept, columns):
+    """As SNLI's and MultiNLI's without a majority, in columns that the user named, too."""
+    path = write_jsonl(tmp_path, *({"text": "a", columns.get("label", "label"): label} for label in found))
+    records = read_table(path, Classification().table_forms(columns), labels)
+    assert [records.labels[target] for target in records.targets] == kept
+    said = f"{len(found) - len(kept)} of {len(found)} rows are left out" if len(kept) < len(found) else ""
+    assert said in capfd.readouterr().err and read_table(path, Classification().table_forms(columns), labels)
+    assert not capfd.readouterr().err, "once"
+
+
+def test_a_table_without_any_label_has_no_examples(tmp_path):
+    """As test files of GLUE."""
+    with pytest.raises(UserError, match="no examples"):
+        read_table(write_jsonl(tmp_path, {"text": "a", "label": -1}), SENTENCE)
+
+
 def test_separators_inside_text(tmp_path):
     text = "one\u2028two\x85three"
     assert read_table(write_jsonl(tmp_path, {"text": text, "label": "x"}), SENTENCE).texts == ([text],)
