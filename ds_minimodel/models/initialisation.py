@@ -21,7 +21,7 @@ from ds_minimodel.models.body import INIT_STD
 
 Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
 
-NEIGHBOURS, TEMPERATURE = 10, 0.1  # WECHSEL's and OFA's
+NEIGHBOURS, TEMPERATURE = 10, 0.1  # OFA's, of WECHSEL (Minixhofer et al. 2022)
 RANK = 400  # of OFA's factorised embeddings
 _CHUNK = 1024  # rows that are compared with the source at a time
 
@@ -67,15 +67,6 @@ def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> FirstPack:
     return FirstPack(tensors, len(into))
 
 
-def mean(target: Pieces, source: Pieces, pack: Pack) -> FirstPack:
-    """Each row is the mean of the source's rows; special tokens are copied.
-
-    Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
-    """
-    old = _rows(source, pack)
-    return _copy_special(old.mean(0).repeat(len(target), 1), old, target, source, pack, 0)
-
-
 def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int) -> FirstPack:
     """Each row is the mean of the source's rows of its `parts`, the ids by which the source's tokenizer cuts the piece.
 
@@ -86,50 +77,20 @@ def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[
     for id, ids in enumerate(parts):
         if ids:
             rows[id] = old[[*ids]].mean(0)
-    return _copy_special(rows, old, target, source, pack, sum(map(bool, parts)))
-
-
-def focus(target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, seed: int) -> FirstPack:
-    """Rows of shared pieces are copied; another is their sparsemax-weighted mean, by cosine of the vectors.
-
-    Dobler and de Melo 2023, "FOCUS: Effective Embedding Initialization for Monolingual Specialization of
-    Multilingual Models", section 3.
-    """
-    old = _rows(source, pack)
-    rows = _drawn(len(target), old, seed)
-    into, out_of = _shared(target, source)
-    rows[into] = old[out_of]
-    unit, known = F.normalize(target_vectors), target_vectors.any(1)
-    new = known.clone()
-    new[into] = False
-    anchors = known[into]
-    if not anchors.any():
-        return _first_pack(rows, pack, target, len(into))
-    for ids in new.nonzero()[:, 0].split(_CHUNK):
-        rows[ids] = sparsemax(unit[ids] @ unit[into[anchors]].T) @ old[out_of[anchors]]
-    return _first_pack(rows, pack, target, len(into), int(new.sum()))
-
-
-def wechsel(
-    target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
-) -> FirstPack:
-    """Each row is the softmax-weighted mean of its 10 nearest of the source, by cosine of the vectors.
-
-    Minixhofer et al. 2022, "WECHSEL: Effective initialization of subword embeddings for cross-lingual
-    transfer of monolingual language models", section 3; special tokens are copied, as in its published code.
-    """
-    old = _rows(source, pack)
-    rows = _drawn(len(target), old, seed)
-    combined = _combine_nearest(rows, target_vectors.any(1), old, target_vectors, source_vectors)
-    return _copy_special(rows, old, target, source, pack, combined)
+    special = _shared_special(target, source)
+    rows[[*special]] = old[[*special.values()]]
+    return _first_pack(
+        rows, pack, target, len(special), sum(bool(ids) for id, ids in enumerate(parts) if id not in special)
+    )
 
 
 def ofa(
     target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
 ) -> FirstPack:
-    """Rows of shared pieces are copied, the others made as in WECHSEL, from source embeddings cut to rank 400.
+    """Rows of shared pieces are copied, others combined, all from source embeddings cut to rank 400.
 
-    The source's embeddings are cut to their 400 largest principal directions; where they have no more, nothing changes.
+    A row is combined of its 10 nearest of the source, by cosine of the vectors, as their softmax-weighted mean. The
+    source's embeddings are cut to their 400 largest principal directions; where they have no more, nothing changes.
     Liu et al. 2024, "OFA: A Framework of Initializing Unseen Subword Embeddings for Efficient Large-scale
     Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
     holds whole embeddings.
@@ -137,20 +98,16 @@ def ofa(
     old = low_rank(_rows(source, pack), RANK)
     rows = _drawn(len(target), old, seed)
     into, out_of = _shared(target, source)
-    new = target_vectors.any(1)
+    new, known = target_vectors.any(1), source_vectors.any(1).nonzero()[:, 0]
     new[into] = False
-    combined = _combine_nearest(rows, new, old, target_vectors, source_vectors)
+    ids_N = new.nonzero()[:, 0] if len(known) else known
+    unit_source = F.normalize(source_vectors[known])
+    for ids in ids_N.split(_CHUNK):
+        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(min(NEIGHBOURS, len(known)))
+        weights_RK = (nearest.values / TEMPERATURE).softmax(1)
+        rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
     rows[into] = old[out_of]
-    return _first_pack(rows, pack, target, len(into), combined)
-
-
-def sparsemax(scores_RN: Tensor) -> Tensor:
-    """Rows of weights that sum to 1, most of them 0 (Martins and Astudillo 2016, algorithm 1)."""
-    sorted_RN = scores_RN.sort(1, descending=True).values
-    excess_RN = sorted_RN.cumsum(1) - 1
-    ranks_N = torch.arange(1, scores_RN.shape[1] + 1)
-    support_R1 = (ranks_N * sorted_RN > excess_RN).sum(1, keepdim=True)
-    return (scores_RN - excess_RN.gather(1, support_R1 - 1) / support_R1).clamp(min=0)
+    return _first_pack(rows, pack, target, len(into), len(ids_N))
 
 
 def low_rank(rows: Tensor, rank: int) -> Tensor:
@@ -160,19 +117,6 @@ def low_rank(rows: Tensor, rank: int) -> Tensor:
     _, directions = torch.linalg.eigh(rows.T.double() @ rows.double())
     largest = directions[:, -rank:].float()
     return rows @ largest @ largest.T
-
-
-def _combine_nearest(rows: Tensor, new: Tensor, old: Tensor, target_vectors: Tensor, source_vectors: Tensor) -> int:
-    """Fill `rows` where `new` (V) holds with means of their neighbours' rows in `old`; return how many."""
-    known = source_vectors.any(1).nonzero()[:, 0]
-    if not len(known):
-        return 0
-    unit_source = F.normalize(source_vectors[known])
-    for ids in new.nonzero()[:, 0].split(_CHUNK):
-        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(min(NEIGHBOURS, len(known)))
-        weights_RK = (nearest.values / TEMPERATURE).softmax(1)
-        rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
-    return int(new.sum())
 
 
 def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
@@ -208,13 +152,6 @@ def _drawn(num_pieces: int, old: Tensor, seed: int) -> Tensor:
     return old.mean(0) + old.std(0) * torch.randn(num_pieces, old.shape[1], generator=generator)
 
 
-def _copy_special(rows: Tensor, old: Tensor, target: Pieces, source: Pieces, pack: Pack, combined: int) -> FirstPack:
-    """The first pack of `rows` with the source's for the special tokens."""
-    shared = _shared_special(target, source)
-    rows[[*shared]] = old[[*shared.values()]]
-    return _first_pack(rows, pack, target, len(shared), combined)
-
-
 def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Set the embedding of the padding token (rows, H), where there is one, to zero, in place; returns the table."""
     if vocabulary.pad is not None:
@@ -223,7 +160,7 @@ def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
     return tokens
 
 
-def _first_pack(rows: Tensor, pack: Pack, target: Pieces, copied: int, combined: int = 0) -> FirstPack:
+def _first_pack(rows: Tensor, pack: Pack, target: Pieces, copied: int, combined: int) -> FirstPack:
     """The first pack of `rows`, with the tensors that `pack` has."""
     names = _in_order(pack)
     parts = rows.split([pack[name][0].numel() for name in names], 1)

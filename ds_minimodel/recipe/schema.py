@@ -45,7 +45,6 @@ from ds_minimodel.models.kind import BodyConfig, BodyKind
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
-from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import FINETUNED, KINDS
 
@@ -185,12 +184,10 @@ class Adapt(Training):
     """Weights of a pack: after the last step, or of the lowest loss of the whole body on held-out text."""
     patience: Annotated[PositiveInt | None, RECORDED_ELSEWHERE] = None
     """`keep: best`: so many such losses without a lower one end the training."""
-    initialisation: Annotated[str, OneOf(INITIALISATIONS), RECORDED_ELSEWHERE] = "overlap"
+    initialisation: Annotated[Literal["overlap", "random", "pieces", "ofa"], RECORDED_ELSEWHERE] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
-    """Language → word vectors (fastText's `.vec`), for `focus`, `wechsel` and `ofa`."""
-    dictionaries: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
-    """Target → word pairs that turn its vectors, for `wechsel` and `ofa`."""
+    """`ofa`: language → word vectors (fastText's `.vec`), those of all languages in one space."""
     old_rows: Annotated[Literal["frozen", "trained"], RECORDED_ELSEWHERE] = "frozen"
     """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
     replay: Probability = 0.0
@@ -247,16 +244,6 @@ class Adapt(Training):
             raise ValueError("keep best: it is found with all that the body has learned; leave strength out")
         if self.keep == "best" and self.decay_steps and not self.held_out_every:
             raise ValueError("keep best: with schedule constant give held_out_every; a share of the steps would grow")
-        return self
-
-    @model_validator(mode="after")
-    def _vectors_are_read(self) -> "Adapt":
-        for key in ("word_vectors", "dictionaries"):
-            methods = [method.name for method in INITIALISATIONS.values() if key in method.reads]
-            if getattr(self, key) and self.initialisation not in methods:
-                raise ValueError(
-                    f"{key}: the initialisation {self.initialisation} reads none, only {', '.join(methods)}"
-                )
         return self
 
     def snapshots(self) -> list[int]:
@@ -596,17 +583,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _vectors_are_there(self) -> "Recipe":
-        served = {"word_vectors": self.languages.all, "dictionaries": self.languages.targets}
-        for key, languages in served.items():
-            others = sorted(getattr(self.adapt, key).keys() - set(languages))
-            if others:
-                raise ValueError(f"adapt.{key}: {others[0]} is not one of {', '.join(languages)}")
-        missing = [language for language in self.languages.all if language not in self.adapt.word_vectors]
-        if missing and INITIALISATIONS[self.adapt.initialisation].needs_vectors:
-            raise ValueError(
-                f"adapt.word_vectors: no file for {missing[0]}; {self.adapt.initialisation} needs one "
-                "for the source and every target"
-            )
+        read = set(self.languages.all if self.adapt.initialisation == "ofa" else [])
+        for language in sorted(read ^ self.adapt.word_vectors.keys()):
+            what = "no file for" if language in read else "nothing reads that of"
+            raise ValueError(f"adapt.word_vectors: {what} {language}; ofa reads one for the source and every target")
         return self
 
     @model_validator(mode="after")

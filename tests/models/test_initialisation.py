@@ -6,7 +6,7 @@ import torch
 
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models.body import INIT_STD
-from ds_minimodel.models.initialisation import Pieces, focus, mean, ofa, overlap, random, sparsemax, wechsel
+from ds_minimodel.models.initialisation import Pieces, ofa, overlap, pieces, random
 
 PAD = 1
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -71,35 +71,6 @@ def cosine(left, right):
     return left @ right.T / np.linalg.norm(left, axis=1)[:, None] / np.linalg.norm(right, axis=1)
 
 
-def test_sparsemax_is_the_projection_onto_the_simplex():
-    scores = torch.randn(50, 9, generator=torch.Generator().manual_seed(0))
-    weights = sparsemax(scores).double().numpy()
-    for row, found in zip(scores.double().numpy(), weights):
-        low, high = row.min() - 1, row.max()
-        for _ in range(100):  # the threshold for which what is above it sums to 1
-            middle = (low + high) / 2
-            low, high = (middle, high) if np.maximum(row - middle, 0).sum() > 1 else (low, middle)
-        np.testing.assert_allclose(found, np.maximum(row - low, 0), atol=1e-6)
-    assert (weights == 0).any()
-
-
-def test_focus(source_tensors, vectors):
-    target_vectors, _ = vectors
-    first = focus(*BOTH, source_tensors, target_vectors, seed=3)
-    rows, old = joined(first.tensors), joined(source_tensors)
-    shared = [piece for piece in TARGET if piece in SOURCE]
-    for piece in set(shared) - {"<pad>"}:
-        np.testing.assert_array_equal(rows[TARGET.index(piece)], old[SOURCE.index(piece)])
-    anchors = [piece for piece in shared if target_vectors[TARGET.index(piece)].any()]
-    assert len(anchors) == 3
-    ids = [id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()]
-    similar = cosine(target_vectors[ids], target_vectors[[TARGET.index(piece) for piece in anchors]])
-    expected = sparsemax(torch.from_numpy(similar)).numpy() @ old[[SOURCE.index(piece) for piece in anchors]]
-    np.testing.assert_allclose(rows[ids], expected, atol=1e-5)
-    assert (first.rows_copied, first.rows_combined) == (len(shared), len(ids))
-    assert not rows[PAD, :-1].any()
-
-
 def nearest(target_vectors, source_vectors, old):
     """Softmax-weighted means of 10 neighbours (all that there are here), temperature 0.1."""
     known = [id for id in range(len(SOURCE)) if source_vectors[id].any()]
@@ -107,16 +78,6 @@ def nearest(target_vectors, source_vectors, old):
     for row in weights:
         row[np.argsort(row)[:-10]] = 0
     return weights / weights.sum(1, keepdims=True) @ old[known]
-
-
-def test_wechsel(source_tensors, vectors):
-    target_vectors, source_vectors = vectors
-    first = wechsel(*BOTH, source_tensors, *vectors, seed=3)
-    rows, old = joined(first.tensors), joined(source_tensors)
-    ids = [id for id in range(len(TARGET) - 1) if target_vectors[id].any()]
-    np.testing.assert_allclose(rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4)
-    np.testing.assert_array_equal(rows[[0, 2, 3, -1]], old[[0, 2, 3, -1]])
-    assert first.rows_combined == len(ids) and first.rows_copied == 5
 
 
 def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors, monkeypatch):
@@ -135,10 +96,8 @@ def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors,
 def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_tensors, vectors):
     none = torch.zeros(len(TARGET), 8)
     for first in (
-        focus(*BOTH, source_tensors, none, seed=3),
-        wechsel(*BOTH, source_tensors, none, vectors[1], seed=3),
-        wechsel(*BOTH, source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
         ofa(*BOTH, source_tensors, none, vectors[1], seed=3),
+        ofa(*BOTH, source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
     ):
         rows, old = joined(first.tensors)[10:-1], joined(source_tensors)
         assert first.rows_combined == 0
@@ -146,23 +105,16 @@ def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_t
         np.testing.assert_allclose(rows.std(0), old.std(0, ddof=1), rtol=0.1)
 
 
-def test_random_and_mean(source_tensors):
+def test_random(source_tensors):
     tokens = random(BOTH[0], source_tensors, seed=3).tensors["tokens"]
     assert abs(tokens.std() / INIT_STD - 1) < 0.02 and not tokens[PAD].any()
-    rows, old = joined(mean(*BOTH, source_tensors).tensors), joined(source_tensors)
-    np.testing.assert_allclose(rows[4:-1], np.tile(old.mean(0), (len(TARGET) - 5, 1)), atol=1e-6)
-    np.testing.assert_array_equal(rows[[0, 2, 3, -1]], old[[0, 2, 3, -1]])
-
-
-def focus_of_both(target, source, pack, target_vectors, _, seed):
-    return focus(target, source, pack, target_vectors, seed)
 
 
 def overlap_of_both(target, source, pack, *_, seed):
     return overlap(target, source, pack, seed)
 
 
-@pytest.mark.parametrize("method", [overlap_of_both, focus_of_both, wechsel, ofa])
+@pytest.mark.parametrize("method", [overlap_of_both, ofa])
 def test_what_is_drawn_is_a_function_of_the_seed_and_the_source_stays(source_tensors, vectors, method):
     before = {name: tensor.clone() for name, tensor in source_tensors.items()}
     first, again, other = (method(*BOTH, source_tensors, *vectors, seed=n).tensors["tokens"] for n in (3, 3, 4))
@@ -177,9 +129,8 @@ def test_special_tokens_are_shared_by_what_they_are(source_tensors, vectors):
     bert = Pieces(Vocabulary(7, bos=6, eos=4, pad=0, mask=5), strings)
     for first in (
         overlap(bert, BOTH[1], source_tensors, seed=3),
-        mean(bert, BOTH[1], source_tensors),
-        focus(bert, BOTH[1], source_tensors, vectors[0][:7], seed=3),
-        wechsel(bert, BOTH[1], source_tensors, torch.zeros(7, 8), vectors[1], seed=3),
+        pieces(bert, BOTH[1], source_tensors, [[]] * 7, seed=3),
+        ofa(bert, BOTH[1], source_tensors, torch.zeros(7, 8), vectors[1], seed=3),
     ):
         rows, old = joined(first.tensors), joined(source_tensors)
         np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])

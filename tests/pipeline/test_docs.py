@@ -91,7 +91,6 @@ def folder(tmp_path, roberta):  # noqa: F811
         (data / f"news.{language}.txt").write_bytes(text)
         (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
         (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
-    (data / "en-de.txt").write_text("the\tthe\n")
     (tmp_path / "sentences.de.txt").write_text("der Hund\ndie Wiese\n", encoding="utf-8")
     shutil.copytree(roberta, tmp_path / "roberta-base")
     return tmp_path
@@ -139,7 +138,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     assert run_script(code + asks, folder).endswith("True\n")
     go_through("docs/choosing.md")
     manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
-    assert manifest["initialisation"] == "wechsel"
+    assert manifest["initialisation"] == "ofa"
 
 
 @pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M-Instruct"])

@@ -9,10 +9,8 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.recipe.initialisations import INITIALISATIONS
 from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.recipe.schema import Engine
-from ds_minimodel.steps import first_pack
 
 from .conftest import RECIPE
 
@@ -180,7 +178,6 @@ def test_columns_are_those_of_the_kind(load):
 def test_what_a_recipe_may_name_is_what_is_there():
     """The recipe is read without torch, so these names stand apart from what they name."""
     assert get_args(Engine.model_fields["precision"].annotation) == ("auto", *DTYPES)
-    assert list(first_pack._METHODS) == list(INITIALISATIONS)
 
 
 @pytest.mark.parametrize(
