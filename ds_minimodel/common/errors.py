@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import IO
 
 LONGEST = 1000  # characters of a message
 
@@ -24,15 +25,21 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn any error of a library into a UserError that begins with file and `what`, and drop what it writes to
-    standard error.
+    """Turn any error of a library into a UserError that begins with file and `what`, drop what it writes to standard
+    error, and let it read nothing from standard input: what it asked there, nobody would see.
 
     A panic of Rust's code is no Exception.
     """
-    kept = os.dup(2)
+    stdin = sys.stdin
     try:
-        with open(os.memfd_create("said"), "w") as file, contextlib.redirect_stderr(file):
-            os.dup2(file.fileno(), 2)
+        with (
+            open(os.devnull) as nothing,
+            open(os.memfd_create("said"), "w") as said,
+            contextlib.redirect_stderr(said),
+            _in_place_of(0, nothing),
+            _in_place_of(2, said),
+        ):
+            sys.stdin = nothing
             yield
     except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
         raise
@@ -40,7 +47,22 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
         raise UserError(f"{path}: {what} ({reason:.200})") from None
     finally:
-        os.dup2(kept, 2)
+        sys.stdin = stdin
+
+
+@contextlib.contextmanager
+def _in_place_of(descriptor: int, file: IO[str]) -> Iterator[None]:
+    """Let `descriptor` be that of `file` for all of the process, where it is open."""
+    try:
+        kept = os.dup(descriptor)
+    except OSError:  # begun without it
+        yield
+        return
+    try:
+        os.dup2(file.fileno(), descriptor)
+        yield
+    finally:
+        os.dup2(kept, descriptor)
         os.close(kept)
 
 
@@ -76,6 +98,7 @@ class OtherRankFailed(Exception):
 # inside a word is no mark.
 _MARKS = re.compile(r"[\\|*`]|\](?=[(\[:])")
 _BRACKETS = re.compile(r"(?<!\\)[\[\]]")
+_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # what moves a terminal's cursor, or text
 
 
 def escape_markdown(text: str, in_brackets: bool = False) -> str:
@@ -84,5 +107,6 @@ def escape_markdown(text: str, in_brackets: bool = False) -> str:
     in_brackets: it is to stand in those of a link or an image.
     """
     in_a_line = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
+    in_a_line = _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), in_a_line)
     escaped = _MARKS.sub(r"\\\g<0>", in_a_line)
     return _BRACKETS.sub(r"\\\g<0>", escaped) if in_brackets else escaped

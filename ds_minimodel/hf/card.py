@@ -51,8 +51,12 @@ def license_of(folder: Path) -> str | None:
         card = metadata_load(path) if path.is_file() else None
     except Exception:  # of any kind that YAML of a stranger's brings forth
         return None
-    found = (card or {}).get("license")
-    return found if isinstance(found, str) and re.fullmatch(_LICENSE, found) else None
+    return license_name((card or {}).get("license"))
+
+
+def license_name(value: object) -> str | None:
+    """`value` where it has the form of a license's name, such as apache-2.0."""
+    return value if isinstance(value, str) and re.fullmatch(_LICENSE, value) else None
 
 
 def hub_name(value: object) -> str | None:

@@ -1,45 +1,37 @@
 """Import of Hugging Face's language models as a body and a pack, and export as a folder for `from_pretrained`.
 
 transformers is the reader of a foreign folder: it says what config.json, the tensors' names and the tokenizer's files
-mean, and an import is what computes the same. Only sizes are looked at before.
+mean, and an import is what computes the same. What it makes something of is looked at before, by headers (foreign.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import math
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import transformers
-from pydantic import Field, ValidationError
-from safetensors.torch import load_file, save_file
+from pydantic import ValidationError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ds_minimodel.common.errors import UserError, one_line, reason_of
-from ds_minimodel.common.files import (
-    NameInside,
-    Stored,
-    atomic_folder,
-    read_artifact,
-    read_json,
-    read_model,
-    refuse_existing,
-    write_json,
-    write_manifest,
-)
+from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json, write_manifest
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE, Vocabulary, VocabularyManifest
-from ds_minimodel.hf import ARCHITECTURES, gguf
+from ds_minimodel.hf import ARCHITECTURES
 from ds_minimodel.hf.architecture import Architecture
-from ds_minimodel.hf.card import CARD, hub_name, license_of, model_card
+from ds_minimodel.hf.card import CARD, hub_name, model_card
+from ds_minimodel.hf.foreign import ADAPTER, INDEX, SAFETENSORS, WEIGHTS, Folder, Source, generation_settings
+from ds_minimodel.hf.gguf import GgufFile
 from ds_minimodel.hf.vocabularies import GENERATION_FILE, TOKENIZER_FILES, keep_tokenizer, token_ids, write_tokenizer
 from ds_minimodel.models import BODIES, BodyConfig
 from ds_minimodel.models.artifacts import (
@@ -58,10 +50,6 @@ from ds_minimodel.models.trainable import LanguageModel, encode, tensors_under
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.tasks import task_of
 
-SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
-_INDEX = ".index.json"  # after either's name: which part holds which tensor
-_WEIGHTS = (SAFETENSORS, f"{SAFETENSORS}{_INDEX}", PICKLE, f"{PICKLE}{_INDEX}")  # the first that is there is read
-
 
 def import_model(
     model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, revision: str | None = None
@@ -75,15 +63,7 @@ def import_model(
         if revision is not None:
             kind = "folder" if path.is_dir() else "file"
             raise UserError(f"--revision {revision}: {model} is a {kind} here; leave the option out")
-        if path.is_dir():
-            import_hf(path, out, language)
-            return
-        refuse_existing(out)
-        parent = Path(out).absolute().parent
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".gguf-") as folder:
-            gguf.write_folder(path, Path(folder) / path.stem)
-            import_hf(Path(folder) / path.stem, out, language)
+        import_hf(path, out, language)
     else:
         with _looked_for(model):
             import_hf_from_hub(str(model), out, language, revision)
@@ -109,12 +89,12 @@ def import_hf_from_hub(
     with hub_api(name) as api:
         info = api.model_info(name, revision=revision)
         there = [file.rfilename for file in info.siblings or []]
-        if "config.json" not in there:
+        if not {"config.json", ADAPTER} & {*there}:
             raise UserError(f"{name} on {api.endpoint}: no config.json, so no model of transformers")
-        weights = next((name for name in _WEIGHTS if name in there), "")
-        stem, suffix = os.path.splitext(weights.removesuffix(_INDEX))
-        files = {"config.json", GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
-        parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(_INDEX) else []
+        weights = next((name for name in WEIGHTS if name in there), "")
+        stem, suffix = os.path.splitext(weights.removesuffix(INDEX))
+        files = {"config.json", ADAPTER, GENERATION_FILE, CARD, weights, *TOKENIZER_FILES}
+        parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(INDEX) else []
         folder = api.snapshot_download(name, revision=info.sha, allow_patterns=[*files, *parts])
     import_hf(folder, out, language, name, info.sha)
 
@@ -128,33 +108,36 @@ def import_hf(
 ) -> None:
     """Read a language model of a family that a kind of body serves -> out/body and out/pack, in fp32.
 
-    folder: as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin, whole or in parts with an index.
-    What is written has the logits of transformers' model on the same ids, and its tokenizer is transformers' own. name,
-    revision: of a model that came from the Hub. Raises UserError where a file is missing or damaged, or the folder
-    holds a model that no kind of body computes. It takes the memory of two copies of the model in fp32.
+    folder: as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin, whole or in parts with an index;
+    or a GGUF file, whose weights are dequantised. What is written has the logits of transformers' model on the same
+    ids, and its tokenizer is transformers' own. name, revision: of a model that came from the Hub. Raises UserError
+    where a file is missing or damaged, or holds a model that no kind of body computes. It takes the memory of two
+    copies of the model in fp32.
     """
-    folder = Path(folder)
     refuse_existing(out)
     try:
         check_name(language)
     except ValueError as error:
         raise UserError(f"--language {error}") from None
     foreign = read_config(folder)
-    theirs = _their_model(folder, foreign)
-    ours = _our_model(folder, foreign, theirs)
+    source = foreign.source
+    tokenizer, generation = source.tokenizer(foreign.theirs), source.generation()
+    ours = _our_model(foreign, _their_model(foreign))
     state = ours.state_dict()
     of_body, of_pack = tensors_under(state, "body."), tensors_under(state, "pack.")
     body = BodyArtifact(
         foreign.config, ours.body.head_depths, of_body, space_of(of_body, of_pack), objective=foreign.objective
     )
-    origin = {"license": license_of(folder), "base_model": name or foreign.name, "revision": revision}
-    facts: dict[str, Any] = {"imported_from": name or folder.name, "steps": 0, "eflops": 0.0}
+    origin = {"license": source.license(), "base_model": name or foreign.name, "revision": revision}
+    facts: dict[str, Any] = {"imported_from": name or source.name, "steps": 0, "eflops": 0.0}
     facts |= {key: value for key, value in origin.items() if value is not None}
     with atomic_folder(out, is_new=True) as both:
         save_body(both / "body", body, "body", **facts)
         pack = both / "pack"
         pack.mkdir()
-        vocabulary = keep_tokenizer(folder, pack, foreign.theirs, foreign.config)
+        vocabulary = keep_tokenizer(source.path, tokenizer, pack, foreign.theirs, foreign.config)
+        if generation is not None:
+            write_json(pack / GENERATION_FILE, generation)
         save_file(of_pack, pack / PACK_WEIGHTS)
         facts |= {"space": body.space, "rows": len(of_pack["tokens"]), **vocabulary.facts()}
         write_manifest(pack, kind="language-pack", language=language, **facts)
@@ -168,8 +151,9 @@ _MOST = {"num_hidden_layers": 10_000, "num_labels": 10_000}
 
 @dataclass(frozen=True)
 class Foreign:
-    """The config.json of a foreign folder: transformers' configuration and ours. name: the model's on the Hub."""
+    """A model's files and configuration, transformers' and ours. name: the model's on the Hub."""
 
+    source: Source
     architecture: Architecture
     theirs: Any
     config: BodyConfig
@@ -182,17 +166,17 @@ class Foreign:
 
 
 def config_of(model: str | Path) -> Foreign:
-    """The Foreign of a folder or, where there is none, of a model of the Hub, of which nothing else is fetched."""
+    """The Foreign of a folder or GGUF file or, where there is none, of a model of the Hub: nothing else is fetched."""
     if Path(model).exists():
         return read_config(model)
     with _looked_for(model), hub_api(str(model)) as api:
         return read_config(api.snapshot_download(str(model), allow_patterns=["config.json"]))
 
 
-def read_config(folder: str | Path) -> Foreign:
-    """The config.json of a Hugging Face folder, by transformers; UserError where no kind of body is such a model."""
-    path = Path(folder) / "config.json"
-    values = read_json(path)
+def read_config(model: str | Path) -> Foreign:
+    """The configuration of a folder or GGUF file; UserError where no kind of body is such a model."""
+    source = GgufFile(Path(model)) if Path(model).is_file() else Folder(Path(model))
+    path, values = source.config_path, source.config()
     served = {own.model_type: own for architectures in ARCHITECTURES.values() for own in architectures}
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(model_type, str) or model_type not in served:
@@ -204,7 +188,7 @@ def read_config(folder: str | Path) -> Foreign:
         if not isinstance(values.get(key, 0), int) or not 0 <= values.get(key, 0) <= most:
             raise UserError(f"{path}: {key}: {values[key]!s:.40} is not a number up to {most:,}")
     with one_line(path, "transformers does not take it"):
-        theirs = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        theirs = transformers.CONFIG_MAPPING[model_type].from_dict(dict(values))
     try:
         config = served[model_type].config(theirs)
     except ValidationError as error:
@@ -212,7 +196,7 @@ def read_config(folder: str | Path) -> Foreign:
         raise UserError(f"{path}: {': '.join([*map(str, fault['loc']), reason_of(fault)])}") from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: {error}") from None
-    return Foreign(served[model_type], theirs, config, hub_name(values.get("_name_or_path")))
+    return Foreign(source, served[model_type], theirs, config, hub_name(values.get("_name_or_path")))
 
 
 # The model.
@@ -221,28 +205,55 @@ _UNUSED = re.compile(r"\.pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_
 _TAKEN = torch.float32, torch.bfloat16, torch.float16
 _SMALL = 1_000_000  # numbers, of which anything may be made
 _TOKENS = 48  # of the longer of the two texts whose logits are compared
+_LIMITS = {  # control groups' controller -> folder, and files and key of the limit, what is taken and what can go of it
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 _TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
 
 
-def _their_model(folder: Path, foreign: Foreign) -> Any:
-    """transformers' model of the folder, in fp32; UserError where configuration and tensors disagree."""
-    tensors, where = _read_weights(folder)
-    if foreign.config.num_layers > len(tensors):
-        raise UserError(f"{where}: {len(tensors)} tensors, where config.json has {foreign.config.num_layers} layers")
-    numbers = sum(tensor.numel() for tensor in tensors.values())
+def _their_model(foreign: Foreign) -> Any:
+    """transformers' model, in fp32; UserError where configuration and tensors disagree, by headers."""
+    path, says = foreign.source.path, foreign.source.config_path.name
+    headers, where = foreign.source.headers(foreign.architecture, foreign.config)
+    if foreign.config.num_layers > len(headers):
+        raise UserError(f"{where}: {len(headers)} tensors, where {says} has {foreign.config.num_layers} layers")
+    numbers = sum(math.prod(header.shape) for header in headers.values())
     own = getattr(transformers, foreign.architecture.classes + OBJECTIVES[foreign.objective].hugging_face_class)
-    with one_line(folder, "transformers cannot read it"), torch.device("meta"):
+    with one_line(path, "transformers cannot read it"), torch.device("meta"):
         expected = sum(parameter.numel() for parameter in own(foreign.theirs).parameters())
     if expected > 2 * numbers + _SMALL:  # of a model for something else the message below says which tensor is missing
-        raise UserError(f"{where}: {numbers:,} numbers, where config.json describes a model of {expected:,}")
+        raise UserError(f"{where}: {numbers:,} numbers, where {says} describes a model of {expected:,}")
     needed, free = 8 * expected, _free_memory()
     if needed > free:
         raise UserError(
-            f"{folder}: two copies in fp32 take {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free; "
+            f"{path}: two copies in fp32 take {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free; "
             "import it on a larger machine"
         )
-    with one_line(folder, "transformers cannot read it"):
-        model, found = own.from_pretrained(
+    with one_line(path, "transformers cannot read it"):
+        empty = {name: torch.empty(header.shape, device="meta") for name, header in headers.items()}
+    _, found = _loaded(own, foreign, empty, device_map={"": "meta"})
+    for name in sorted(found["missing_keys"]):
+        raise UserError(f"{where}: no tensor {name}; it must hold a {own.__name__}")
+    for name, shape, wanted in sorted(found["mismatched_keys"]):
+        raise UserError(f"{where}: {name} has shape {tuple(shape)}, by {says} {tuple(wanted)}")
+    for name in sorted(name for name in found["unexpected_keys"] if not _UNUSED.search(name)):
+        raise UserError(f"{where}: {name!r:.120} is nothing that a {own.__name__} by {says} has")
+    tensors = {name: header.read() for name, header in headers.items() if not _UNUSED.search(name)}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _TAKEN:
+            raise UserError(f"{where}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")
+    model, _ = _loaded(own, foreign, tensors)
+    for name, tensor in model.named_parameters():
+        if not tensor.isfinite().all():
+            raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
+    return model.eval().requires_grad_(False)
+
+
+def _loaded(own: Any, foreign: Foreign, tensors: dict[str, Tensor], **settings: Any) -> Any:
+    """(transformers' model with `tensors`, by the names that any version has given them; what of these does not fit)"""
+    with one_line(foreign.source.path, "transformers cannot read it"):
+        return own.from_pretrained(
             None,
             config=foreign.theirs,
             state_dict=tensors,
@@ -250,25 +261,17 @@ def _their_model(folder: Path, foreign: Foreign) -> Any:
             attn_implementation="eager",
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **settings,
         )
-    for name in sorted(found["missing_keys"]):
-        raise UserError(f"{where}: no tensor {name}; it must hold a {own.__name__}")
-    for name, shape, wanted in sorted(found["mismatched_keys"]):
-        raise UserError(f"{where}: {name} has shape {tuple(shape)}, by config.json {tuple(wanted)}")
-    for name in sorted(name for name in found["unexpected_keys"] if not _UNUSED.search(name)):
-        raise UserError(f"{where}: {name!r:.120} is nothing that a {own.__name__} by config.json has")
-    for name, tensor in model.named_parameters():
-        if not tensor.isfinite().all():
-            raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
-    return model.eval().requires_grad_(False)
 
 
-def _our_model(folder: Path, foreign: Foreign, theirs: Any) -> LanguageModel:
+def _our_model(foreign: Foreign, theirs: Any) -> LanguageModel:
     """The same as a model of ours; UserError where it has other logits of random ids, padded or not."""
     config, vocab_size = foreign.config, foreign.theirs.vocab_size
     with torch.device("meta"):
         ours = LanguageModel(config, vocab_size, (config.num_layers,), OBJECTIVES[foreign.objective])
-    with one_line(folder, "config.json has what ds_minimodel has not"):
+    path = foreign.source.config_path
+    with one_line(path, "has what ds_minimodel has not"):
         tensors = foreign.architecture.from_theirs(theirs.state_dict(), config, [*ours.state_dict()])
         ours.load_state_dict(tensors, assign=True)
     draw, length = torch.Generator().manual_seed(0), min(config.max_positions, _TOKENS)
@@ -276,60 +279,32 @@ def _our_model(folder: Path, foreign: Foreign, theirs: Any) -> LanguageModel:
     tokens[tokens == foreign.theirs.pad_token_id] += 1 if foreign.theirs.pad_token_id == 0 else -1
     lengths = torch.tensor([length, length // 3], dtype=torch.int32)
     real = torch.arange(length) < lengths[:, None]
-    with torch.inference_mode(), one_line(folder, "it cannot be computed"):
+    with torch.inference_mode(), one_line(path, "it cannot be computed"):
         expected = theirs(input_ids=tokens, attention_mask=real.long()).logits[real]
         (x_BSH,), table = encode(ours.eval().pack, ours.body, {"tokens": tokens, "lengths": lengths})
         found = ours.pack.logits(ours.body.heads[str(config.num_layers)](x_BSH[real]), table)
     differ, most = (found - expected).abs().max(), expected.abs().max()
     if not differ <= _TOLERANCE * most:
         raise UserError(
-            f"{folder / 'config.json'}: has a setting by which transformers computes what {config.kind} here does not: "
+            f"{path}: has a setting by which transformers computes what {config.kind} here does not: "
             f"logits of up to {most:.3g} differ by {differ:.2g}"
         )
     return ours
 
 
-def _free_memory() -> int:
-    """Bytes that can be had without swapping."""
-    found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-class _Index(Stored):
-    """The index of weights in parts: tensor -> file."""
-
-    weight_map: Annotated[dict[str, Annotated[NameInside, Field(pattern=r"^[^/]+$")]], Field(min_length=1)]
-
-
-def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """(tensors, path). Pickles are read with torch's unpickler for weights, which runs no code."""
-    path = next((folder / name for name in _WEIGHTS if os.path.lexists(folder / name)), None)
-    if path is None:
-        raise UserError(f"{folder}: neither {SAFETENSORS} nor {PICKLE}, nor the index of one in parts")
-    if not path.name.endswith(_INDEX):
-        return _read_tensors(path), path
-    parts = {*read_model(path, _Index, "download the model again").weight_map.values()}
-    return {name: tensor for part in sorted(parts) for name, tensor in _read_tensors(folder / part).items()}, path
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file; UserError where one is no dense tensor of a type that weights have.
-
-    A view that repeats its numbers, of any size from a small file, is none.
-    """
-    if not path.is_file():  # a named pipe would be waited for
-        raise UserError(f"{path}: no such file")
-    with one_line(path, "damaged, or not a file of weights"):
-        is_safe = path.suffix == Path(SAFETENSORS).suffix
-        values = dict(load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True))
-    for name, tensor in values.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
-            raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise UserError(f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")
-        if tensor.dtype not in _TAKEN and not _UNUSED.search(name):
-            raise UserError(f"{path}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")
-    return values
+def _free_memory(root: Path = Path("/")) -> int:
+    """Bytes that can be had without swapping, by the machine and by the limits of this process's control groups."""
+    found = re.search(r"^MemAvailable: +(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
+    free = 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
+        _, controller, place = line.split(":", 2)
+        top, most, used, cached = _LIMITS.get(controller, _LIMITS[""])
+        for group in (own := root / top / place.strip("/"), *own.parents) if controller in _LIMITS else ():
+            with contextlib.suppress(OSError, ValueError):  # not there, or no number where there is no limit
+                taken = int((group / used).read_text())
+                given_back = re.search(rf"^{cached} (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+                free = min(free, int((group / most).read_text()) - taken + int(given_back[1] if given_back else 0))
+    return free
 
 
 # Export.
@@ -381,7 +356,7 @@ def export_hf(
         save_file(tensors, temporary / SAFETENSORS, metadata={"format": "pt"})
         if suppress_new:
             path = temporary / GENERATION_FILE
-            settings = read_json(path) if path.is_file() else {}
+            settings = generation_settings(path) or {}
             own, new = settings.get("suppress_tokens") or [], range(added.kept, len(language.tensors["tokens"]))
             write_json(path, {**settings, "suppress_tokens": [*own, *new]})
         if pool:

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, StoppingCriteriaList
 
-from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.hf.convert import exported
-from ds_minimodel.hf.vocabularies import tokenizer_of
+from ds_minimodel.hf.vocabularies import asked, tokenizer_of
 from ds_minimodel.models.artifacts import identity, load_body, load_pack
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.base import REHEARSAL, read_base
@@ -29,9 +29,9 @@ _SAID = "31415926535897"  # in place of a user's words: no template changes it, 
 def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
     """Write at least so many tokens by the model in `base`, as import-hf makes it -> base/rehearsal, a token store.
 
-    They are dialogues from the user's words on where it has a chat template, else texts from its first token on, each
-    cut off after so many tokens. The same seed gives the same ids on a machine with the same versions. UserError where
-    it is there, or no decoder.
+    They are dialogues from the user's words on where it has a chat template that takes these, else texts from its first
+    token on, each cut off after so many tokens. The same seed gives the same ids on a machine with the same versions.
+    UserError where it is there, or no decoder.
     """
     base = Path(base)
     out = base / REHEARSAL
@@ -87,12 +87,11 @@ def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
 
 
 def _opening(pack: Path) -> list[int]:
-    """Ids that stand before what a user says first, by the chat template; none where there is no template."""
+    """Ids that stand before what a user says first, by the chat template; none where no template takes that."""
     tokenizer = tokenizer_of(pack)
-    if not tokenizer.chat_template:
+    dialogue = asked(tokenizer, _SAID)
+    if dialogue is None:
         return []
-    with one_line(pack, "its chat template does not run"):
-        dialogue = str(tokenizer.apply_chat_template([{"role": "user", "content": _SAID}], tokenize=False))
     if dialogue.count(_SAID) != 1:
         raise UserError(f"{pack}: its chat template changes what a user says, so nothing is drawn in the user's place")
     ids: list[int] = tokenizer(dialogue.partition(_SAID)[0].rstrip(" "), add_special_tokens=False)["input_ids"]

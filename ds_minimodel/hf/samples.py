@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ds_minimodel.common.errors import escape_markdown, one_line
-from ds_minimodel.hf.vocabularies import tokenizer_of
+from ds_minimodel.hf.vocabularies import asked, tokenizer_of
 
 TOKENS = 40  # of a sample
 
@@ -33,34 +33,37 @@ class Samples(NamedTuple):
 
 
 def samples(folder: str | Path, openings: Sequence[str], questions: Sequence[str]) -> Samples:
-    """The likeliest TOKENS tokens after each prompt by the model in a folder of Hugging Face's."""
-    tokenizer = tokenizer_of(Path(folder))
+    """The likeliest TOKENS tokens after each prompt by the model in a folder of Hugging Face's.
+
+    Of its settings of generation those count that say where a text ends and which tokens are left out. Questions are
+    asked where its chat template takes a user's words.
+    """
+    tokenizer, device = tokenizer_of(Path(folder)), torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with one_line(folder, "transformers cannot read it"):
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval().to(device)
+    kept = {key: getattr(model.generation_config, key) for key in ("eos_token_id", "suppress_tokens")}
+    model.generation_config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, **kept)
     tokens = num_bytes = 0
     seconds = 0.0
 
-    def write(ids: torch.Tensor) -> str:
+    def write(text: str, **settings: bool) -> str:
         nonlocal tokens, num_bytes, seconds
+        ids = tokenizer(text, return_tensors="pt", **settings)["input_ids"].to(device)
         start = time.perf_counter()
         with torch.inference_mode():
-            out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
-            )
+            out = model.generate(ids, attention_mask=torch.ones_like(ids))
         seconds += time.perf_counter() - start
         text = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
         tokens, num_bytes = tokens + out.shape[1] - ids.shape[1], num_bytes + len(text.encode())
         return text
 
-    continued = [Sample(text, write(tokenizer(text, return_tensors="pt")["input_ids"])) for text in openings]
-    answers = []
-    for question in questions if tokenizer.chat_template else ():
-        asked = [{"role": "user", "content": question}]
-        with one_line(folder, "its chat template does not run"):
-            ids = tokenizer.apply_chat_template(
-                asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )["input_ids"]
-        answers.append(Sample(question, write(ids)))
+    continued = [Sample(text, write(text)) for text in openings]
+    dialogues = [asked(tokenizer, question, add_generation_prompt=True) for question in questions]
+    answers = [
+        Sample(question, write(dialogue, add_special_tokens=False))
+        for question, dialogue in zip(questions, dialogues, strict=True)
+        if dialogue is not None
+    ]
     return Samples(continued, answers, tokens / max(seconds, 1e-9), num_bytes / max(seconds, 1e-9))
 
 

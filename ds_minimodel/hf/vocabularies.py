@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -20,28 +21,26 @@ from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.data.tokenizer import JSON_FILE, PROBES, SETTINGS_FILE, UNIGRAM_FILE, TokenizerJson
 from ds_minimodel.models import BodyConfig
 
-_VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
+VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
 TOKENIZER_FILES = (  # all that transformers may read for the families that are served
-    *_VOCABULARIES,
+    *VOCABULARIES,
     *("merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
 )
 # What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of generation, and the ids
 # of special tokens by the keys of config.json.
 GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
-_ADVICE = "download the model again"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
 _PIECE = protobuf.ModelProto.SentencePiece
 
 
-def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> Vocabulary:
-    """Write the tokenizer of a Hugging Face folder, as transformers reads it, into a pack -> its vocabulary.
+def keep_tokenizer(
+    folder: Path, theirs: PreTrainedTokenizerBase, pack: Path, config: Any, body: BodyConfig
+) -> Vocabulary:
+    """Write the tokenizer of a model, as transformers has it, into a pack -> its vocabulary.
 
-    config: transformers' of the folder. body: of the model, by which texts stand in a sequence. UserError where there
-    is no such tokenizer, or what is written would give other ids of some text of the probes.
+    folder: as messages name the model. config: transformers' of it. body: of the model, by which texts stand in a
+    sequence. UserError where what is written would give other ids of some text of the probes.
     """
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise UserError(f"{folder}: no tokenizer; it must hold one of {', '.join(_VOCABULARIES)}")
-    theirs = tokenizer_of(folder, config=config)
     with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
         file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))
         theirs.save_pretrained(pack, save_jinja_files=False)
@@ -62,9 +61,6 @@ def keep_tokenizer(folder: Path, pack: Path, config: Any, body: BodyConfig) -> V
         whole, kept = theirs(PROBES)["input_ids"], again(PROBES)["input_ids"]
     _compare(folder, texts, ours, alone)
     _compare(folder, PROBES, kept, whole)
-    path = folder / GENERATION_FILE
-    if path.exists():
-        files.write_json(pack / GENERATION_FILE, files.read_model(path, dict[str, Any], _ADVICE))
     ids = {key: value for key, value in config.to_dict().items() if key.endswith("_token_id")}
     files.write_json(pack / IDS_FILE, ids)
     return replace(vocabulary, lossy=file.lost_text(vocabulary))
@@ -74,6 +70,17 @@ def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
     """transformers' of a folder of its own or a pack; UserError where it cannot be read."""
     with one_line(folder, "transformers cannot read its tokenizer"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
+
+
+def asked(tokenizer: PreTrainedTokenizerBase, words: str, **settings: Any) -> str | None:
+    """What a user says as the chat template has it, after a system message of no words where it demands one; None where
+    there is no template, or it asks for more than that.
+    """
+    for system in ([], [{"role": "system", "content": ""}]) if tokenizer.chat_template else ():
+        with contextlib.suppress(UserError), one_line("", "the chat template does not run"):
+            dialogue = [*system, {"role": "user", "content": words}]
+            return str(tokenizer.apply_chat_template(dialogue, tokenize=False, **settings))
+    return None
 
 
 def _compare(folder: Path, texts: Sequence[str], ours: list[list[int]], theirs: list[list[int]]) -> None:

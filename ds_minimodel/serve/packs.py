@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_folder, read_manifest, refuse_existing
+from ds_minimodel.common.files import MANIFEST, atomic_folder, read_manifest, refuse_existing
 from ds_minimodel.data.extension import join_tokenizers
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models import artifacts
@@ -69,14 +69,21 @@ def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Pa
         check_fit(pack_folder, pack, body)
     _refuse_inside(out, [body_folder, pack_folder])
     with atomic_folder(out, is_new=True) as temporary:
-        shutil.copytree(body_folder, temporary / "body")
+        _copy(body_folder, temporary / "body")
         manifest = read_manifest(pack_folder)
         if onto or "kept" in manifest:
             facts = {key: value for key, value in manifest.items() if key not in _WRITTEN}
             facts |= {"trained_over": pack.space} if onto else {}
             save_pack(temporary / "pack", replace(pack, space=body.space), pack_folder, **facts)
         else:
-            shutil.copytree(pack_folder, temporary / "pack")
+            _copy(pack_folder, temporary / "pack")
+
+
+def _copy(artifact: str | Path, to: Path) -> None:
+    """Copy the files that its manifest names, and no other: a link beside them may lead anywhere."""
+    for name in (MANIFEST, *read_manifest(artifact)["files"]):
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(artifact) / name, to / name)
 
 
 def _refuse_inside(out: Path, artifacts: Sequence[str | Path]) -> None:
