@@ -1,91 +1,309 @@
-"""A model in one GGUF file comes in as the folder does that it was made of."""
+"""A model in a GGUF file comes in as the folder does that it was made of, or is refused in one line."""
 
 import json
+import math
+import os
+import subprocess
+import sys
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from transformers import (
+    AutoTokenizer,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Tokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaTokenizer,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.hf import gguf as reader
 from ds_minimodel.hf.convert import import_model
 
-from . import test_decoders
+from .conftest import ODD_TEXTS, TEXTS, randomise
+from .refusing import change
+from .test_decoders import save_llama
 
-NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+MODELS = {
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig),
 }
 
 
-def write_gguf(folder, path):
-    """The Llama in `folder` as llama.cpp has it: rows of queries and keys are in pairs of rotary positions."""
-    config = json.loads((folder / "config.json").read_text())
-    tensors = load_file(folder / "model.safetensors")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([*tokenizer["vocab"]])
-    writer.add_token_merges([" ".join(merge) for merge in tokenizer["merges"]])
-    writer.add_eos_token_id(0)
-    writer.add_bos_token_id(1)
+@pytest.fixture(scope="module")
+def folder(text_file, tmp_path_factory):
+    """A Llama with digits as SmolLM2's."""
+    return save_llama(text_file, tmp_path_factory.mktemp("gguf") / "theirs", "$A")
 
-    def paired(rows):
-        heads = config["num_attention_heads"]
-        return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
-    writer.add_tensor("token_embd.weight", tensors["model.embed_tokens.weight"].numpy())
-    writer.add_tensor("output_norm.weight", tensors["model.norm.weight"].numpy())
-    for layer in range(config["num_hidden_layers"]):
-        for name, theirs in NAMES.items():
-            rows = tensors[f"model.layers.{layer}.{name}.weight"]
-            rows = paired(rows) if name in ("self_attn.q_proj", "self_attn.k_proj") else rows
-            writer.add_tensor(f"blk.{layer}.{theirs}.weight", rows.contiguous().numpy())
+def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens=None):
+    """The model in `folder` as llama.cpp has it. facts, tensors: others than those of the folder, None to leave out.
+
+    Rows of a Llama's queries and keys are in pairs of rotary positions; Gemma's norms are what is multiplied with.
+    """
+    config, facts, tensors = json.loads((folder / "config.json").read_text()), dict(facts), dict(tensors)
+    kind = config["model_type"].removesuffix("_text")
+    values = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config["head_dim"],
+        "vocab_size": config["vocab_size"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": config["rope_parameters"].get("full_attention", config["rope_parameters"])["rope_theta"],
+    }
+    if kind == "gemma3":
+        values["attention.sliding_window"] = config["sliding_window"]
+    if tokens is None:
+        model = json.loads((folder / "tokenizer.json").read_text())["model"]
+        tokens = {"model": "gpt2", "pre": pre, "tokens": [*model["vocab"]]}
+        tokens |= {"merges": [" ".join(merge) for merge in model["merges"]], "eos_token_id": 0, "bos_token_id": 1}
+    values = {f"{kind}.{key}": value for key, value in values.items()}
+    values |= {f"tokenizer.ggml.{key}": value for key, value in tokens.items()}
+    writer = gguf.GGUFWriter(path, kind, split_max_tensors=split)
+    for key, value in (values | facts).items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None:
+            add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+            add[type(value)](key, value)
+    names = gguf.get_tensor_name_map(
+        next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind), config["num_hidden_layers"]
+    )
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if kind == "llama" and ("attn_q" in name or "attn_k" in name):
+            heads = config["num_attention_heads" if "attn_q" in name else "num_key_value_heads"]
+            tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        if kind == "gemma3" and name.endswith("norm.weight"):
+            tensor = tensor + 1
+        if name not in tensors:
+            writer.add_tensor(name, np.ascontiguousarray(tensor.numpy()))
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            writer.add_tensor(name, np.asarray(tensor, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
 
 
-def test_it_comes_in_as_its_folder_does(text_file, tmp_path):
-    folder = test_decoders.save_llama(text_file, tmp_path / "theirs", "$A")
-    write_gguf(folder, tmp_path / "tiny.gguf")
-    import_model(tmp_path / "tiny.gguf", tmp_path / "new/out")
-    import_model(folder, tmp_path / "again")
+def comes_in_as(folder, path, out):
+    """Whether what is imported of both is the same to the bit."""
+    import_model(path, out / "new/of-file")
+    import_model(folder, out / "of-folder")
+    one, other = (json.loads((out / name / "body/config.json").read_text()) for name in ("new/of-file", "of-folder"))
+    assert one["architecture"] == other["architecture"]
     for part in ("body/model", "pack/embeddings"):
-        one, other = (load_file(tmp_path / name / f"{part}.safetensors") for name in ("new/out", "again"))
+        one, other = (load_file(out / name / f"{part}.safetensors") for name in ("new/of-file", "of-folder"))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    manifest = json.loads((tmp_path / "new/out/pack/manifest.json").read_text())
+    return out / "new/of-file/pack"
+
+
+def refused(path, out, *words):
+    with pytest.raises(UserError) as error:
+        import_model(path, out)
+    line = str(error.value)
+    assert "\n" not in line and all(word in line for word in (str(path), *words)), line
+    assert not [*out.parent.glob(f"{out.name}*")] and not [*out.parent.glob(".*")]
+
+
+def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
+    pack = comes_in_as(folder, write_gguf(folder, tmp_path / "tiny.gguf"), tmp_path)
+    manifest = json.loads((pack / "manifest.json").read_text())
     assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, "a file's name is none on the Hub"
-    text = text_file.read_text()[:300]
-    one, other = (AutoTokenizer.from_pretrained(tmp_path / place)(text) for place in ("new/out/pack", "theirs"))
-    assert one["input_ids"] == other["input_ids"]
+    one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, folder))
+    for text in (text_file.read_text()[:300], "a  1", *TEXTS, *ODD_TEXTS):
+        assert one(text)["input_ids"] == other(text)["input_ids"], text
 
 
-def test_what_is_none_is_refused(tmp_path):
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "gemma3"])
+def test_other_families(folder, tmp_path, kind):
+    model, config = MODELS[kind]
+    sizes = dict(vocab_size=331, hidden_size=16, intermediate_size=24, num_hidden_layers=7, max_position_embeddings=64)
+    heads = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8, tie_word_embeddings=kind != "qwen2")
+    own = {"query_pre_attn_scalar": 8, "sliding_window": 16} if kind == "gemma3" else {}
+    theirs = tmp_path / "theirs"
+    randomise(model(config(**sizes, **heads, **own))).save_pretrained(theirs)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(theirs)
+    comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"tensors": {"blk.1.ffn_up.weight": None}}, "no tensor model.layers.1.mlp.up_proj.weight"),
+        ({"tensors": {"blk.1.ffn_up.weight": None, "blk.1.ffn_upp.weight": [0.0]}}, "no tensor model.layers.1.mlp.up"),
+        ({"tensors": {"blk.0.attn_q.bias": [0.0] * 16}}, "q_proj.bias' is nothing that a LlamaForCausalLM"),
+        ({"tensors": {"output_norm.weight": [1.0]}}, "model.norm.weight has shape (1,)"),
+        ({"facts": {"llama.block_count": 1}}, "blk.1."),
+        ({"facts": {"llama.block_count": 3}}, "no tensor model.layers.2."),
+        ({"facts": {"llama.block_count": 9_999}}, "20 tensors, where"),
+        ({"facts": {"llama.block_count": 100_000}}, "num_hidden_layers: 100000"),
+        ({"facts": {"llama.block_count": None}}, "llama.block_count"),
+        ({"facts": {"llama.rope.dimension_count": 4}}, "llama.rope.dimension_count is not the width of a head, 8"),
+        ({"facts": {"llama.rope.freq_base": "x"}}, "llama.rope.freq_base 'x'"),
+        ({"facts": {"llama.logit_scale": 2.0}}, "llama.logit_scale 2.0 is a setting that is not computed here"),
+        ({"facts": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}}, "rope_type 'yarn'"),
+        (
+            {"tensors": {"rope_freqs.weight": [1.0, 2.0, 7.0, 8.0]}},
+            "rope_freqs.weight has factors that are not Llama 3.1's",
+        ),
+        ({"tensors": {"rope_freqs.weight": [1.0, 2.0]}}, "rope_freqs.weight has factors that are not Llama 3.1's"),
+        ({"facts": {"tokenizer.ggml.pre": "tekken"}}, "tokenizer.ggml.pre tekken"),
+        ({"facts": {"tokenizer.ggml.pre": None}}, "tokenizer.ggml.pre"),
+        ({"facts": {"tokenizer.ggml.model": "bert"}}, "tokenizer.ggml.model bert"),
+        ({"facts": {"tokenizer.ggml.add_space_prefix": True}}, "tokenizer.ggml.add_space_prefix True"),
+        ({"facts": {"tokenizer.ggml.remove_extra_whitespaces": True}}, "remove_extra_whitespaces True is a setting"),
+        ({"facts": {"tokenizer.ggml.merges": ["a b c"]}}, "its tokenizer cannot be made"),
+        ({"facts": {"tokenizer.ggml.eos_token_id": 10**6}}, "its tokenizer cannot be made"),
+        ({"facts": {"general.architecture": "mamba"}}, "general.architecture mamba"),
+    ],
+)
+def test_what_is_not_taken_over(folder, tmp_path, changes, words):
+    refused(write_gguf(folder, tmp_path / "tiny.gguf", **changes), tmp_path / "out", words)
+
+
+def slowed_down(base, width, factor, low, high, original):
+    """Llama 3.1's factors, as llama.cpp's converter has them."""
+    for power in range(0, width, 2):
+        wave = 2 * math.pi * base ** (power / width)
+        smooth = (original / wave - low) / (high - low)
+        yield (
+            1.0 if wave < original / high else factor if wave > original / low else 1 / ((1 - smooth) / factor + smooth)
+        )
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3"])
+def test_angles_are_scaled_as_it_says(folder, tmp_path, kind):
+    if kind == "linear":
+        scaling, facts = {"factor": 4.0}, {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+        changes = {"facts": facts | {"llama.rope.scaling.original_context_length": 16}}
+    else:
+        scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        changes = {"tensors": {"rope_freqs.weight": [*slowed_down(1e4, 8, 8.0, 1.0, 4.0, 64)]}}
+        scaling["original_max_position_embeddings"] = 64
+    theirs = tmp_path / "theirs"
+    for path in folder.iterdir():
+        theirs.mkdir(exist_ok=True)
+        (theirs / path.name).write_bytes(path.read_bytes())
+    change(theirs / "config.json", rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **scaling})
+    comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf", **changes), tmp_path)
+
+
+def test_a_model_in_parts(folder, tmp_path):
+    write_gguf(folder, tmp_path / "tiny.gguf", split=8)
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert [part.name for part in parts] == [f"tiny-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    comes_in_as(folder, parts[1], tmp_path)
+    stranger = parts[2].rename(tmp_path / "stranger")
+    refused(parts[0], tmp_path / "out", f"one of 3 parts of a model; {parts[2]} must be beside it")
+    parts[2].write_bytes(parts[1].read_bytes())
+    refused(parts[2], tmp_path / "out", "not part 3 of 3")
+    parts[2].unlink()
+    stranger.rename(tmp_path / "tiny.gguf")
+    refused(tmp_path / "tiny.gguf", tmp_path / "out", "must be beside it")
+
+
+def by_split(pattern_of):
+    """GPT-2's kind, with the words that transformers knows for a kind of files."""
+
+    def made(vocab, merges):
+        tokenizer = GPT2Tokenizer(vocab=vocab, merges=merges)
+        backend = tokenizer.backend_tokenizer
+        steps = json.loads(backend.to_str())
+        split = {"type": "Split", "pattern": {"Regex": GGUF_PRE_TOKENIZER_SPLITS[pattern_of]}, "behavior": "Isolated"}
+        by_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        steps["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{**split, "invert": False}, by_bytes]}
+        steps["model"]["ignore_merges"] = True
+        return backend.from_str(json.dumps(steps))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "pre, definition",
+    [
+        ("gpt-2", lambda vocab, merges: GPT2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
+        ("qwen2", lambda vocab, merges: Qwen2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
+        ("llama-bpe", by_split("llama-bpe")),
+    ],
+)
+def test_text_is_cut_as_its_kind_says(folder, tmp_path, pre, definition):
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    vocab, merges = model["vocab"] | {"<|endoftext|>": 330}, [tuple(merge) for merge in model["merges"]]
+    file = reader.GgufFile(write_gguf(folder, tmp_path / "tiny.gguf", pre=pre))
+    file.config()
+    ours, theirs = file.tokenizer(None), definition(vocab, merges)
+    for text in ["a  1", "12345 1234", "I'LL it's\n\n x\t", "cafe\u0301", *TEXTS, *ODD_TEXTS]:
+        assert ours(text, add_special_tokens=False)["input_ids"] == theirs.encode(text).ids, text
+    assert ours("a")["input_ids"][0] == 1 or pre != "llama-bpe", "of which llama.cpp begins texts where nothing is said"
+
+
+def test_sentencepiece_files(text_file, tmp_path):
+    """Llama 2's kind: pieces with scores and bytes."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    settings = dict(model_type="bpe", vocab_size=500, byte_fallback=True, character_coverage=0.98)
+    SentencePieceTrainer.train(input=str(text_file), model_prefix=str(theirs / "tokenizer"), **settings)
+    pieces = SentencePieceProcessor(model_file=str(theirs / "tokenizer.model"))
+    ids = range(pieces.vocab_size())
+    kinds = [
+        2 if pieces.is_unknown(id) else 3 if pieces.is_control(id) else 6 if pieces.is_byte(id) else 1 for id in ids
+    ]
+    tokens = {"tokens": [pieces.id_to_piece(id) for id in ids], "scores": [pieces.get_score(id) for id in ids]}
+    tokens |= {"token_type": kinds, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": False}
+    sizes = dict(vocab_size=len(ids), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+    randomise(LlamaForCausalLM(LlamaConfig(max_position_embeddings=64, **sizes))).save_pretrained(theirs)
+    LlamaTokenizer.from_pretrained(theirs).save_pretrained(theirs)
+    path = write_gguf(theirs, tmp_path / "tiny.gguf", tokens={"model": "llama", "pre": "default", **tokens})
+    pack = comes_in_as(theirs, path, tmp_path)
+    one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, theirs))
+    for text in (*TEXTS, *ODD_TEXTS):
+        assert one(text)["input_ids"] == other(text)["input_ids"], text
+    facts = {"tokenizer.ggml.add_space_prefix": False}
+    path = write_gguf(theirs, tmp_path / "other.gguf", tokens={"model": "llama", **tokens}, facts=facts)
+    refused(path, tmp_path / "out", "tokenizer.ggml.add_space_prefix False")
+
+
+def test_what_is_none_is_refused(folder, tmp_path):
     path = tmp_path / "bad.gguf"
-    path.write_bytes(b"GG")
-    with pytest.raises(UserError, match="bad.gguf: not a GGUF file"):
-        import_model(path, tmp_path / "out")
-    path.write_bytes(b"GGUF" + bytes(20))
-    with pytest.raises(UserError, match="bad.gguf: not a GGUF file"):
-        import_model(path, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    whole = write_gguf(folder, tmp_path / "tiny.gguf").read_bytes()
+    many = (1 << 62).to_bytes(8, "little")
+    for content in (b"", b"GG", b"GGUF" + bytes(20), whole[:-4], whole[:200], whole[:8] + many + whole[16:]):
+        path.write_bytes(content)
+        refused(path, tmp_path / "out", "not a GGUF file, or damaged; download it again")
+
+
+def test_what_lies_beside_it_is_not_read(folder, tmp_path):
+    """Code that a tokenizer's settings name: transformers would ask on standard input, and run it."""
+    write_gguf(folder, tmp_path / "tiny.gguf")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": [None, "code.Code"]}}))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    command = [sys.executable, "-m", "ds_minimodel", "import-hf", str(tmp_path / "tiny.gguf"), str(tmp_path / "out")]
+    done = subprocess.run(command, input="y\ny\ny\n", capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists() and {path.name for path in tmp_path.iterdir()} == {
+        "tiny.gguf",
+        "tokenizer_config.json",
+        "code.py",
+        "out",
+    }
