@@ -11,7 +11,6 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.serve.bits import bits_per_byte
 from ds_minimodel.serve.packs import join_packs, plugged_module, save_plugged
-from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.steps.run import run_recipe
 from ds_minimodel.steps.status import look
 
@@ -30,7 +29,6 @@ _WITH_TRANSFORMERS = {  # the extra `hf`
 __all__ = [
     "BodyArtifact",
     "PackArtifact",
-    "Predictor",
     "Recipe",
     "TokenStore",
     "UserError",

@@ -16,7 +16,7 @@ PAGES = [
     *sorted((ROOT / "study").glob("*.md")),
 ]
 _COMMAND = re.compile(
-    r"(printf .* \| )?(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
+    r"(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
     r"|(python|bash) (scripts|study)/|python -m benchmarks)"
 )
 
@@ -63,8 +63,8 @@ def commands(page):
 
 
 def words(command):
-    """The words of a command after what feeds it; what follows the program's name in the second place."""
-    found = shlex.split(command.rpartition(" | ")[2])
+    """The words of a command; what follows the program's name in the second place."""
+    found = shlex.split(command)
     program = next((at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None)
     return found, None if program is None else found[program + 1 :]
 

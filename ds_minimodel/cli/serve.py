@@ -1,22 +1,13 @@
-"""`ds-minimodel pack`, `predict` and `bits` on the command line."""
+"""`ds-minimodel pack` and `bits` on the command line."""
 
-import argparse
-import io
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
-
-if TYPE_CHECKING:
-    from ds_minimodel.serve.predictor import Predictor
-
-STDIN = "-"
 
 
 def add_arguments(commands: Commands) -> None:
@@ -43,38 +34,26 @@ def add_arguments(commands: Commands) -> None:
     join.add_argument("out", metavar="OUT")
     join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a piece of two of them is the first one's")
     join.set_defaults(run=_join)
-    predict = commands.add_parser("predict", help="ask a task model or a body, in any language with a pack")
-    predict.add_argument("model", metavar="MODEL", help="folder of a task model or a body")
-    predict.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",
-        help="lines to answer together, as they are typed; without it, those of standard input, each at once",
-    )
-    _add_packs(predict, "a language; may be repeated; default: the folder `pack` beside MODEL")
-    predict.add_argument("--head", metavar="N", type=int, help="depth of the head of a body; default: the deepest")
-    predict.add_argument("--top", metavar="K", type=int, default=5, help="pieces for each <mask> (5)")
-    predict.add_argument("--tokens", metavar="N", type=int, help="with which a decoder continues a text, at most (32)")
-    predict.set_defaults(run=_predict)
     bits = commands.add_parser("bits", help="bits a byte of texts, by a decoder with each of several packs")
     bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens")
     bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
-    _add_packs(bits, "a pack to compare; may be repeated; default: the folder `pack` beside BODY")
+    bits.add_argument(
+        "--pack",
+        metavar="NAME=PACK",
+        action="append",
+        default=[],
+        help="a pack to compare; may be repeated; default: the folder `pack` beside BODY",
+    )
+    bits.add_argument(
+        "--precision",
+        metavar="NAME",
+        help="fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, auto on a GPU",
+    )
     bits.add_argument(
         "--context-bytes", metavar="N", type=int, default=600, help="from which a token is predicted, at most (600)"
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
     bits.set_defaults(run=_bits)
-
-
-def _add_packs(command: argparse.ArgumentParser, text: str) -> None:
-    """Options that say by which packs, and in what, a model answers."""
-    command.add_argument("--pack", metavar="LANGUAGE=PACK", action="append", default=[], help=text)
-    command.add_argument(
-        "--precision",
-        metavar="NAME",
-        help="fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, auto on a GPU",
-    )
 
 
 def _show(options: Options) -> None:
@@ -99,7 +78,7 @@ def _plug(options: Options) -> None:
     from ds_minimodel.serve.packs import save_plugged
 
     save_plugged(options.body, options.pack, options.out, options.onto)
-    say(f"{options.out}: body and pack; ask it with `ds-minimodel predict {options.out}/body`")
+    say(f"{options.out}: body and pack; for transformers: `ds-minimodel export-hf {options.out}/body`")
 
 
 def _join(options: Options) -> None:
@@ -109,18 +88,6 @@ def _join(options: Options) -> None:
         raise UserError("pack join: give two packs or more")
     join_packs(options.packs, options.out)
     say(f"{options.out}: a pack; put it beside the base's body with `ds-minimodel pack plug`")
-
-
-def _predict(options: Options) -> None:
-    from ds_minimodel.serve.predictor import Predictor
-
-    folders = _folders(options.pack, options.model)
-    predictor = Predictor(options.model, folders, options.head, options.top, options.precision, options.tokens)
-    if options.file is not None:
-        _answer_file(predictor, options.file)
-        return
-    _say_precision(predictor)
-    _converse(predictor)
 
 
 def _bits(options: Options) -> None:
@@ -139,28 +106,8 @@ def _bits(options: Options) -> None:
     print(to_markdown("Bits a byte", [table]))
 
 
-def _say_precision(predictor: "Predictor") -> None:
-    say(f"predict: answers in {predictor.precision} on the {predictor.device.type.upper()}")
-
-
-def _converse(predictor: "Predictor") -> None:
-    """Answer the lines of standard input, each before the next is read; a bad one does not end the conversation."""
-    if isinstance(sys.stdin, io.TextIOWrapper):  # a byte order mark is no text, and bad bytes end one line, not all
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline="\n")  # and CR ends no line
-    for number, line in enumerate(sys.stdin, 1):
-        try:
-            (answer,) = predictor.predict([_request(line.rstrip("\r\n"), number, predictor)])
-        except UserError as error:
-            message = str(error).removeprefix("request 1: ").removeprefix(f"standard input:{number}: ")
-            say(f"ds-minimodel: line {number}: {message}")
-            continue
-        print(json.dumps(answer, ensure_ascii=False), flush=True)
-
-
 def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
     """{language: pack}: those given, or the one beside the model."""
-    from ds_minimodel.serve.predictor import beside
-
     folders: dict[str, str] = {}
     for text in given:
         language, equals, folder = text.partition("=")
@@ -169,33 +116,8 @@ def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
         if language in folders:
             raise UserError(f"--pack {text}: {language} is given twice")
         folders[language] = folder
-    return folders or beside(model)
+    from ds_minimodel.common.files import read_artifact
+    from ds_minimodel.models.artifacts import PackManifest
 
-
-def _answer_file(predictor: "Predictor", path: str) -> None:
-    """Answer the lines of a file, none where one is wrong."""
-    from ds_minimodel.tasks.tables import read_text, text_lines
-
-    requests: list[dict[str, Any]] = []
-    for number, line in enumerate(text_lines(read_text(path), path), 1):
-        requests.append(_request(line, number, predictor, path))
-        predictor.check_request(requests[-1], f"{path}:{number}")
-    _say_precision(predictor)
-    for request, answer in zip(requests, predictor.predict(requests), strict=True):
-        named = {key: request[key] for key in ("id", "language") if key in request}
-        print(json.dumps({**named, **answer}, ensure_ascii=False))
-
-
-def _request(line: str, number: int, predictor: "Predictor", path: str = "standard input") -> dict[str, Any]:
-    """A request from a line: a JSON object, or its texts with tabs between, the language first of several."""
-    if line.lstrip().startswith("{"):
-        from ds_minimodel.data.rows import json_object
-
-        return json_object(line, path, number)
-    names, texts = predictor.answerer.fields, line.split("\t")
-    if len(predictor.packs) > 1:
-        names = ("language", *names)
-    if len(texts) != len(names) or not line.strip():
-        found = f"{len(texts)} fields" if line.strip() else "empty"
-        raise UserError(f"{path}:{number}: {found}; type {', '.join(names)} with tabs between, or a JSON object")
-    return dict(zip(names, texts, strict=True))
+    beside = Path(model).resolve().parent / "pack"
+    return folders or ({read_artifact(beside, PackManifest).language: beside} if beside.is_dir() else {})

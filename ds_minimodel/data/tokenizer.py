@@ -73,7 +73,6 @@ SETTINGS_FILE = "tokenizer_config.json"  # of transformers, beside an imported v
 WORD_START = "▁"  # how a piece spells the space before a word
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order of the ids.
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
-MASK = SPECIAL["mask"]
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # a piece that is spelt by its bytes
 
 

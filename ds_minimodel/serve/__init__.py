@@ -1,1 +1,1 @@
-"""Language packs and task models in use: show, check and plug them together, and ask them for predictions."""
+"""Language packs in use: show, check, plug and join them, and the bits a byte that a body takes with each."""

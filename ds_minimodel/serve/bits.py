@@ -5,12 +5,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import torch
+
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.models.artifacts import load_body
+from ds_minimodel.models.artifacts import load_body, plug
 from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
-from ds_minimodel.serve.predictor import ManyLanguages, SharedModel, outputs
+from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.gpu import check_gpus
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.serve.packs import open_pack
+from ds_minimodel.tasks.batches import outputs
 from ds_minimodel.tasks.kind import R, Scores
 from ds_minimodel.tasks.likelihood import LikelihoodKind, Scored, Text
 
@@ -36,7 +42,8 @@ def bits_per_byte(
     """Rows for each text and pack. texts: files of documents, with an empty line between them.
 
     A token is predicted from at most `context_bytes` bytes before it, by all packs alike; the probabilities are over
-    all ids that a pack has. precision: as of Predictor. UserError for a body that does not predict next tokens, and for
+    all ids that a pack has. precision: fp32, bf16, fp16, or auto, the fastest that suits the device; default: fp32 on a
+    CPU, auto on a GPU. UserError for a body that does not predict next tokens, and for
     what is missing, damaged or does not fit.
     """
     if context_bytes < 1:
@@ -46,7 +53,7 @@ def bits_per_byte(
         tokens = int((encoded.examples.lengths - 1).sum())
         tokens += sum(encoded.unknown)
         rows.append(Bits(name, text, float(score["bits_per_byte"]), records.num_bytes / max(1, tokens)))
-    return rows
+    return sorted(rows, key=lambda row: [*map(str, texts)].index(row.text))
 
 
 def score_files(
@@ -57,18 +64,33 @@ def score_files(
     files: Sequence[str | Path],
     precision: str | None = None,
 ) -> Iterator[tuple[str, str, R, Scored, Scores]]:
-    """(pack, file, what is in it, as encoded, its scores) of each file by each pack. task: the kind's settings."""
+    """(pack, file, what is in it, as encoded, its scores) by each pack of each file. task: the kind's settings."""
     artifact = load_body(body_folder)
     if artifact.task is not None or not OBJECTIVES[artifact.objective].causal:
         raise UserError(f"{body_folder}: predicts no next tokens; bits a byte are of a body that does")
-    languages = ManyLanguages(artifact, body_folder, packs, precision)
-    module = TokenLikelihoods(artifact.config, 2)
-    load_into(module, tensors_of(artifact, module.body), "body.")
-    model = SharedModel(module, artifact, languages)
-    for file in map(str, files):
-        records = kind.read(file, task, "", None)
-        for name, tokenizer in languages.tokenizers.items():
-            model.plug(name)
+    if not packs:
+        raise UserError("no language pack; give one at least, for example --pack de=FOLDER")
+    if precision not in (None, "auto", *DTYPES):
+        raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        configure_cpu()
+    else:
+        check_gpus(1)
+    named = resolve_precision(precision or ("fp32" if device.type == "cpu" else "auto"), device, "--precision")
+    opened = {name: open_pack(folder, artifact, body_folder) for name, folder in packs.items()}
+    for name, (pack, tokenizer) in opened.items():
+        module = TokenLikelihoods(artifact.config, len(pack.tensors["tokens"]))
+        load_into(module, tensors_of(artifact, module.body), "body.")
+        plug(module, pack)
+        module.eval().to(device, DTYPES[named])
+        for file in map(str, files):
+            records = kind.read(file, task, "", None)
             encoded = kind.encode(tokenizer, records, task, artifact.config.max_positions)
-            score = kind.score(task, name, records, encoded, outputs(module, encoded.examples))
-            yield name, file, records, encoded, score
+            yield (
+                name,
+                file,
+                records,
+                encoded,
+                kind.score(task, name, records, encoded, outputs(module, encoded.examples)),
+            )

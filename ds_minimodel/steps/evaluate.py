@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ds_minimodel.common.files import atomic_folder, read_manifest, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
@@ -23,7 +22,7 @@ from ds_minimodel.jobs.records import Job
 from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug, whole_pack
 from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import TaskModel, load_into, to_tensors
+from ds_minimodel.models.trainable import TaskModel, load_into
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.recipe.systems import System
@@ -31,7 +30,7 @@ from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import INFERENCE_TOKENS, Examples, inference_batches
+from ds_minimodel.tasks.batches import outputs
 from ds_minimodel.tasks.kind import Encoded, Logits, Scores
 
 
@@ -112,19 +111,19 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
     module_of = partial(_module, context, task, model_folder, model)
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
-    outputs = partial(_in_source_language, context, system, name, module_of, model.space)
+    by_source = partial(_in_source_language, context, system, name, module_of, model.space)
     encode = partial(kind.encode, tokenizer, task=task, max_length=max_length, separators=model.config.separators)
     encoded = encode(records)
     in_source = language == recipe.languages.source
     untouched: Scores = {}
     if _asks_source(recipe, task) and not in_source:
-        untouched = _named(OF_SOURCE, kind.score(task, language, records, *outputs(records)))
+        untouched = _named(OF_SOURCE, kind.score(task, language, records, *by_source(records)))
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
     for (folder, steps), places in groupby(own, itemgetter(0, 1)):
         pack = load_pack(folder, model.space, None if in_source else language, steps)  # a base's is of any name
         plug(module, whole_pack(pack, folder, layout.pretrain(system) / "body"))
-        logits = _logits(module, encoded.examples)
+        logits = outputs(module, encoded.examples)
         row = {
             "system": system.name,
             "task": name,
@@ -140,7 +139,7 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
             for path in _on_source(recipe, task, language):
                 theirs = kind.read(path, task, recipe.languages.source, None)
                 again = encode(theirs)
-                score = kind.score(task, recipe.languages.source, theirs, again, _logits(module, again.examples))
+                score = kind.score(task, recipe.languages.source, theirs, again, outputs(module, again.examples))
                 tokens = again.examples.tokens
                 sizes = np.array(tokenizer.num_bytes())[tokens]
                 score["cut"] = 100 * float(sizes[tokens >= recipe.kept_rows].sum() / sizes.sum())
@@ -181,7 +180,7 @@ def _in_source_language(
     encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
     ((folder, _, _),) = _packs(context, system, source)
     plug(module, load_pack(folder, space))
-    return encoded, _logits(module, encoded.examples)
+    return encoded, outputs(module, encoded.examples)
 
 
 def _packs(context: Context, system: System, language: str) -> list[tuple[Path, int | None, int]]:
@@ -197,11 +196,3 @@ def _packs(context: Context, system: System, language: str) -> list[tuple[Path, 
     return [
         (folder / "pack", last, step) if step >= last else (snapshot_folder(folder, step), step, step) for step in steps
     ]
-
-
-@torch.inference_mode()
-def _logits(module: TaskModel, examples: Examples) -> Logits:
-    """Yield (index (B,), logits as an array) of batches of all `examples`."""
-    device = next(module.parameters()).device
-    for index, batch in inference_batches(examples, INFERENCE_TOKENS):
-        yield index, module.logits(to_tensors(batch, device)).float().cpu().numpy()

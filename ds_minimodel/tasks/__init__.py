@@ -1,7 +1,7 @@
 """Tasks with labels, one object for each kind.
 
 A task's life: `read` a file into records -> `encode` into Examples -> TaskSampler or inference_batches (batches.py)
--> the kind's `module` -> `score`, or `answers` to requests. kind.py has the interface.
+-> the kind's `module` -> `score`. kind.py has the interface.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
+
+if TYPE_CHECKING:
+    from ds_minimodel.models.trainable import TaskModel
 
 ArrayBatch = dict[str, Any]  # arrays as models/trainable.py names them, and "count"
 INFERENCE_TOKENS = 16_384  # padded tokens of one forward pass without gradients
@@ -131,3 +134,16 @@ def inference_batches(examples: Examples, max_tokens: int) -> Iterator[tuple[np.
         index = order[start : start + max(1, max_tokens // int(lengths[order[start]]))]
         yield index, examples.batch(index, np.zeros(len(index)))
         start += len(index)
+
+
+def outputs(module: "TaskModel", examples: Examples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (index (B,), fp32 array of what `module.logits` gives) of batches of all `examples`."""
+    import torch
+
+    from ds_minimodel.models.trainable import to_tensors
+
+    device = next(module.parameters()).device
+    for index, batch in inference_batches(examples, INFERENCE_TOKENS):
+        with torch.inference_mode():
+            found = module.logits(to_tensors(batch, device)).float().cpu().numpy()
+        yield index, found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Request, Scores, TaskSettings, accuracy
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Scores, TaskSettings, accuracy
 from ds_minimodel.tasks.tables import (
     MULTINLI,
     PAIR,
@@ -69,25 +69,6 @@ class Classification(FinetunedKind[Records, Encoded]):
 
     def metric(self, task: TaskSettings, source: str) -> str:
         return "accuracy"
-
-    def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
-    ) -> tuple[Records, Encoded]:
-        assert labels is not None
-        texts = tuple([str(request[name]) for request in requests] for name in self.fields)
-        records = Records(texts, np.zeros(len(requests), dtype=np.int64), tuple(labels))
-        return records, Encoded(encode_table(tokenizer, records, max_length, separators))
-
-    def answers(self, records: Records, encoded: Encoded, logits: Logits, labels: Labels) -> list[dict[str, object]]:
-        """{"label": the likeliest, "scores": {label: probability}}"""
-        import torch
-
-        answers: list[dict[str, object]] = [{}] * len(encoded.examples)
-        for index, logits_BL in logits:
-            for place, row in zip(index, torch.from_numpy(logits_BL).softmax(-1), strict=True):
-                scores = dict(zip(records.labels, row.tolist(), strict=True))
-                answers[place] = {"label": records.labels[int(row.argmax())], "scores": scores}
-        return answers
 
 
 class Pair(Classification):

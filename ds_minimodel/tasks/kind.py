@@ -1,7 +1,7 @@
 """The interface of a kind of task: all that the package asks of classification, question answering …
 
 A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS (tasks/__init__.py): of
-FinetunedKind, which adds a head that trains and answers to requests, or of TaskKind alone, which is scored with the
+FinetunedKind, which adds a head that trains, or of TaskKind alone, which is scored with the
 body as it is. The recipe is read without torch, so these files import torch and ds_minimodel.models in the methods that
 need them.
 """
@@ -9,13 +9,12 @@ need them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ds_minimodel.data.rows import text_field
 from ds_minimodel.tasks.batches import Examples
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
 
-Request = Mapping[str, object]  # a JSON object
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
 Scores = dict[str, float]  # in percent
 Labels = list[str] | None  # names in the order of their ids; None where there are none, or where a file's serve
@@ -116,14 +114,11 @@ class TaskKind(ABC, Generic[R, E]):
 
 
 class FinetunedKind(TaskKind[R, E]):
-    """A kind of task with a head that is finetuned on a training file, and whose models answer requests."""
+    """A kind of task with a head that is finetuned on a training file."""
 
     # For export.
     hugging_face_class: ClassVar[str]  # how its name ends: "ForSequenceClassification"
     head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's of RoBERTa
-
-    # In `ds-minimodel predict`.
-    fields: tuple[str, ...]  # keys of a request that hold text, in the order in which they are typed
 
     @abstractmethod
     def labels(self, task: TaskSettings, source: str) -> Labels:
@@ -149,23 +144,6 @@ class FinetunedKind(TaskKind[R, E]):
             return {}
         names = list(map(str, labels))
         return {"id2label": dict(enumerate(names)), "label2id": {name: id for id, name in enumerate(names)}}
-
-    # --- Predictions ---
-
-    def check_request(self, request: Request, where: str) -> None:
-        """Raise UserError, beginning with `where`, for a request that is not what `encode_requests` takes."""
-        for name in self.fields:
-            text_field(request, name, where)
-
-    @abstractmethod
-    def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
-    ) -> tuple[R, E]:
-        """Checked requests as records and as sequences of at most `max_length` tokens."""
-
-    @abstractmethod
-    def answers(self, records: R, encoded: E, logits: Logits, labels: Labels) -> list[dict[str, object]]:
-        """The answer to each request, a JSON object."""
 
 
 def accuracy(predictions: Sequence[object] | np.ndarray, labels: Sequence[object] | np.ndarray) -> float:

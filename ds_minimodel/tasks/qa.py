@@ -22,7 +22,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.sections import PositiveInt, Section
 from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Request, Scores, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Scores, TaskSettings
 from ds_minimodel.tasks.tables import read_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
 
 _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
-_WINDOW = 384  # tokens of a question and a piece of its context where a model answers requests
 
 # MLQA's articles (mlqa_evaluation_v1.py); languages that are not here have none.
 _ARTICLES = {
@@ -62,7 +61,6 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
 
     name = "qa"
     form = "the form of SQuAD 1.1"
-    fields = ("question", "context")
     keys = QuestionAnsweringKeys
     has_labels = False
     reads_start = False
@@ -104,25 +102,6 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
     def metric(self, task: TaskSettings, source: str) -> str:
         return "F1 by MLQA's rules" if _keys_of(task).metric == "mlqa" else "F1"
 
-    def encode_requests(
-        self, tokenizer: Tokenizer, requests: Sequence[Request], labels: Labels, max_length: int, separators: int = 2
-    ) -> tuple[list[Question], Windows]:
-        questions = [
-            Question(str(number), str(request["question"]), str(request["context"]), ("",), (0,))
-            for number, request in enumerate(requests)
-        ]
-        length = min(_WINDOW, max_length)
-        return questions, encode_questions(tokenizer, questions, length, length // 6, length // 3)
-
-    def answers(
-        self, records: list[Question], encoded: Windows, logits: Logits, labels: Labels
-    ) -> list[dict[str, object]]:
-        """{"answer", "score": sum of the two logits, None without an answer}"""
-        found = find_answers(records, encoded, logits)
-        return [
-            {"answer": answer.text, "score": answer.score} for answer in (found[question.id] for question in records)
-        ]
-
 
 def _keys_of(task: TaskSettings) -> QuestionAnsweringKeys:
     assert isinstance(task, QuestionAnsweringKeys)
@@ -136,14 +115,14 @@ def _keys_of(task: TaskSettings) -> QuestionAnsweringKeys:
 class Question:
     """A question on a context.
 
-    starts: first character of each answer in `context`, in code points.
+    starts: first character of each answer in `context`, in code points. Without answers it is asked alone.
     """
 
     id: str
     text: str
     context: str
-    answers: tuple[str, ...]
-    starts: tuple[int, ...]
+    answers: tuple[str, ...] = ("",)
+    starts: tuple[int, ...] = (0,)
 
 
 def read_squad(path: str | Path) -> list[Question]:

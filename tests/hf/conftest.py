@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from sentencepiece import sentencepiece_model_pb2 as protobuf
@@ -17,6 +18,12 @@ from transformers import (
 )
 
 from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.models.artifacts import load_body, load_task_model, plug
+from ds_minimodel.recipe.schema import Task
+from ds_minimodel.serve.packs import open_pack
+from ds_minimodel.tasks import task_of
+from ds_minimodel.tasks.batches import outputs
+from ds_minimodel.tasks.tables import Records
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",
@@ -169,3 +176,24 @@ def roberta(text_file, tmp_path_factory):
 @pytest.fixture(scope="session")
 def roberta_json(text_file, tmp_path_factory):
     return make_roberta_json(text_file, tmp_path_factory.mktemp("hf") / "roberta-json")
+
+
+def encoded_and_logits(model_folder, pack_folder, records, max_length=64):
+    """(a file's records as a task model of ours has them encoded, its outputs for them in batches)."""
+    body = load_body(model_folder)
+    pack, tokenizer = open_pack(pack_folder, body, model_folder)
+    kind, labels = task_of(model_folder, body)
+    module = kind.module(body.config, len(pack.tensors["tokens"]), labels).eval()
+    load_task_model(module, body, model_folder)
+    plug(module, pack)
+    task = Task(kind=kind.name, train="train", test={})
+    encoded = kind.encode(tokenizer, records, task, max_length, body.config.separators)
+    return encoded, outputs(module, encoded.examples)
+
+
+def task_logits(model_folder, pack_folder, max_length, *texts):
+    """Logits (N, labels) of a task model of ours, of sentences or pairs."""
+    records = Records(texts, np.zeros(len(texts[0]), dtype=np.int64), ())
+    encoded, batches = encoded_and_logits(model_folder, pack_folder, records, max_length)
+    found = {int(place): row for index, rows in batches for place, row in zip(index, rows, strict=True)}
+    return torch.from_numpy(np.stack([found[place] for place in range(len(encoded.examples))]))

@@ -23,16 +23,15 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, save_body
 from ds_minimodel.models.trainable import load_into, to_tensors
-from ds_minimodel.serve.predictor import Predictor
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import join
+from ds_minimodel.tasks.qa import Question, find_answers
 
-from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise
+from .conftest import ODD_TEXTS, SIZES, TEXTS, encoded_and_logits, randomise, task_logits
 from .refusing import refused
 from .test_hugging_face import varied_lines
 
@@ -198,11 +197,9 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     firsts, seconds = map(list, zip(*pairs))
     batch = tokenizer(firsts, seconds, return_tensors="pt", padding=True, truncation="longest_first", max_length=66)
     assert batch["token_type_ids"].sum(1).gt(1).all()
-    requests = [{"sentence1": first, "sentence2": second} for first, second in pairs]
-    answers = Predictor(tmp_path / "pair", {"de": ours / "pack"}).predict(requests)
     with torch.no_grad():
-        expected = model(**batch).logits.softmax(-1)
-    found = torch.tensor([list(answer["scores"].values()) for answer in answers])
+        expected = model(**batch).logits
+    found = task_logits(tmp_path / "pair", ours / "pack", 66, firsts, seconds)
     torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
 
     save_task_model(ours, "qa", None, tmp_path / "qa")
@@ -214,18 +211,9 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     context = batch["token_type_ids"][0].bool()
     context[-1] = False
     sums = logits.start_logits[0][context][:, None] + logits.end_logits[0][context]
-    (answer,) = Predictor(tmp_path / "qa", {"de": ours / "pack"}).predict(
-        [{"question": "the wind", "context": "the small boat sees"}]
-    )
-    assert answer["score"] == pytest.approx(float(sums.triu().max()), abs=1e-4)
-
-
-def test_a_mask_is_asked_for_as_the_vocabulary_spells_it_or_as_ours_do(bert):
-    predictor = Predictor(bert[1] / "body", {"de": bert[1] / "pack"}, top=3)
-    own, ours = predictor.predict([{"text": "the [MASK] sees"}, {"text": "the <mask> sees"}])
-    assert own == ours and len(own["masks"][0]) == 3
-    with pytest.raises(UserError, match=r"no \[MASK\] in the text"):
-        predictor.predict([{"text": "the mask sees"}])
+    questions = [Question("one", "the wind", "the small boat sees")]
+    (answer,) = find_answers(questions, *encoded_and_logits(tmp_path / "qa", ours / "pack", questions, 72)).values()
+    assert answer.text in questions[0].context and answer.score == pytest.approx(float(sums.triu().max()), abs=1e-4)
 
 
 def test_finetuning_trains_both_token_types(bert):

@@ -18,7 +18,6 @@ from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.hf.convert import export_hf, import_hf
 from ds_minimodel.models.artifacts import PackArtifact, load_body, save_pack
 from ds_minimodel.serve.packs import save_plugged
-from ds_minimodel.serve.predictor import Predictor
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 
@@ -63,23 +62,6 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
         assert ids == [*tokenizer.vocabulary.frame[0], *tokenizer.encode([text])[0]]
         assert tokenizer.decode([*ids, tokenizer.vocabulary.eos]) == text
     assert len(tokenizer.encode(["1234"])[0]) == 4
-
-
-@pytest.mark.parametrize("single", [f"{BEGIN} $A", "$A"])
-@pytest.mark.parametrize("text", ["the boat", "the boat sees " * 40])
-def test_a_text_is_continued_as_transformers_does(text_file, tmp_path, single, text):
-    theirs = save_llama(text_file, tmp_path / "theirs", single)
-    import_hf(theirs, tmp_path / "ours", "en")
-    tokenizer, model = AutoTokenizer.from_pretrained(theirs), LlamaForCausalLM.from_pretrained(theirs)
-    begin, packs = ([1] if BEGIN in single else []), {"en": tmp_path / "ours/pack"}
-    end = tokenizer(text, add_special_tokens=False)["input_ids"][len(begin) - 54 :]  # of 64 positions
-    ids = torch.tensor([[*begin, *end]])
-    found = model.generate(ids, do_sample=False, max_new_tokens=10, eos_token_id=0, pad_token_id=0)[0, ids.shape[1] :]
-    (answer,) = Predictor(tmp_path / "ours/body", packs, tokens=10).predict([{"text": text}])
-    assert answer == {"text": tokenizer.decode([id for id in found.tolist() if id])}
-    for tokens in (0, 63):
-        with pytest.raises(UserError, match=f"--tokens {tokens}: .*the model takes 64 tokens"):
-            Predictor(tmp_path / "ours/body", packs, tokens=tokens)
 
 
 def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):

@@ -12,10 +12,9 @@ from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body,
 from ds_minimodel.models.mini import prefix, with_new_layers
 from ds_minimodel.models.trainable import SequenceClassifier, encode
 from ds_minimodel.serve.packs import plugged_module
-from ds_minimodel.serve.predictor import Predictor
 from tests.small_models import masked_lm, roberta
 
-from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise
+from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise, task_logits
 
 CHECKPOINTS = ["xlm_r", "xlm_r_json", "roberta", "roberta_json"]
 ATOL = 1e-5
@@ -40,7 +39,7 @@ def varied_lines(number):
 
 
 def test_answers_are_those_of_the_exported_model(imported, tmp_path):
-    """Of every request to the rounding of fp32, which is what a CPU answers in; by a pack with positions of its own."""
+    """To the rounding of fp32, by a pack with positions of its own."""
     config, pack = roberta(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
     tensors = {**pack.tensors, "body.positions": torch.randn(66, 16)}
     save_pack(tmp_path / "pack", PackArtifact("en", tensors, pack.space), imported[1] / "pack")
@@ -51,21 +50,18 @@ def test_answers_are_those_of_the_exported_model(imported, tmp_path):
     export_hf(tmp_path / "model", tmp_path / "out", tmp_path / "pack")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
-    predictor = Predictor(tmp_path / "model", {"en": tmp_path / "pack"})
     literal, mask = "a <mask> b", tokenizer.mask_token_id
     assert mask not in open_tokenizer(imported[1] / "pack").encode([literal])[0]
     if TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram":  # docs/hugging-face.md says so
         assert mask in tokenizer(literal)["input_ids"]
     else:
         lines += [literal, "a</s> b<s>"]
-    assert predictor.precision == ("fp32" if predictor.device.type == "cpu" else "bf16")
     batch = tokenizer(lines, return_tensors="pt", padding=True, truncation=True, max_length=64)
     with torch.no_grad():
-        expected = model.eval()(**batch).logits.softmax(-1)
-    answers = predictor.predict([{"text": line} for line in lines])
-    found = torch.tensor([list(answer["scores"].values()) for answer in answers])
+        expected = model.eval()(**batch).logits
+    found = task_logits(tmp_path / "model", tmp_path / "pack", 64, lines)
     torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
-    assert [answer["label"] for answer in answers] == [task["labels"][id] for id in expected.argmax(-1)]
+    assert [*model.config.id2label.values()] == task["labels"]
 
 
 def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path):

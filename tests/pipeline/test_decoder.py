@@ -7,9 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.serve.predictor import Predictor
-
 from ..forks import run
 from .conftest import make_world
 
@@ -72,14 +69,3 @@ def test_bits_a_byte_are_hugging_faces(workdir, exported):
     num_bytes = sum(len(document.encode()) for document in documents)
     assert max(lengths) > 47, "no document is long enough"
     assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
-
-
-def test_what_comes_next_is_hugging_faces(workdir, exported):
-    body, pack = workdir / "pretrain/bl_base/body", workdir / "adapt/minipost/xx/pack"
-    (model, tokenizer), text = exported, "zit gsr"
-    batch = tokenizer(text, return_tensors="pt")
-    ids = model.generate(**batch, do_sample=False, max_new_tokens=12)[0, batch["input_ids"].shape[1] :]
-    (answer,) = Predictor(body, {"xx": pack}, tokens=12).predict([{"text": text}])
-    assert answer == {"text": tokenizer.decode(ids, skip_special_tokens=True)}
-    with pytest.raises(UserError, match="--tokens is for a body that predicts next tokens"):
-        Predictor(workdir / "finetune/minijoint/topic/seed-3/model", {"xx": pack}, tokens=12)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.plans import model_of
 from ds_minimodel.hf.convert import import_hf
@@ -18,7 +19,6 @@ from ds_minimodel.models.trainable import Guard
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.serve.bits import bits_per_byte
 from ds_minimodel.serve.packs import save_plugged
-from ds_minimodel.serve.predictor import Predictor
 
 from ..forks import run
 from ..hf.test_decoders import save_llama
@@ -111,11 +111,14 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
 def test_a_pack_is_asked_beside_its_base_and_plugged_it_is_whole(folder, tmp_path):
     body, pack = folder / "base/body", folder / "run/adapt/bl_base/xx/pack"
     save_plugged(body, pack, tmp_path / "plugged")
-    answers = [
-        Predictor(model, {"xx": of_language}).predict([{"text": "zit gsr"}])
+    bits = [
+        bits_per_byte(model, {"xx": of_language}, [folder / "xx.txt"])
         for model, of_language in ((body, pack), (tmp_path / "plugged/body", tmp_path / "plugged/pack"))
     ]
-    assert answers[0] == answers[1]
+    assert bits[0] == bits[1]
+    for given, message in (({}, "no language pack"), ({"xx": pack}, "--precision fp8: there are fp32, bf16, fp16 and")):
+        with pytest.raises(UserError, match=message):
+            bits_per_byte(body, given, [folder / "xx.txt"], precision="fp8")
     assert len(load_file(tmp_path / "plugged/pack/embeddings.safetensors")["tokens"]) == ROWS + NEW
 
 

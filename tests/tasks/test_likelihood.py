@@ -14,13 +14,13 @@ from lm_eval.models.huggingface import HFLM
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 from ds_minimodel.hf.convert import import_hf
-from ds_minimodel.models.artifacts import load_body
+from ds_minimodel.models.artifacts import load_body, plug
 from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
 from ds_minimodel.recipe.schema import Task
-from ds_minimodel.serve.predictor import ManyLanguages, SharedModel, outputs
+from ds_minimodel.serve.packs import open_pack
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import inference_batches
+from ds_minimodel.tasks.batches import inference_batches, outputs
 from ds_minimodel.tasks.likelihood import Choices, Documents
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
@@ -177,13 +177,13 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
         edit(theirs / "tokenizer.json", lambda content: content.update(normalizer=before))
     import_hf(theirs, tmp_path / "ours", "en")
     body = load_body(tmp_path / "ours/body")
-    packs = ManyLanguages(body, tmp_path / "ours/body", {"en": tmp_path / "ours/pack"})
-    module = TokenLikelihoods(body.config, 2)
+    pack, tokenizer = open_pack(tmp_path / "ours/pack", body, tmp_path / "ours/body")
+    module = TokenLikelihoods(body.config, len(pack.tensors["tokens"])).eval()
     load_into(module, tensors_of(body, module.body), "body.")
-    SharedModel(module, body, packs).plug("en")
+    plug(module, pack)
 
     def likelihoods(kind, records):
-        encoded = kind.encode(packs.tokenizers["en"], records, SETTINGS, 64)
+        encoded = kind.encode(tokenizer, records, SETTINGS, 64)
         return -encoded.nats(outputs(module, encoded.examples))
 
     def of_harness(ask, texts, **options):
