@@ -270,7 +270,10 @@ def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             yield temporary
+            mode = temporary.stat().st_mode & 0o666  # by the umask, which safetensors does not look at
             for file in temporary.rglob("*"):
+                if file.is_file() and not file.is_symlink():
+                    file.chmod(mode)
                 sync(file)
             sync(temporary)
             shutil.rmtree(former, ignore_errors=True)

@@ -214,7 +214,8 @@ class _Kind:
         return self.file.load(with_pieces(self.file.content, pieces, self.file.size)).model
 
     def _is_text(self, string: str) -> bool:
-        return string not in self.file.added and not (self._has_bytes and BYTES.fullmatch(string))
+        is_unused = string.startswith("\0")
+        return not is_unused and string not in self.file.added and not (self._has_bytes and BYTES.fullmatch(string))
 
     def text(self, string: str) -> str:
         """A piece without what says that it begins inside a word."""
@@ -353,20 +354,28 @@ def _more_merges(
                     heapq.heappush(heap, (-counts[other], other))
 
 
+def _unused(id: int) -> str:
+    """A token that no text becomes: none has a NUL."""
+    return f"\0{id}\0"
+
+
 def with_pieces(content: dict[str, Any], pieces: Sequence[Piece], first: int) -> dict[str, Any]:
     """A tokenizer.json's content with more pieces, of the ids from `first` on.
 
     Added tokens stand among the model's pieces then: the library would give those that do not ids behind the new ones.
+    So do unused ones, where an id before `first` has none: transformers counts tokens to find the next free id.
     """
     model = content["model"]
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
-    if model["type"] == "Unigram":  # a list; no text has a NUL
-        least, strings = min(score for _, score in model["vocab"]), {id: string for string, id in added.items()}
-        between = [[strings.get(id, f"\0{id}\0"), least] for id in range(len(model["vocab"]), first)]
+    strings = {id: string for string, id in added.items()}
+    if model["type"] == "Unigram":  # a list
+        least = min(score for _, score in model["vocab"])
+        between = [[strings.get(id, _unused(id)), least] for id in range(len(model["vocab"]), first)]
         vocab = [*model["vocab"], *between, *([piece.string, piece.score] for piece in pieces)]
         return {**content, "model": {**model, "vocab": vocab}}
     new = {piece.string: id for id, piece in enumerate(pieces, first)}
-    model = {**model, "vocab": {**model["vocab"], **added, **new}}
+    unused = {_unused(id): id for id in {*range(first)} - {*model["vocab"].values()} - strings.keys()}
+    model = {**model, "vocab": {**model["vocab"], **added, **unused, **new}}
     if model["type"] == "BPE":
         model["merges"] = [*model["merges"], *([*piece.parts] for piece in pieces if len(piece.parts) > 1)]
     return {**content, "model": model}

@@ -17,6 +17,7 @@ from pydantic import Field
 from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.data.tokenizer import SETTINGS_FILE
 from ds_minimodel.jobs.layout import ADAPT, FINETUNE, PRETRAIN, REPORT, TOKENS
 from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
@@ -73,7 +74,7 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     origin = _origin([artifact, pack, *place.bodies])
     language = facts.language
     training: dict[str, Any] = {"system": place.system} if place.system else {}
-    training |= {"steps": facts.steps, "eflops": facts.eflops}
+    training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
     training |= {"embedding_space": facts.space, "layers": num_layers}
     front = ModelCardData(
         language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
@@ -105,9 +106,19 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     is_causal = class_name.endswith("ForCausalLM")
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
     lines += ['tokenizer.padding_side = "left"  # of batches'] * is_causal
-    lines += ['inputs = tokenizer("TEXT", return_tensors="pt")']
+    chats = is_causal and bool(_settings(pack).get("chat_template"))
+    lines += ['messages = [{"role": "user", "content": "TEXT"}]'] * chats
+    options = "add_generation_prompt=True, return_dict=True, "
+    call = f"tokenizer.apply_chat_template(messages, {options}" if chats else 'tokenizer("TEXT", '
+    lines += [f'inputs = {call}return_tensors="pt")']
     lines += ["print(tokenizer.decode(model.generate(**inputs)[0]))" if is_causal else "print(model(**inputs))", "```"]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
+
+
+def _settings(pack: Path) -> dict[str, Any]:
+    """Those of an imported tokenizer."""
+    path = pack / SETTINGS_FILE
+    return read_model(path, dict[str, Any], "put the pack back from a copy") if path.is_file() else {}
 
 
 def _origin(folders: list[Path]) -> _Origin:

@@ -137,6 +137,23 @@ def test_a_limit_on_the_size_of_files_is_named_whatever_library_meets_it(save, t
     assert contents(tmp_path) == {}
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_the_umask_decides_who_may_read_whatever_library_writes(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        with atomic_folder(tmp_path / "a") as folder:
+            (folder / "b").mkdir()
+            save_file({"a": torch.zeros(1)}, folder / "b/weights")
+            (folder / "plain").touch()
+        with atomic_write(tmp_path / "a/c"):
+            pass
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    files, folders = 0o666 & ~umask, 0o777 & ~umask
+    assert modes == {"a": folders, "b": folders, "weights": files, "plain": files, "c": files}
+
+
 def test_one_folder_is_made_by_one_process_at_a_time(tmp_path):
     """A second one neither clears what the first is writing nor puts its own over what is complete."""
     with atomic_folder(tmp_path / "a", is_new=True) as folder:

@@ -59,6 +59,8 @@ def test_the_bases_text_is_cut_as_before_and_the_new_language_into_fewer_pieces(
         assert new.decode(after) == line and len(after) < len(before)
         assert all(id < 300 or id >= ROWS for id in after) and max(after) >= ROWS
     assert (tmp_path / "new/chat_template.jinja").read_text() == "{{ messages }}"
+    file = Tokenizer.from_file(str(new.path))
+    assert file.add_tokens(["<tool>"]) and file.token_to_id("<tool>") == ROWS + NEW, "no id is free before"
 
 
 def test_what_pieces_bring_is_known_before_they_are_made(base, texts, tmp_path):
@@ -214,6 +216,7 @@ def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
         assert all(id < old.vocabulary.size or id >= ROWS for id in after) and max(after) >= ROWS
     theirs = AutoTokenizer.from_pretrained(tmp_path / "new")
     assert theirs(GERMAN, add_special_tokens=False)["input_ids"] == new.encode(GERMAN)
+    assert len(theirs) == ROWS + NEW, "as many as there are rows, by which embeddings are resized"
     assert theirs.all_special_ids == AutoTokenizer.from_pretrained(other).all_special_ids
 
 
@@ -283,11 +286,14 @@ def test_characters_that_nothing_stands_for_are_unknown(tmp_path):
 
 
 def test_what_the_base_keeps_apart_is_not_joined(other, texts, tmp_path):
-    """Digits, and signs from words: its pieces have none side by side, though nothing parts text so before."""
+    """Digits, and signs from words: its pieces have none side by side, though nothing parts text so before. So it is of
+    one that was extended, with the numbers in the names of unused tokens."""
+    extended(other, texts, tmp_path / "once")
     write_lines(texts[1], [*GERMAN, *["Wind, 2026 2026"] * 9])
-    for piece in read_extension(other, [texts[1]], [], 1000).pieces:
-        string = piece.string.removeprefix("##")
-        assert len(string) == 1 or not any(sign.isdigit() or sign == "," for sign in string)
+    for base in (other, tmp_path / "once"):
+        for piece in read_extension(base, [texts[1]], [], 1000).pieces:
+            string = piece.string.removeprefix("##")
+            assert len(string) == 1 or not any(sign.isdigit() or sign == "," for sign in string)
 
 
 def test_added_tokens_of_any_kind_stay(texts, tmp_path):

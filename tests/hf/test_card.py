@@ -17,6 +17,8 @@ from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.verdict import Verdict
 from ds_minimodel.serve.packs import check_pack
 
+from .test_decoders import save_llama
+
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
 
 
@@ -89,6 +91,22 @@ def test_of_a_run(workdir, tmp_path):
     export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
     card, text = card_of(tmp_path / "task")
     assert "\nde, qa: 35.5 F1 before, 36.0 after; 2 min on this machine.\n" in text
+
+
+@pytest.mark.parametrize("template", [None, "{% for one in messages %}<|begin|>{{ one.content }}{% endfor %}"])
+def test_a_model_that_chats_is_asked_in_its_template(text_file, tmp_path, template):
+    theirs = save_llama(text_file, tmp_path / "theirs", "$A")
+    settings = json.loads((theirs / "tokenizer_config.json").read_text())
+    (theirs / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    import_hf(theirs, tmp_path / "in")
+    manifest = json.loads((tmp_path / "in/pack/manifest.json").read_text())
+    (tmp_path / "in/pack/manifest.json").write_text(json.dumps({**manifest, "eflops": 0.00011543065657344}))
+    export_hf(tmp_path / "in/body", tmp_path / "out")
+    card, text = card_of(tmp_path / "out")
+    assert card["ds_minimodel"]["eflops"] == 0.000115 and "| eflops | 0.000115 |" in text
+    (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)
+    assert ("apply_chat_template" in code) == (template is not None)
+    exec(code.replace("FOLDER", str(tmp_path / "out")))
 
 
 def test_names_that_a_hub_would_not_take(workdir, tmp_path):
