@@ -3,9 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ds_minimodel.artifacts.adaptation import load_adaptation, whole
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
@@ -16,36 +17,35 @@ from ds_minimodel.steps.status import look
 
 if TYPE_CHECKING:
     from ds_minimodel.extend import extend
-    from ds_minimodel.hf.convert import export_hf, import_model
-    from ds_minimodel.hf.rehearsal import rehearse
+    from ds_minimodel.hf.export import export_adapter, export_hf
 
 _WITH_TRANSFORMERS = {  # the extra `hf`
     "extend": "extend",
-    "import_model": "hf.convert",
-    "export_hf": "hf.convert",
-    "rehearse": "hf.rehearsal",
+    "export_adapter": "hf.export",
+    "export_hf": "hf.export",
 }
 
 __all__ = [
+    "Adaptation",
     "BodyArtifact",
-    "PackArtifact",
     "Recipe",
     "TokenStore",
     "UserError",
     "bits_per_byte",
+    "export_adapter",
     "export_hf",
     "extend",
-    "import_model",
     "join_packs",
+    "load_adaptation",
     "load_body",
-    "load_pack",
+    "load_model",
     "load_recipe",
     "look",
     "plugged_module",
     "recipe_costs",
-    "rehearse",
     "run_recipe",
     "save_plugged",
+    "whole",
 ]
 
 

@@ -1,13 +1,15 @@
-"""A language added to somebody's model from its text, by one dial: how long, or how many tokens.
+"""A language added to somebody's model from its text, by one command: a script over the steps of a recipe.
 
-What is chosen here stands in the recipe that is written, and the recipe is what runs.
+What is chosen here stands in the recipe that is left, and the recipe is what runs.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
+import json
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,26 +17,24 @@ from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
+from ds_minimodel.artifacts.base import identity_of_base
+from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write, lock, read_model, write_json
+from ds_minimodel.common.files import Content, as_json, atomic_write, lock, read_model, write_json
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN
-from ds_minimodel.costs.measure import measured_rows
 from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.samples import is_held_out
-from ds_minimodel.hf.convert import export_hf, import_model
-from ds_minimodel.hf.rehearsal import rehearse
+from ds_minimodel.hf.export import export_adapter, export_hf
 from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.models.artifacts import identity
-from ds_minimodel.recipe.base import REHEARSAL, Base, read_base
+from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import WARM_UP, Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.steps.fertility import fertility
-from ds_minimodel.steps.run import run_recipe, steps_to_run
-from ds_minimodel.training.ranks.launch import name_the_cpu
-from ds_minimodel.training.ranks.world import join_ranks
+from ds_minimodel.steps.run import do_step, steps_to_run
+from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 
 CONTEXT = 600  # bytes, in which held-out text is scored
 HELD_OUT = 0.02  # of the documents
@@ -44,7 +44,16 @@ MOST_PASSES = 4  # over the text
 LENGTH = 128
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
-MOST_REHEARSED = 200_000  # tokens that the model writes by itself, where more are trained on
+OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
+FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
+CALL, RECIPE, LOCK, ASKED = "call.json", "recipe.yaml", ".lock", ("hours", "tokens")
+QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
+
+TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
+FALL = 0.78  # a rate falls with the width to this power (LoRA Without Regret, for Llamas)
+TOKENS_AT_ONCE = {"cpu": 1024, "gpu": 32_768}  # of a micro-batch: a GPU only launches at fewer
+GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how large a step is before one was timed
+TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
 
 
 class Way(NamedTuple):
@@ -62,10 +71,6 @@ WAYS = {  # by the third study
     "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"strength": 0.75}),
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
-OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
-FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
-CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
-QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
 
 def extend(
@@ -82,136 +87,116 @@ def extend(
     trains: str | None = None,
     pieces: int | None = None,
     strength: float | None = None,
+    ranks: int | None = None,
+    hostfile: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
-    model: a folder of Hugging Face's, a GGUF file or a name of the Hub. text, source_text: files, globs or data sets of
-    the language and of one that the model knows, which is scored, and by which rows alone are guarded and new pieces
-    left out that would cut it otherwise. hours: of rehearsal and training on this machine, one by default, at most
-    MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone, by which all else stays
-    to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's; "all": all of its weights.
-    pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. strength: share of what the body has
-    learned that it keeps, 0.75 of a decoder's "lora" by default: less keeps more of what the model was. A decoder whose
-    body trains rehearses what it writes by itself (hf/rehearsal.py). out gets base/, the recipe, its workdir run/,
-    model/ and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, with more
-    hours or tokens it makes the training longer, and another is refused. UserError as of the steps that it takes.
+    model: a folder of Hugging Face's, a GGUF file or a name of the Hub; it is read where it lies. text, source_text:
+    files, globs or data sets of the language and of one that the model knows, which is scored, and by which rows alone
+    are guarded and new pieces left out that would cut it otherwise. hours: of rehearsal and training on this machine,
+    one by default, at most MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone,
+    by which all else stays to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's;
+    "all": all of its weights. pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. strength:
+    share of what the body has learned that out/model keeps, 0.75 of a decoder's "lora" by default: less keeps more of
+    what the model was. A decoder whose body trains rehearses what it writes by itself (hf/rehearsal.py). ranks,
+    hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/, model/, adapter/ of "lora" for
+    PEFT and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, with more hours
+    or tokens it makes the training longer, and another is refused. UserError as of the steps that it takes.
     """
-    out = Path(out)
+    out, model = Path(out), str(model)
     name_the_cpu()
-    base, path = out / "base", out / RECIPE
     texts = {source: [*map(str, source_text)], language: [*map(str, text)]}
+    _check(texts, source, language, hours, tokens, trains, pieces, strength)
+    files = [file for file in find_text(itertools.chain(*texts.values())) if isinstance(file, Path)]
+    call: dict[str, Any] = {"out": str(out), "model": model, "source": source, "language": language}
+    call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces, "strength": strength}
+    call["files"] = {f"{model}: {name}": content for name, content in identity_of_base(model).items()}
+    call["files"] |= {str(file): Content.of(file) for file in files}
+    with lock(out / LOCK):
+        state, path = _begin(out, call), out / RECIPE
+        asked = {"hours": hours, "tokens": tokens}
+        if hours is None and tokens is None:
+            asked = {key: state.get(key) for key in ASKED} if "hours" in state else {"hours": HOURS, "tokens": None}
+        if not source_text:
+            say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
+        if not path.exists():
+            tests = _tests(out, texts, column, say)
+            values = first_values(read_base(model), out, texts, tests, column, source, language, trains, strength)
+            values["base"] = model
+            _choose(values, language, pieces, asked, say)
+            _write(path, values)
+        recipe = _own_recipe(path, language)
+        openings = _openings(out / "test" / f"{language}.txt")
+        places = {"path": path, "ranks": ranks, "hostfile": hostfile}
+        state = _set_length(out, recipe, state, asked, places, say)
+        recipe = _own_recipe(path, language)
+        _run(recipe, places)
+        _export(out, recipe, openings, state)
+    return out / "model"
+
+
+def _check(
+    texts: dict[str, list[str]],
+    source: str,
+    language: str,
+    hours: float | None,
+    tokens: int | None,
+    trains: str | None,
+    pieces: int | None,
+    strength: float | None,
+) -> None:
+    """UserError for what is wrong whatever the files hold."""
     if hours is not None and tokens is not None:
         raise UserError("extend: give hours or tokens, not both")
     if language == source:
         raise UserError(f"extend: {language} is the language that the model knows; --source names another")
-    for name, files in texts.items():
+    for name in texts:
         try:
             check_name(name)
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
-        find_text(files)
     if pieces is not None and not FEWEST_PIECES <= pieces <= MOST_PIECES:
         raise UserError(f"extend: {pieces:,} new pieces; give {FEWEST_PIECES} to {MOST_PIECES:,}")
     if trains not in (None, *WAYS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
     if strength is not None and not 0 < strength <= 1:
         raise UserError(f"extend: a strength of {strength:g}; give one above 0, at most 1")
-    call: dict[str, Any] = {"out": str(out), "model": str(model), "source": source, "language": language}
-    call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces, "strength": strength}
-    with lock(out / LOCK):
-        former = _begin(out, call)
-        if hours is None and tokens is None:
-            hours, tokens = former.get("hours"), former.get("tokens")
-        if hours is None and tokens is None:
-            hours = HOURS
-        length = {"hours": hours, "tokens": tokens}
-        tests = {} if path.exists() else _tests(out, texts, column, say)  # the import takes longer
-        if not source_text:
-            say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
-        if not base.exists():
-            say(f"{base}: the model comes in")
-            import_model(model, base, source)
-        if not path.exists():
-            values = first_values(read_base(base), out, texts, tests, column, source, language, trains, strength)
-            _choose(values, language, pieces, hours, tokens, say)
-            with atomic_write(path) as file:
-                file.write(_yaml(values).encode())
-        elif any(former.get(name) != value for name, value in length.items()):
-            _make_longer(path, hours, tokens, say)
-        write_json(out / CALL, former | call | length)
-        recipe = load_recipe(path)
-        run_recipe(recipe)
-        exported = _export(out, recipe, former.get("exported"))
-        write_json(out / CALL, call | length | {"exported": exported})
-    return out / "model"
-
-
-def _export(out: Path, recipe: Recipe, former: str | None) -> str:
-    """Write out/model and its samples where they are missing or of another pack; the identity of this one."""
-    layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
-    pack, model, page = layout.adapt(system, target) / "pack", out / "model", out / "samples.md"
-    is_new = former != (exported := identity(pack)) or not model.exists()
-    if is_new:
-        shutil.rmtree(new := out / "model.new", ignore_errors=True)
-        export_hf(layout.pretrain(system) / "body", new, pack)
-        if model.is_symlink():
-            model.unlink()
-        elif model.exists():
-            shutil.rmtree(model)
-        new.rename(model)
-    if recipe.trained_by.causal and (is_new or not page.exists()):
-        places, prompts = {"before": out / "before", "after": model}, (_openings(recipe, target), QUESTIONS)
-        shutil.rmtree(places["before"], ignore_errors=True)
-        export_hf(out / "base/body", places["before"])
-        written = {name: samples(place, *prompts) for name, place in places.items()}
-        shutil.rmtree(places["before"])
-        with atomic_write(page) as file:
-            file.write(samples_page(written).encode())
-    return exported
 
 
 def _begin(out: Path, call: dict[str, Any]) -> dict[str, Any]:
-    """Write down what is asked for, and return the former call; UserError where `out` is of another, or of none."""
+    """Write down what is asked for, and return that with what was done; UserError where `out` is of another call."""
     former = read_model(out / CALL, dict[str, Any], "delete that file") if (out / CALL).exists() else {}
+    call, hashes = as_json(call, former.get("hashes", {}))
     if not former and {*out.iterdir()} > {out / LOCK}:
         raise UserError(f"{out}: exists and was not begun by extend; give another --out")
-    decided = list(call) if (out / RECIPE).exists() else ["model", "source"] if (out / "base").exists() else []
-    for name in decided:
-        if former.get(name) != call[name]:
-            was = f"no {name}" if former.get(name) is None else f"{name} {former[name]}"
-            raise UserError(f"{out}: was begun with {was}; give another --out, or that again")
-    write_json(out / CALL, former | call)
-    return former
+    if (out / RECIPE).exists():
+        before, now = former.get("files", {}), call["files"]
+        for file in sorted(before.keys() | now):
+            if before.get(file) != now.get(file):
+                raise UserError(f"{file}: another file than {out} was begun with; put it back, or give another --out")
+        for name, value in call.items():
+            if former.get(name) != value:
+                was = f"no {name}" if former.get(name) is None else f"{name} {former[name]}"
+                raise UserError(f"{out}: was begun with {was}; give another --out, or that again")
+    state = former | call | {"hashes": former.get("hashes", {}) | hashes}
+    write_json(out / CALL, state)
+    return state
 
 
-def _make_longer(path: Path, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> None:
-    """Give the recipe more steps; UserError where they are fewer, or what it has made is not as it was."""
-    recipe, yaml = load_recipe(path), YAML()
-    adapt = recipe.adapt
-    if adapt.schedule != "constant":
-        raise UserError(f"{path}: its rate falls from the start, so it cannot be made longer; give another --out")
-    steps_to_run(recipe, 1, rebuild=False)
-    if tokens is None:
-        one_pass = next(row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size)
-        tokens = _tokens(recipe, one_pass, hours, None, say)
-    steps, had = tokens // (adapt.batch_size * adapt.seq_length), adapt.steps * adapt.batch_size * adapt.seq_length
-    if steps < adapt.steps:
-        raise UserError(f"{path}: has {had:,} tokens of training already; a shorter one takes another --out")
-    if steps == adapt.steps:
-        say(f"{path}: has as many")
-        return
-    values = yaml.load(path)
-    values["adapt"]["steps"] = steps
-    with atomic_write(path) as file:
-        yaml.dump(values, file)
+def _own_recipe(path: Path, language: str) -> Recipe:
+    """The recipe, which may have been edited; UserError where it makes no one model of the language."""
+    recipe = load_recipe(path)
+    if len(recipe.systems) != 1 or recipe.languages.targets != [language]:
+        raise UserError(
+            f"{path}: systems and languages.targets: extend makes one model of {language}; take out what was added, or "
+            f"use `ds-minimodel run {path}`"
+        )
+    return recipe
 
 
-def _openings(recipe: Recipe, language: str) -> list[str]:
-    """The first words of some held-out documents."""
-    path = recipe.finetune.tasks["text"].test[language]
-    documents = itertools.islice(read_documents([path]), OPENINGS)
-    return [" ".join(" ".join(document).split()[:WORDS])[:CHARACTERS] for document in documents]
+# What is chosen.
 
 
 def _tests(out: Path, texts: dict[str, list[str]], column: str, say: Callable[[str], None]) -> dict[str, str]:
@@ -246,6 +231,12 @@ def _tests(out: Path, texts: dict[str, list[str]], column: str, say: Callable[[s
     return tests
 
 
+def _openings(path: Path) -> list[str]:
+    """The first words of some held-out documents."""
+    documents = itertools.islice(read_documents([path]), OPENINGS)
+    return [" ".join(" ".join(document).split()[:WORDS])[:CHARACTERS] for document in documents]
+
+
 def first_values(
     base: Base,
     out: Path,
@@ -257,27 +248,26 @@ def first_values(
     trains: str | None,
     strength: float | None,
 ) -> dict[str, Any]:
-    """The recipe but for what _choose decides."""
+    """The recipe but for its base, and what _choose decides."""
     way = WAYS[trains or ("lora" if base.config.causal else "rows")]
     if strength is not None and not SYSTEMS[way.system].trains:
         raise UserError("extend: a strength is of a body that trains, and rows alone do here; leave it out")
-    positions = base.config.max_positions
+    positions, device = base.config.max_positions, "gpu" if has_gpu() else "cpu"
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
     most = min(CONTEXT, longest - 2)  # a token is a byte at least, and two may stand around
     task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
     return {
         "workdir": str(out / "run"),
-        "base": str(out / "base"),
         "systems": [way.system],
         "languages": {"source": source, "targets": [language]},
         "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_PIECES},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
         "adapt": {
             "steps": 10,
-            "batch_size": 8,
+            "batch_size": min(BATCHES.values()),
             "seq_length": min(positions, LENGTH),
-            "lr": way.rate,
+            "lr": float(f"{way.rate * (TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
             "schedule": "constant",
             "warmup_steps": 1,
             "clip": 1.0,
@@ -287,23 +277,19 @@ def first_values(
             **({} if strength is None else {"strength": strength}),
         },
         "finetune": {"tasks": {kind: task}},
-        "engine": {"zero_stage": 0, "micro_batch_size": 8},
+        "engine": {"zero_stage": 0, "micro_batch_size": max(1, TOKENS_AT_ONCE[device] // LENGTH)},
     }
 
 
 def _choose(
-    values: dict[str, Any],
-    language: str,
-    pieces: int | None,
-    hours: float | None,
-    tokens: int | None,
-    say: Callable[[str], None],
+    values: dict[str, Any], language: str, pieces: int | None, asked: dict[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Choose the number of new pieces, where none is given, by what a byte of text then costs, and the steps by hours
-    or tokens. A sample has as many bytes as LENGTH of the tokens that would pay.
+    """Choose the number of new pieces, where none is given, by what a byte of text then costs, and the size of a step.
+
+    A sample has as many bytes as LENGTH of the tokens that would pay.
     """
     values["tokenizer"]["vocab_size"] = pieces or FEWEST_PIECES  # of which fertility has a row, too
-    recipe = _recipe(values)
+    recipe = recipe_of_text(_yaml(values), "the recipe of extend")
     found = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (best,) = found[0], [row for row in found.values() if row["best"]]
     if best["tokens"] < FEWEST_TOKENS:
@@ -323,46 +309,142 @@ def _choose(
         raise UserError(
             f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {pieces:,} new pieces; raise --pieces"
         )
-    length = round(LENGTH * best["bytes_per_token"] / chosen["bytes_per_token"])  # as many bytes
-    values["adapt"]["seq_length"] = min(recipe.body_config.max_positions, length)
+    adapt, config = values["adapt"], recipe.body_config
+    adapt["seq_length"] = min(config.max_positions, round(LENGTH * best["bytes_per_token"] / chosen["bytes_per_token"]))
     values["tokenizer"]["vocab_size"] = pieces
     of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}"
     say(
         f"{language}: {pieces:,} new pieces, {chosen['bytes_per_token']:.2f} bytes a token (before "
         f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
     )
-    tokens = _tokens(_recipe(values), chosen["tokens"], hours, tokens, say)
-    batch = next(size for most, size in BATCHES.items() if tokens <= most)
-    steps = max(10, tokens // (batch * values["adapt"]["seq_length"]))
-    values["adapt"] |= {"batch_size": batch, "steps": steps, "warmup_steps": round(WARM_UP * steps)}
+    most, device = MOST_PASSES * chosen["tokens"], "gpu" if has_gpu() else "cpu"
+    a_token = chosen["flops_per_byte"] * chosen["bytes_per_token"]
+    guessed = asked["tokens"] or min(int(3600 * asked["hours"] * GUESSED_FLOPS[device] / a_token), most)
+    batch = next(size for limit, size in BATCHES.items() if guessed <= limit)
+    steps = max(10, guessed // (batch * adapt["seq_length"]))
+    at_once = max(1, TOKENS_AT_ONCE[device] // adapt["seq_length"])
+    values["engine"]["micro_batch_size"] = max(
+        size for size in range(1, batch + 1) if batch % size == 0 and size <= at_once
+    )
+    adapt |= {"batch_size": batch, "steps": steps, "warmup_steps": round(WARM_UP * steps)}
+    if asked["tokens"] is None:  # it begins with steps that are timed
+        adapt |= {"steps": TIMED + UNTIMED + 5, "warmup_steps": min(adapt["warmup_steps"], TIMED)}
+    if config.hidden_size != TRIED_WIDTH:
+        say(f"rate {adapt['lr']:g}: not tried at this width ({config.hidden_size:,}); found at {TRIED_WIDTH}")
 
 
-def _tokens(recipe: Recipe, one_pass: int, hours: float | None, tokens: int | None, say: Callable[[str], None]) -> int:
-    """How many tokens the training has, by hours or tokens: those of MOST_PASSES over the text at most.
+# How long it trains.
 
-    What a model writes by itself, to rehearse it, is written here, and its time is of the hours.
-    """
-    measured, *_ = measured_rows(recipe, "adapt", join_ranks(1))
-    rate, most = measured["tokens_per_second"], MOST_PASSES * one_pass
-    seconds = 3600 * (hours or 0)
-    rehearsal = Path(str(recipe.base)) / REHEARSAL
-    if recipe.rehearses and not rehearsal.exists():
-        own = int(recipe.adapt.replay * (tokens or min(seconds * rate, most)))
-        own, begun = min(own, MOST_REHEARSED), time.monotonic()
-        say(f"{rehearsal}: the model writes {own:,} tokens by itself, on which it rehearses")
-        rehearse(rehearsal.parent, max(1, own), recipe.seed)
-        seconds -= time.monotonic() - begun
-    tokens = tokens or min(int(max(seconds, 0) * rate), most)
-    passes = f", {MOST_PASSES} passes over the text, the most" if tokens == most else ""
+
+def _set_length(
+    out: Path,
+    recipe: Recipe,
+    state: dict[str, Any],
+    asked: dict[str, Any],
+    places: dict[str, Any],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Give the recipe the steps that hours or tokens ask for; UserError where it has more. The new state."""
+    adapt, path = recipe.adapt, out / RECIPE
+    a_step, had = adapt.batch_size * adapt.seq_length, adapt.steps
+    if all(state.get(key) == asked[key] for key in ASKED) and "steps" in state:
+        steps = state["steps"]
+    elif asked["tokens"] is not None:
+        steps = max(10, asked["tokens"] // a_step)
+    else:
+        steps = _steps_in(out, recipe, asked["hours"], places, say)
+    if steps < state.get("steps", 0):
+        raise UserError(f"{path}: has {had * a_step:,} tokens of training already; a shorter one takes another --out")
+    if steps == state.get("steps") and any(state.get(key) != asked[key] for key in ASKED):
+        say(f"{path}: has as many")
+    if steps != had:
+        if adapt.schedule != "constant":
+            raise UserError(f"{path}: its rate falls from the start, so it cannot be made longer; give another --out")
+        steps_to_run(load_recipe(path, [f"adapt.steps={steps}"]), 1, rebuild=False)
+    state = state | asked | {"steps": steps}
+    write_json(out / CALL, state)  # what is chosen is kept first, for after a kill
+    if steps != had:
+        values = YAML().load(path)
+        values["adapt"]["steps"] = steps
+        _write(path, values)
+    return state
+
+
+def _steps_in(out: Path, recipe: Recipe, hours: float, places: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Steps that fit into so many hours, with what goes before: by the time of the first ones, which stay."""
+    (system,), (target,) = recipe.chosen_systems, recipe.languages.targets
+    begun, adapt = time.monotonic(), recipe.adapt
+    metrics = WorkdirLayout(recipe.workdir).adapt(system, target) / "run/metrics.jsonl"
+    if not metrics.exists():
+        _run(recipe, places, until="adapt")
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row][UNTIMED:]
+    rate, a_step = statistics.median(rates), adapt.batch_size * adapt.seq_length
+    seconds = 3600 * hours - (time.monotonic() - begun) + adapt.steps * a_step / rate
+    one_pass = next(row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size)
+    tokens, most = int(max(0, seconds) * rate), MOST_PASSES * one_pass
+    passes = f", {MOST_PASSES} passes over the text, the most" if tokens >= most else ""
+    tokens = max(min(tokens, most), adapt.steps * a_step)
     say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens{passes} in {tokens / rate / 3600:.1f} hours of training")
-    return tokens
+    return tokens // a_step
 
 
-def _recipe(values: dict[str, Any]) -> Recipe:
-    return recipe_of_text(_yaml(values), "the recipe of extend")
+def _run(recipe: Recipe, places: dict[str, Any], until: str | None = None) -> None:
+    """Take the steps of the recipe, or those up to one, on its ranks."""
+    for step in steps_to_run(recipe, places["ranks"] or 1, rebuild=False):
+        code = do_step(step, recipe, **places)
+        if code:
+            raise SystemExit(code)  # ranks have said why
+        if step.name == until:
+            return
 
 
-def _yaml(values: dict[str, Any]) -> str:
+# What comes out.
+
+
+def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any]) -> None:
+    """Write out/model, out/adapter and samples where they are not as they were, or of another training."""
+    layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
+    pack, model, page = layout.adapt(system, target) / "pack", out / "model", out / "samples.md"
+    base, strength = layout.model(system), recipe.strength_of(system)
+
+    def exported() -> tuple[Any, dict[str, str]]:
+        files = {file.name: Content.of(file) for file in sorted(model.glob("*")) if file.name != "README.md"}
+        return as_json({"pack": identity(pack), "strength": strength, "files": files}, state["hashes"])
+
+    is_new = state.get("exported") != exported()[0]
+    if is_new:
+        _replace(model, lambda new: export_hf(base, new, pack, strength=strength))
+        if system.trains == "low-rank":
+            _replace(out / "adapter", lambda new: export_adapter(base, new, pack, strength))
+        written, hashes = exported()
+        write_json(out / CALL, state | {"exported": written, "hashes": state["hashes"] | hashes})
+    if recipe.trained_by.causal and (is_new or not page.exists()):
+        assert recipe.base is not None
+        places = {"before": (recipe.base, layout.tokenizer(recipe.languages.source)), "after": (str(model), model)}
+        written = {name: samples(*place, openings, QUESTIONS) for name, place in places.items()}
+        with atomic_write(page) as file:
+            file.write(samples_page(written).encode())
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` write a folder anew that then takes the place of `path`."""
+    new = path.with_name(f"{path.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    write(new)
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+    new.rename(path)
+
+
+def _write(path: Path, values: Any) -> None:
+    with atomic_write(path) as file:
+        file.write(_yaml(values).encode())
+
+
+def _yaml(values: Any) -> str:
     stream = io.StringIO()
     YAML().dump(values, stream)
     return stream.getvalue()

@@ -107,7 +107,7 @@ def _recipe_over_model(options: Options) -> "Recipe":
     from ds_minimodel.recipe.base import Base
     from ds_minimodel.recipe.reading import recipe_of_text
 
-    foreign = hugging_face_module("hf.convert").config_of(options.recipe)
+    foreign = hugging_face_module("artifacts.base").config_of(options.recipe)
     base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
     texts, tests = {"source": ["source.txt"], "target": ["target.txt"]}, {"target": "test.txt"}
     values = first_values(base, Path(options.recipe), texts, tests, "text", "source", "target", None, None)

@@ -5,10 +5,9 @@ import importlib
 import math
 from types import ModuleType
 
-from ds_minimodel.cli.steps import Commands, Options
+from ds_minimodel.cli.steps import Commands, Options, number_of_ranks
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 
@@ -48,32 +47,23 @@ def add_arguments(commands: Commands) -> None:
         "--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1; more make it longer"
     )
     length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
+    extending.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
+    extending.add_argument("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
     extending.set_defaults(run=_extend)
-    importing = commands.add_parser(
-        "import-hf", help="read a Hugging Face folder: RoBERTa, BERT, ModernBERT, Llama, Qwen and others"
-    )
-    importing.add_argument(
-        "folder", metavar="MODEL", help="folder with weights, configuration and tokenizer, GGUF file or name on the Hub"
-    )
-    importing.add_argument("out", metavar="OUT", help="folder for body and pack")
-    importing.add_argument(
-        "--language", metavar="CODE", default=UNKNOWN_LANGUAGE, help="of the pack; default: undetermined"
-    )
-    importing.add_argument("--revision", metavar="R", help="branch, tag or commit of a model on the Hub; default: main")
-    importing.set_defaults(run=_import_hf)
-    rehearsing = commands.add_parser(
-        "rehearse", help="draw text from a decoder, on which it trains beside a new language (adapt.replay_from: base)"
-    )
-    rehearsing.add_argument("base", metavar="BASE", help="folder as import-hf writes it; it gets BASE/rehearsal")
-    rehearsing.add_argument("--tokens", type=_number, metavar="N", help="in all; default: 40k")
-    rehearsing.add_argument("--seed", type=int, metavar="S", default=1, help="of what is drawn; default: 1")
-    rehearsing.set_defaults(run=_rehearse)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
-    exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a body, mini-model or task model")
+    exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a model, mini-model or task model")
     exporting.add_argument("out", metavar="OUT", help="folder to write")
-    exporting.add_argument("--pack", metavar="PACK", help="language pack; default: the folder `pack` beside ARTIFACT")
+    exporting.add_argument("--pack", metavar="PACK", help="of a language; default: the model's own")
     exporting.add_argument("--depth", metavar="N", type=int, help="language-model head; default: the deepest")
-    exporting.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="default: fp32")
+    exporting.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="default: the model's")
+    exporting.add_argument(
+        "--strength",
+        type=_number,
+        default=1.0,
+        metavar="S",
+        help="share of what the body has learned that it keeps (1)",
+    )
+    exporting.add_argument("--adapter", action="store_true", help="low-rank updates and new rows alone, for PEFT")
     exporting.add_argument(
         "--suppress-new", action="store_true", help="generation leaves out what an added language has of its own"
     )
@@ -111,26 +101,22 @@ def _extend(options: Options) -> None:
         trains=options.train,
         pieces=options.pieces and int(options.pieces),
         strength=options.strength,
+        ranks=options.ranks,
+        hostfile=options.hostfile,
         say=say,
     )
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")
 
 
-def _import_hf(options: Options) -> None:
-    hugging_face_module("hf.convert").import_model(options.folder, options.out, options.language, options.revision)
-    say(f"{options.out}/body and {options.out}/pack: written")
-
-
-def _rehearse(options: Options) -> None:
-    restart_with_cpu_settings()
-    room = hugging_face_module("hf.rehearsal")
-    out = room.rehearse(options.base, int(options.tokens or room.TOKENS), options.seed)
-    say(f"{out}: written")
-
-
 def _export_hf(options: Options) -> None:
-    more = options.depth, options.dtype, options.suppress_new, options.pool
-    hugging_face_module("hf.convert").export_hf(options.artifact, options.out, options.pack, *more)
+    room = hugging_face_module("hf.export")
+    if options.adapter:
+        if options.pack is None or options.depth or options.dtype or options.suppress_new or options.pool:
+            raise UserError("--adapter: takes --pack, and --strength alone beside it")
+        room.export_adapter(options.artifact, options.out, options.pack, options.strength)
+    else:
+        more = options.depth, options.dtype, options.suppress_new, options.pool, options.strength
+        room.export_hf(options.artifact, options.out, options.pack, *more)
     say(f"{options.out}: written")
 
 

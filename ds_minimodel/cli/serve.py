@@ -22,13 +22,10 @@ def add_arguments(commands: Commands) -> None:
     check.add_argument("pack", metavar="PACK")
     check.add_argument("body", metavar="BODY", nargs="?", help="folder of a body, mini-model or task model")
     check.set_defaults(run=_check)
-    plug = actions.add_parser("plug", help="write one folder with a body or task model and a pack")
+    plug = actions.add_parser("plug", help="declare a pack to be of another body of its embedding space")
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
-    plug.add_argument(
-        "--onto", action="store_true", help="BODY is another one of the pack's embedding space, by your declaration"
-    )
     plug.set_defaults(run=_plug)
     join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
     join.add_argument("out", metavar="OUT")
@@ -42,7 +39,7 @@ def add_arguments(commands: Commands) -> None:
         metavar="NAME=PACK",
         action="append",
         default=[],
-        help="a pack to compare; may be repeated; default: the folder `pack` beside BODY",
+        help="a language to compare; may be repeated; default: the model's own",
     )
     bits.add_argument(
         "--precision",
@@ -77,8 +74,8 @@ def _check(options: Options) -> None:
 def _plug(options: Options) -> None:
     from ds_minimodel.serve.packs import save_plugged
 
-    save_plugged(options.body, options.pack, options.out, options.onto)
-    say(f"{options.out}: body and pack; for transformers: `ds-minimodel export-hf {options.out}/body`")
+    save_plugged(options.body, options.pack, options.out)
+    say(f"{options.out}: the pack as one of {options.body}")
 
 
 def _join(options: Options) -> None:
@@ -87,7 +84,7 @@ def _join(options: Options) -> None:
     if len(options.packs) < 2:
         raise UserError("pack join: give two packs or more")
     join_packs(options.packs, options.out)
-    say(f"{options.out}: a pack; put it beside the base's body with `ds-minimodel pack plug`")
+    say(f"{options.out}: a pack; `ds-minimodel export-hf` writes it with its model")
 
 
 def _bits(options: Options) -> None:
@@ -107,7 +104,7 @@ def _bits(options: Options) -> None:
 
 
 def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
-    """{language: pack}: those given, or the one beside the model."""
+    """{language: pack}: those given, or that of the model itself."""
     folders: dict[str, str] = {}
     for text in given:
         language, equals, folder = text.partition("=")
@@ -116,8 +113,9 @@ def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
         if language in folders:
             raise UserError(f"--pack {text}: {language} is given twice")
         folders[language] = folder
-    from ds_minimodel.common.files import read_artifact
-    from ds_minimodel.models.artifacts import PackManifest
+    if folders:
+        return folders
+    from ds_minimodel.artifacts.models import load_model, model_below
 
-    beside = Path(model).resolve().parent / "pack"
-    return folders or ({read_artifact(beside, PackManifest).language: beside} if beside.is_dir() else {})
+    own = model_below(model)
+    return {load_model(own)[1].language: own}

@@ -6,20 +6,9 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.steps.order import STEPS, RunsOn, Step
-from ds_minimodel.steps.run import check_alone, is_pending, run_step, run_step_here, steps_to_run
-from ds_minimodel.training.ranks import mpi
-from ds_minimodel.training.ranks.launch import (
-    check_ranks,
-    end_with_launcher,
-    launch,
-    launch_on_hosts,
-    launched,
-    name_the_cpu,
-    ranks_on_hosts,
-    restart_with_cpu_settings,
-)
+from ds_minimodel.steps.run import check_alone, do_step, steps_to_run
+from ds_minimodel.training.ranks.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -125,38 +114,5 @@ def _run_step(options: Options) -> int:
 
 
 def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
-    """Do one step, in this process or on ranks that it starts; return the exit code."""
-    if step.runs_on is not RunsOn.RANKS:
-        return _do_without_ranks(step, recipe, options)
-    if not options.hostfile:  # those are for the ranks, and their hosts may have GPUs
-        restart_with_cpu_settings()
-    if options.ranks is None and not options.hostfile:
-        return _do_as_rank(step, recipe, options)
-    if not is_pending(step, recipe, options.rebuild):
-        return 0
-    arguments = [step.name, options.recipe, *overrides, *(["--rebuild"] if options.rebuild else [])]
-    if options.hostfile:
-        return launch_on_hosts(arguments, options.hostfile, options.ranks, options.deepspeed_args)
-    check_ranks(options.ranks)
-    return launch(arguments, options.ranks)
-
-
-def _do_without_ranks(step: Step, recipe: "Recipe", options: Options) -> int:
-    name_the_cpu()  # before the step is imported, which may bring DeepSpeed
-    if mpi.started() and step.runs_on is RunsOn.MPI_RANKS:
-        from ds_minimodel.data.workers import MpiRanks
-
-        run_step(step, recipe, MpiRanks(mpi.world()), options.rebuild)
-        mpi.end()  # not after an error: a process that ends without it makes mpirun end the others
-        return 0
-    if launched():
-        raise UserError(f"{step.name}: it runs in one process; start it without a launcher")
-    run_step(step, recipe, rebuild=options.rebuild)
-    return 0
-
-
-def _do_as_rank(step: Step, recipe: "Recipe", options: Options) -> int:
-    if launched():
-        end_with_launcher()
-    run_step_here(step, recipe, options.rebuild)
-    return 0
+    ranks = {key: getattr(options, key, None) for key in ("ranks", "hostfile", "deepspeed_args")}
+    return do_step(step, recipe, options.recipe, overrides, rebuild=options.rebuild, **ranks)

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
-_IMPORT = "a model of Hugging Face's is imported first (import-hf)"
+_FOREIGN = "a model of Hugging Face's is taken by `base:` of a recipe, or by `extend`"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
 # Of a disk that takes no more, or of what stands in the way of a file.
 CANNOT_WRITE = {
@@ -381,8 +381,8 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder; give the folder of {model.noun}")
     if not path.exists():
-        inside = [part for part in ("body", "pack") if (Path(folder) / part / MANIFEST).is_file()]
-        instead = f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _IMPORT
+        inside = [part for part in ("model", "pack") if (Path(folder) / part / MANIFEST).is_file()]
+        instead = f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _FOREIGN
         raise UserError(f"{path}: no such file, so {folder} is not {model.noun}; {instead}")
     value = read_json(path)
     kind = value.get("kind") if isinstance(value, dict) else None

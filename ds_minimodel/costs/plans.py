@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.artifacts.models import BodyArtifact
 from ds_minimodel.costs.memory import Device, Memory, device_named, memory_of_step, traffic_of_step
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
 from ds_minimodel.models import make_body
-from ds_minimodel.models.artifacts import BodyArtifact
+from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.parallel import Group
@@ -172,7 +173,11 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
         body, module = mini_model(recipe, body)
         if step == "build-mini":
             return module
-    return adapted_model(recipe, body, system, recipe.target_vocab_size)[1]
+    device = torch.get_default_device()
+    _, module = adapted_model(recipe, body, system, recipe.target_vocab_size, torch.float32, device)
+    for parameter in module.pack.parameters():
+        torch.nn.init.normal_(parameter, 0, INIT_STD)
+    return module
 
 
 def largest_batch(recipe: Recipe, section: Training, micro: int) -> dict[str, Any]:

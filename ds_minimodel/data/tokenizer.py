@@ -70,6 +70,7 @@ PROBES: list[str] = [
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"  # of transformers, beside an imported vocabulary
+VOCABULARY = "tokenizer"  # folder of a model that has its vocabulary
 WORD_START = "▁"  # how a piece spells the space before a word
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order of the ids.
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -459,7 +460,9 @@ def _spell_word_piece(string: str) -> str:
 
 
 def open_tokenizer(folder: str | Path) -> Tokenizer:
-    """The vocabulary in a folder (a tokenizer or a language pack); UserError where there is none."""
+    """The vocabulary in a folder (a tokenizer, a language pack or a model); UserError where there is none."""
+    if (inside := Path(folder) / VOCABULARY).is_dir():
+        folder = inside
     held = files.read_artifact(folder, files.Manifest).files
     if UNIGRAM_FILE in held:
         return UnigramTokenizer(folder)

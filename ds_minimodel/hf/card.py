@@ -11,31 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from huggingface_hub import ModelCardData, metadata_load
+from huggingface_hub import ModelCardData
 from pydantic import Field
 
+from ds_minimodel.artifacts.adaptation import AdaptationManifest
+from ds_minimodel.artifacts.foreign import LICENSE, hub_name
+from ds_minimodel.artifacts.models import ModelManifest, tokenizer_in
 from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.data.tokenizer import SETTINGS_FILE
 from ds_minimodel.jobs.layout import ADAPT, FINETUNE, PRETRAIN, REPORT, TOKENS
-from ds_minimodel.models.artifacts import BodyManifest, PackManifest
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
 
-CARD = "README.md"
-# A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
-_HUB_NAME = re.compile(r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
-_LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
 
 class _Origin(Stored):
-    """Of a body's manifest where it comes from, of a pack's too."""
+    """Of a model's manifest where it comes from."""
 
     imported_from: str | None = None
     base_model: str | None = None
-    license: Annotated[str, Field(pattern=_LICENSE)] | None = None
+    license: Annotated[str, Field(pattern=LICENSE)] | None = None
 
 
 class _Text(Manifest):
@@ -45,37 +43,20 @@ class _Text(Manifest):
     tokens: Count
 
 
-def license_of(folder: Path) -> str | None:
-    """The license that the model card in a Hugging Face folder names, None where there is none to be read."""
-    path = folder / CARD
-    try:
-        card = metadata_load(path) if path.is_file() else None
-    except Exception:  # of any kind that YAML of a stranger's brings forth
-        return None
-    return license_name((card or {}).get("license"))
-
-
-def license_name(value: object) -> str | None:
-    """`value` where it has the form of a license's name, such as apache-2.0."""
-    return value if isinstance(value, str) and re.fullmatch(_LICENSE, value) else None
-
-
-def hub_name(value: object) -> str | None:
-    """`value` where it has the form of a model's name on the Hub, such as roberta-base or FacebookAI/roberta-base."""
-    return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
-
-
-def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, task: str | None) -> str:
-    """README.md of the export of a body or task model `artifact` with a language pack.
+def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: str | None) -> str:
+    """README.md of an export: of a model, or what was made of it, with a language, which may be its own.
 
     class_name: of transformers. task: its name in the recipe.
     """
-    facts, place = read_artifact(pack, PackManifest), _Place.of(pack)
-    origin = _origin([artifact, pack, *place.bodies])
-    language = facts.language
+    facts: ModelManifest | AdaptationManifest
+    own = facts = read_artifact(model, ModelManifest)
+    if pack != model:
+        facts = read_artifact(pack, AdaptationManifest)
+    origin = as_model(own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy")
+    language, place = facts.language, _Place.of(pack)
     training: dict[str, Any] = {"system": place.system} if place.system else {}
     training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
-    training |= {"embedding_space": facts.space, "layers": num_layers}
+    training |= {"embedding_space": own.body.space, "layers": num_layers}
     front = ModelCardData(
         language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
         license=origin.license,
@@ -106,7 +87,7 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     is_causal = class_name.endswith("ForCausalLM")
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
     lines += ['tokenizer.padding_side = "left"  # of batches'] * is_causal
-    chats = is_causal and bool(_settings(pack).get("chat_template"))
+    chats = is_causal and bool(_settings(tokenizer_in(pack)).get("chat_template"))
     lines += ['messages = [{"role": "user", "content": "TEXT"}]'] * chats
     options = "add_generation_prompt=True, return_dict=True, "
     call = f"tokenizer.apply_chat_template(messages, {options}" if chats else 'tokenizer("TEXT", '
@@ -115,20 +96,10 @@ def model_card(pack: Path, artifact: Path, class_name: str, num_layers: int, tas
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
 
-def _settings(pack: Path) -> dict[str, Any]:
-    """Those of an imported tokenizer."""
-    path = pack / SETTINGS_FILE
-    return read_model(path, dict[str, Any], "put the pack back from a copy") if path.is_file() else {}
-
-
-def _origin(folders: list[Path]) -> _Origin:
-    """Of the first of these artifacts that says where it was imported from."""
-    for folder in folders:
-        manifest = read_artifact(folder, BodyManifest if (folder / "config.json").is_file() else PackManifest)
-        origin = as_model(manifest.model_dump(), _Origin, folder / MANIFEST, "put it back from a copy")
-        if origin.imported_from is not None:
-            return origin
-    return _Origin()
+def _settings(tokenizer: Path) -> dict[str, Any]:
+    """Those of a tokenizer that was taken over."""
+    path = tokenizer / SETTINGS_FILE
+    return read_model(path, dict[str, Any], "put the folder back from a copy") if path.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -148,12 +119,7 @@ class _Place:
                 return cls(parent.parent, system, parent.name == ADAPT)
         return cls()
 
-    @property
-    def bodies(self) -> list[Path]:
-        """Bodies of the workdir, which may be imported ones."""
-        return sorted(self.root.glob(f"{PRETRAIN}/*/body")) if self.root else []
-
-    def verdict(self, pack: PackManifest, task: str | None) -> list[str]:
+    def verdict(self, pack: ModelManifest | AdaptationManifest, task: str | None) -> list[str]:
         """What the report says of the pack, of the task that is named or of those that the body is asked as it is."""
         path = self.root / REPORT / VERDICTS_FILE if self.root and self.is_adapted else None
         if self.root is None or path is None or not path.is_file():

@@ -10,54 +10,43 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, StoppingCriteriaList
 
+from ds_minimodel.artifacts.base import config_of, module_of
+from ds_minimodel.artifacts.foreign import tokenizer_of
+from ds_minimodel.artifacts.vocabularies import asked
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.hf.convert import exported
-from ds_minimodel.hf.vocabularies import asked, tokenizer_of
-from ds_minimodel.models.artifacts import identity, load_body, load_pack
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.recipe.base import REHEARSAL, read_base
 
-TOKENS = 40_000  # in all, where nothing is said
 ROWS, LENGTH = 64, 224  # texts at once; tokens of each, after a template's beginning
 _SAID = "31415926535897"  # in place of a user's words: no template changes it, or has it
 
 
-def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
-    """Write at least so many tokens by the model in `base`, as import-hf makes it -> base/rehearsal, a token store.
+def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1) -> None:
+    """Write at least so many tokens by a base into the folder `out`, a token store.
 
-    They are dialogues from the user's words on where it has a chat template that takes these, else texts from its first
-    token on, each cut off after so many tokens. The same seed gives the same ids on a machine with the same versions.
-    UserError where it is there, or no decoder.
+    tokenizer_folder: of its vocabulary, with its chat template. They are dialogues from the user's words on where it
+    has one that takes these, else texts from its first token on, each cut off after so many tokens. The same seed gives
+    the same ids on a machine with the same versions. UserError where its chat template changes what a user says.
     """
-    base = Path(base)
-    out = base / REHEARSAL
-    if tokens < 1:
-        raise UserError(f"--tokens {tokens}: give at least 1")
-    if not 0 <= seed < 1 << 63:
-        raise UserError(f"--seed {seed}: give a number from 0 to 2^63 - 1")
-    config = read_base(base).config
-    if not config.causal:
-        raise UserError(f"{base}: an encoder, which writes nothing by itself; rehearsal is of decoders")
+    found = config_of(base)
+    config, rows_of_base = found.config, found.theirs.vocab_size
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = open_tokenizer(base / "pack")
+    tokenizer = open_tokenizer(tokenizer_folder)
     vocabulary = tokenizer.vocabulary
     start, eos = vocabulary.bounds("a rehearsal")
-    opening = _opening(base / "pack") or [start]
+    opening = _opening(tokenizer_folder) or [start]
     length = min(LENGTH, config.max_positions - len(opening))
     if length < 1:
         raise UserError(f"{base}: its chat template begins with more than the {config.max_positions} positions")
     rows = min(ROWS, -(-tokens // length))
     batches, done = -(-tokens // (rows * length)), 0
-    with atomic_folder(out, is_new=True) as folder:
-        body = load_body(base / "body")
-        pack = load_pack(base / "pack", body.space)
+    with atomic_folder(out) as folder:
         wide = resolve_precision("auto", device) == "bf16"  # fp16 has too few numbers for some models
-        model = exported(base, body, pack, vocabulary).module(torch.bfloat16 if wide else torch.float32).to(device)
-        past = range(vocabulary.size, len(pack.tensors["tokens"]))  # rows that are no token's
+        model = module_of(base, torch.bfloat16 if wide else torch.float32).to(device)
+        past = range(vocabulary.size, rows_of_base)  # rows that are no token's
         model.generation_config = GenerationConfig(
             do_sample=True, top_k=0, max_new_tokens=length, pad_token_id=eos, suppress_tokens=[*past] or None
         )
@@ -80,10 +69,7 @@ def rehearse(base: str | Path, tokens: int = TOKENS, seed: int = 1) -> Path:
                 done += rows * length
         progress.close()
         facts = {"tokenizer_sha256": tokenizer.sha256, "shards": 1, "whole_documents": True}
-        write_manifest(
-            folder, kind="token_store", **vocabulary.facts(), **facts, seed=seed, body=identity(base / "body")
-        )
-    return out
+        write_manifest(folder, kind="token_store", **vocabulary.facts(), **facts, seed=seed)
 
 
 def _opening(pack: Path) -> list[int]:

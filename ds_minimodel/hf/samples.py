@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
-from ds_minimodel.common.errors import escape_markdown, one_line
-from ds_minimodel.hf.vocabularies import asked, tokenizer_of
+from ds_minimodel.artifacts.base import module_of
+from ds_minimodel.artifacts.foreign import tokenizer_of
+from ds_minimodel.artifacts.vocabularies import asked
+from ds_minimodel.common.errors import escape_markdown
 
 TOKENS = 40  # of a sample
 
@@ -32,15 +34,14 @@ class Samples(NamedTuple):
     bytes_per_second: float
 
 
-def samples(folder: str | Path, openings: Sequence[str], questions: Sequence[str]) -> Samples:
-    """The likeliest TOKENS tokens after each prompt by the model in a folder of Hugging Face's.
+def samples(model_folder: str, tokenizer_folder: Path, openings: Sequence[str], questions: Sequence[str]) -> Samples:
+    """The likeliest TOKENS tokens after each prompt by a decoder, in the type that its weights have.
 
-    Of its settings of generation those count that say where a text ends and which tokens are left out. Questions are
-    asked where its chat template takes a user's words.
+    model_folder: a base, as artifacts/base.py takes it. Of its settings of generation those count that say where a text
+    ends and which tokens are left out. Questions are asked where its chat template takes a user's words.
     """
-    tokenizer, device = tokenizer_of(Path(folder)), torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with one_line(folder, "transformers cannot read it"):
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval().to(device)
+    tokenizer, device = tokenizer_of(tokenizer_folder), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = module_of(model_folder).to(device)
     kept = {key: getattr(model.generation_config, key) for key in ("eos_token_id", "suppress_tokens")}
     model.generation_config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, **kept)
     tokens = num_bytes = 0

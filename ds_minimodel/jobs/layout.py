@@ -6,7 +6,7 @@ from ds_minimodel.recipe.systems import System
 
 STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
 TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
-REPORT = "report"
+REPORT, REHEARSAL = "report", "the-base-itself"  # the latter no language is called
 
 
 class WorkdirLayout:
@@ -26,9 +26,17 @@ class WorkdirLayout:
     def tokens(self, language: str) -> Path:
         return self.root / TOKENS / language
 
+    def rehearsal(self) -> Path:
+        """What the base writes by itself: a token store."""
+        return self.root / TOKENS / REHEARSAL
+
     def pretrain(self, system: System) -> Path:
-        """Folder of the body that the system adapts."""
+        """Folder of the job of the model that the system adapts."""
         return self.root / PRETRAIN / system.body_name
+
+    def model(self, system: System) -> Path:
+        """The model that the system adapts: its body, and the source language."""
+        return self.pretrain(system) / "model"
 
     def build_mini(self, system: System) -> Path:
         return self.root / BUILD_MINI / system.name

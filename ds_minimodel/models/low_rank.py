@@ -1,13 +1,13 @@
 """Low-rank updates of a body's linear layers (LoRA, Hu et al. 2022), put on a built model from outside.
 
 The frozen weight W (O, I) of a layer becomes W + 2 B A, of which A (R, I), drawn, and B (O, R), zero at first, train as
-parameters `down` and `up` of the layer. The blocks don't know of it, and names of parameters stay; `merged` gives
-weights without it.
+parameters `down` and `up` of the layer. The blocks don't know of it, and names of parameters stay; `updated` gives
+weights with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from ds_minimodel import ops
 from ds_minimodel.models import BodyConfig, make_body
 from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
-from ds_minimodel.models.trainable import Tensors
 
-_SCALE = 2.0  # alpha over rank, as is usual
+SCALE = 2.0  # alpha over rank, as is usual
 DOWN, UP = "down", "up"
 
 
@@ -31,7 +30,8 @@ def add_low_rank(body: Body, rank: int, seed: int) -> None:
             if isinstance(linear, Linear):
                 down = torch.randn(rank, linear.in_features, generator=draw, device="cpu") / linear.in_features**0.5
                 linear.register_parameter(DOWN, nn.Parameter(down.to(linear.weight.device)))
-                linear.register_parameter(UP, nn.Parameter(linear.weight.new_zeros(linear.out_features, rank)))
+                up = torch.zeros(linear.out_features, rank, device=linear.weight.device)
+                linear.register_parameter(UP, nn.Parameter(up))
                 ways: dict[type, Callable] = {GeluLinear: _forward_with_gelu, Projection: _project, Linear: _forward}
                 forward = next(way for kind, way in ways.items() if isinstance(linear, kind))
                 linear.forward = MethodType(forward, linear)  # type: ignore[method-assign]
@@ -46,11 +46,11 @@ def low_rank_size(config: BodyConfig, rank: int) -> int:
 
 
 def _forward(linear: Any, x: Tensor) -> Tensor:
-    return ops.low_rank_linear(x, linear.weight, linear.bias, linear.down, linear.up, _SCALE)
+    return ops.low_rank_linear(x, linear.weight, linear.bias, linear.down, linear.up, SCALE)
 
 
 def _forward_with_gelu(linear: Any, x: Tensor) -> Tensor:
-    return ops.bias_gelu(ops.low_rank_linear(x, linear.weight, None, linear.down, linear.up, _SCALE), linear.bias)
+    return ops.bias_gelu(ops.low_rank_linear(x, linear.weight, None, linear.down, linear.up, SCALE), linear.bias)
 
 
 def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -59,7 +59,7 @@ def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[T
     sizes = [linear.blocks[0], sum(linear.blocks[1:])]
     biases = (None, None) if linear.bias is None else linear.bias.split(sizes)
     queries, rest = (
-        ops.low_rank_linear(x, weight, bias, linear.down, up, _SCALE)
+        ops.low_rank_linear(x, weight, bias, linear.down, up, SCALE)
         for x, weight, bias, up in zip(
             (x_BQH, x_BSH), linear.weight.split(sizes), biases, linear.up.split(sizes), strict=True
         )
@@ -67,31 +67,28 @@ def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[T
     return rest, queries
 
 
-def replaced(module: nn.Module) -> set[str]:
-    """Names of the body's tensors, as the body has them, that are other ones when what trains in `module` has."""
-    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    of_body = [name.removeprefix("body.") for name in trained if name.startswith("body.")]
-    return {f"{name.rpartition('.')[0]}.weight" if is_low_rank(name) else name for name in of_body}
-
-
 def is_low_rank(name: str) -> bool:
     """Whether this is the name of a parameter of an update."""
     return name.rpartition(".")[2] in (DOWN, UP)
 
 
-def merged(weights: Mapping[str, Tensor], frozen: Mapping[str, Tensor], strength: float = 1.0) -> Tensors:
-    """`weights` with each update added to its layer's weight, which `frozen` has under the same name less "body.".
+def changed_name(name: str) -> str:
+    """Of which tensor of the body an entry of an update is: its own, or of a low-rank one its layer's weight."""
+    return f"{name.rpartition('.')[0]}.weight" if is_low_rank(name) else name
 
-    strength: share of their change from `frozen` that the body's weights keep (WiSE-FT, Wortsman et al., CVPR 2022).
+
+def updated(
+    frozen: Mapping[str, Tensor], update: Mapping[str, Tensor], strength: float = 1.0
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of each of a body's tensors that an update changes, in the type that `frozen` has it in.
+
+    strength: share of their change from `frozen` that they keep (WiSE-FT, Wortsman et al., CVPR 2022).
     """
-    found = {name: tensor for name, tensor in weights.items() if not is_low_rank(name)}
-    for name, up in weights.items():
-        if name.endswith(f".{UP}"):
-            layer = name.removesuffix(UP)
-            weight = frozen[f"{layer}weight".removeprefix("body.")]
-            found[f"{layer}weight"] = weight + _SCALE * up.float() @ weights[layer + DOWN].float()
-    if strength != 1:
-        of_body = {name: tensor.float() for name, tensor in found.items() if name.startswith("body.")}
-        for name, tensor in of_body.items():
-            found[name] = torch.lerp(frozen[name.removeprefix("body.")].float(), tensor, strength)
-    return found
+    for name in sorted({*map(changed_name, update)}):
+        weight, layer = frozen[name], name.rpartition(".")[0]
+        if name in update:
+            whole = update[name].float()
+            yield name, (whole if strength == 1 else torch.lerp(weight.float(), whole, strength)).to(weight.dtype)
+        else:
+            change = SCALE * update[f"{layer}.{UP}"].float() @ update[f"{layer}.{DOWN}"].float()
+            yield name, (weight.float() + (change if strength == 1 else strength * change)).to(weight.dtype)

@@ -20,6 +20,7 @@ from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig, make_body
 from ds_minimodel.models.body import Body, LanguagePack, Linear, Packing, init_weights
 from ds_minimodel.models.objectives import Objective
+from ds_minimodel.ops.parallel import full_shape, own_part
 
 Batch = Mapping[str, Any]
 
@@ -251,10 +252,28 @@ def train_only(module: nn.Module, trains: Callable[[str], bool]) -> None:
         parameter.requires_grad_(trains(name))
 
 
+def materialise(module: nn.Module, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    """Give memory to the parameters of a module that was built on the meta device; nothing is drawn.
+
+    What trains is fp32, all else of `dtype`. Their numbers are to be put in.
+    """
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                own = torch.empty(
+                    parameter.shape, dtype=torch.float32 if parameter.requires_grad else dtype, device=device
+                )
+                part._parameters[name] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+
+
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Copy tensors into the parameters of those names (with `prefix` before them); each must exist."""
-    result = module.load_state_dict({prefix + name: tensor for name, tensor in tensors.items()}, strict=False)
-    assert not result.unexpected_keys, result.unexpected_keys
+    """Copy tensors, one after the other, into the parameters of those names, with `prefix` before them, or this rank's
+    parts of them; each must exist."""
+    parameters = dict(module.named_parameters())
+    for name in tensors:
+        parameter, tensor = parameters[prefix + name], tensors[name]
+        assert full_shape(parameter) == tensor.shape, (prefix + name, tensor.shape)
+        parameter.data.copy_(own_part(parameter, tensor))
 
 
 def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:

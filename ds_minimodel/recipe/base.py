@@ -1,23 +1,18 @@
-"""The model that a recipe starts from where it does not pretrain one: a folder with `body` and `pack`."""
+"""The model that a recipe starts from where it does not pretrain one: one as transformers reads it."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
+from ds_minimodel.artifacts.models import ModelManifest, is_model
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Manifest, Stored, read_artifact, read_model
-from ds_minimodel.common.sections import OneOf
-from ds_minimodel.models import BodyConfig, BodyConfigOfKind
-from ds_minimodel.models.objectives import OBJECTIVES
-
-REHEARSAL = "rehearsal"  # folder beside them: what the model writes by itself, a token store
+from ds_minimodel.common.files import read_artifact
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.models import BodyConfig
 
 
 @dataclass(frozen=True)
 class Base:
-    """Facts of a recipe's base: its body's architecture and objective, its pack's language and number of pieces."""
+    """Facts of a recipe's base: its body's architecture and objective, its language and number of rows."""
 
     config: BodyConfig
     objective: str
@@ -25,37 +20,19 @@ class Base:
     vocab_size: int
 
 
-class _Body(Stored):
-    """Of config.json what a recipe takes over."""
+def read_base(model: str) -> Base:
+    """The Base that a folder, a GGUF file or a name on the Hub is; UserError where it is none or has other heads."""
+    if is_model(model):
+        manifest = read_artifact(model, ModelManifest)
+        config, depths = manifest.body.architecture, manifest.body.head_depths
+        if depths != [config.num_layers]:
+            raise UserError(
+                f"base: {model} has heads after {depths} layers; a base has one, after its last ({config.num_layers})"
+            )
+        return Base(config, manifest.body.objective, manifest.language, manifest.rows)
+    if (Path(model) / "manifest.json").exists():
+        raise UserError(f"base: {model} is no model; give one as step 1 makes it, or as transformers reads it")
+    from ds_minimodel.artifacts.base import config_of  # transformers takes seconds to import
 
-    architecture: BodyConfigOfKind
-    head_depths: list[int]
-    objective: Annotated[str, OneOf(OBJECTIVES)]
-    task: object | None
-
-
-class _Pack(Manifest):
-    language: str
-    rows: Annotated[int, Field(ge=1, le=2**31)]
-
-    noun = "a language pack"
-    kinds = ("language-pack",)
-
-
-def read_base(folder: str | Path) -> Base:
-    """The Base in `folder` as import-hf writes it; UserError where it is none or has other heads."""
-    body, pack = Path(folder) / "body", Path(folder) / "pack"
-    if not body.is_dir() or not pack.is_dir():
-        raise UserError(
-            f"base: {folder} does not hold the folders body and pack; make them with `ds-minimodel import-hf`"
-        )
-    held = read_model(body / "config.json", _Body, "import the model again")
-    layers = held.architecture.num_layers
-    if held.task is not None:
-        raise UserError(f"base: {body} is a task model; a base is a body as import-hf or step 1 makes it")
-    if held.head_depths != [layers]:
-        raise UserError(
-            f"base: {body} has heads after {held.head_depths} layers; a base has one, after its last ({layers})"
-        )
-    manifest = read_artifact(pack, _Pack)
-    return Base(held.architecture, held.objective, manifest.language, manifest.rows)
+    foreign = config_of(model)
+    return Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)

@@ -193,7 +193,7 @@ class Adapt(Training):
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
     replay_from: Annotated[Literal["text", "base"], RECORDED_ELSEWHERE] = "text"
-    """`replay` is of that text, or of what the base writes by itself (`ds-minimodel rehearse`)."""
+    """`replay` is of that text, or of what the base writes by itself."""
     guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
     """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
     rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
@@ -201,7 +201,7 @@ class Adapt(Training):
     rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
     """`lora`: of the updates of the body's linear layers."""
     strength: Annotated[float, Field(gt=0, le=1), RECORDED_ELSEWHERE] = 1.0
-    """`full`, `lora`: share of what the body has learned that a pack keeps; held-out losses are of all."""
+    """`full`, `lora`: share of what the body has learned that is scored and exported; held-out losses are of all."""
     train_output_bias: bool = True
     """The target's output bias trains too; `false` is the paper's code."""
     train_positions: bool = False
@@ -240,8 +240,6 @@ class Adapt(Training):
     def _best_is_found(self) -> "Adapt":
         if self.patience and self.keep == "last":
             raise ValueError("patience: with keep last nothing is the best; give keep best")
-        if self.keep == "best" and self.strength != 1:
-            raise ValueError("keep best: it is found with all that the body has learned; leave strength out")
         if self.keep == "best" and self.decay_steps and not self.held_out_every:
             raise ValueError("keep best: with schedule constant give held_out_every; a share of the steps would grow")
         return self
@@ -486,6 +484,10 @@ class Recipe(Section):
     def trained_by(self) -> Objective:
         """The declaration of the objective."""
         return OBJECTIVES[self.objective]
+
+    def strength_of(self, system: System) -> float:
+        """Share of what a system's body has learned that it keeps where it is scored."""
+        return self.adapt.strength if system.trains else 1.0
 
     def is_guarded(self, system: System) -> bool:
         """Whether new rows are kept from taking probability of the source's text: where all else stays."""

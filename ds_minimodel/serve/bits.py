@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ds_minimodel.artifacts.adaptation import plug
+from ds_minimodel.artifacts.lazy import shapes_of
+from ds_minimodel.artifacts.mini import tensors_of
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.models.artifacts import load_body, plug
-from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.models.trainable import TokenLikelihoods, load_into
+from ds_minimodel.models.trainable import TokenLikelihoods, load_into, materialise
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
@@ -38,22 +40,25 @@ def bits_per_byte(
     texts: Sequence[str | Path],
     context_bytes: int = CONTEXT,
     precision: str | None = None,
+    strength: float = 1.0,
 ) -> list[Bits]:
     """Rows for each text and pack. texts: files of documents, with an empty line between them.
 
     A token is predicted from at most `context_bytes` bytes before it, by all packs alike; the probabilities are over
-    all ids that a pack has. precision: fp32, bf16, fp16, or auto, the fastest that suits the device; default: fp32 on a
-    CPU, auto on a GPU. UserError for a body that does not predict next tokens, and for
-    what is missing, damaged or does not fit.
+    all ids that a pack has. precision: fp32, bf16, fp16 or auto. strength: share of what a body has learned that it
+    keeps. UserError for a body that does not predict next tokens, and for what is missing, damaged or does not fit.
     """
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
     task, rows = SimpleNamespace(context_bytes=context_bytes), []
-    for name, text, records, encoded, score in score_files(Text(), task, body_folder, packs, texts, precision):
+    for name, text, records, encoded, score in score_files(
+        Text(), task, body_folder, packs, texts, precision, strength
+    ):
         tokens = int((encoded.examples.lengths - 1).sum())
         tokens += sum(encoded.unknown)
         rows.append(Bits(name, text, float(score["bits_per_byte"]), records.num_bytes / max(1, tokens)))
-    return sorted(rows, key=lambda row: [*map(str, texts)].index(row.text))
+    places = {text: place for place, text in enumerate(map(str, texts))}
+    return sorted(rows, key=lambda row: places[row.text])
 
 
 def score_files(
@@ -63,34 +68,35 @@ def score_files(
     packs: Mapping[str, str | Path],
     files: Sequence[str | Path],
     precision: str | None = None,
+    strength: float = 1.0,
 ) -> Iterator[tuple[str, str, R, Scored, Scores]]:
-    """(pack, file, what is in it, as encoded, its scores) by each pack of each file. task: the kind's settings."""
-    artifact = load_body(body_folder)
-    if artifact.task is not None or not OBJECTIVES[artifact.objective].causal:
+    """(pack, file, what is in it, as encoded, its scores) of each pack on each file. task: the kind's settings."""
+    body = load_body(body_folder)
+    if body.task is not None or not OBJECTIVES[body.objective].causal:
         raise UserError(f"{body_folder}: predicts no next tokens; bits a byte are of a body that does")
-    if not packs:
-        raise UserError("no language pack; give one at least, for example --pack de=FOLDER")
-    if precision not in (None, "auto", *DTYPES):
-        raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
+    device, dtype = _place(precision)
+    opened = {name: open_pack(folder, body, body_folder) for name, folder in packs.items()}
+    read = {file: kind.read(file, task, "", None) for file in map(str, files)}
+    for name, (language, tokenizer) in opened.items():
+        with torch.device("meta"):
+            module = TokenLikelihoods(body.config, shapes_of(language.embeddings)["tokens"][0]).requires_grad_(False)
+        materialise(module, dtype, device)
+        load_into(module, tensors_of(body, module.body), "body.")
+        plug(module.eval(), language, body, strength)
+        for file, records in read.items():
+            encoded = kind.encode(tokenizer, records, task, body.config.max_positions)
+            score = kind.score(task, name, records, encoded, outputs(module, encoded.examples))
+            yield name, file, records, encoded, score
+
+
+def _place(precision: str | None) -> tuple[torch.device, torch.dtype]:
+    """Where a model computes, and in what: without a `precision` in fp32 on a CPU, as the exported model does there."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         configure_cpu()
     else:
         check_gpus(1)
-    named = resolve_precision(precision or ("fp32" if device.type == "cpu" else "auto"), device, "--precision")
-    opened = {name: open_pack(folder, artifact, body_folder) for name, folder in packs.items()}
-    for name, (pack, tokenizer) in opened.items():
-        module = TokenLikelihoods(artifact.config, len(pack.tensors["tokens"]))
-        load_into(module, tensors_of(artifact, module.body), "body.")
-        plug(module, pack)
-        module.eval().to(device, DTYPES[named])
-        for file in map(str, files):
-            records = kind.read(file, task, "", None)
-            encoded = kind.encode(tokenizer, records, task, artifact.config.max_positions)
-            yield (
-                name,
-                file,
-                records,
-                encoded,
-                kind.score(task, name, records, encoded, outputs(module, encoded.examples)),
-            )
+    if precision not in (None, "auto", *DTYPES):
+        raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
+    default = "fp32" if device.type == "cpu" else "auto"
+    return device, DTYPES[resolve_precision(precision or default, device, "--precision")]

@@ -1,6 +1,5 @@
-"""Language packs (`ds-minimodel pack`): show one, check that it is whole and fits a body, put both side by side."""
+"""Languages (`ds-minimodel pack`): show one, check that it is whole and fits a model, declare that, join several."""
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,28 +8,28 @@ from typing import Any
 
 import torch
 
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import MANIFEST, atomic_folder, read_manifest, refuse_existing
-from ds_minimodel.data.extension import join_tokenizers
-from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.models import artifacts
-from ds_minimodel.models.artifacts import (
-    BodyArtifact,
-    PackArtifact,
+from ds_minimodel.artifacts.adaptation import (
+    Adaptation,
     check_fit,
     check_space,
-    load_body,
-    load_pack,
-    save_pack,
-    whole_pack,
+    load_adaptation,
+    plug,
+    save_adaptation,
+    whole,
 )
+from ds_minimodel.artifacts.lazy import shapes_of
+from ds_minimodel.artifacts.models import BodyArtifact, is_model, load_body, load_model, model_below
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_manifest, refuse_existing
+from ds_minimodel.data.extension import join_tokenizers
+from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.models.trainable import LanguageModel, load_into
+from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
 from ds_minimodel.tasks import task_of
 
 # Of a manifest what is written anew for a copy.
-_WRITTEN = {"kind", "language", "space", "vocab_size", "special", "lossy", "kept", "kept_of", "rows", "files"}
-_WRITTEN |= {"steps", "eflops"}
+_WRITTEN = {"kind", "language", "space", "vocab_size", "special", "lossy", "kept", "rows", "files", "steps", "eflops"}
+_WRITTEN |= {"body_kind", "model_type"}
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def facts_of(folder: str | Path) -> dict[str, Any]:
 
 
 def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> None:
-    """Raise UserError where a pack is damaged, its parts disagree or, with `body_folder`, it does not fit."""
+    """Raise UserError where a language is damaged, its parts disagree or, with `body_folder`, it does not fit."""
     open_pack(folder, None if body_folder is None else _load_body(body_folder))
 
 
@@ -53,37 +52,22 @@ def _load_body(folder: str | Path) -> BodyArtifact:
     return body
 
 
-def save_plugged(body_folder: str | Path, pack_folder: str | Path, out: str | Path, onto: bool = False) -> None:
-    """Write the folder `out` with copies of both, `body` and `pack`: a model of that language, with all rows it has.
+def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -> None:
+    """Write a language anew as one over another body of its embedding space, such as what was made of its body by
+    training on instructions; the manifest says what it was trained over (`trained_over`).
 
-    onto: the body is declared to be another one of the pack's embedding space, such as what was made of its body by
-    training on instructions; the copy's manifest says so (`trained_over`). UserError where they do not fit.
+    UserError where they do not fit, and where it is over this body already.
     """
-    out = Path(out)
+    out, body = Path(out), _load_body(body_folder)
     refuse_existing(out)
-    body = _load_body(body_folder)
-    pack, _ = open_pack(pack_folder, None if onto else body, body_folder)
-    if onto:
-        if pack.space == body.space:
-            raise UserError(f"{pack_folder}: is of this body's embedding space already; leave out --onto")
-        check_fit(pack_folder, pack, body)
-    _refuse_inside(out, [body_folder, pack_folder])
-    with atomic_folder(out, is_new=True) as temporary:
-        _copy(body_folder, temporary / "body")
-        manifest = read_manifest(pack_folder)
-        if onto or "kept" in manifest:
-            facts = {key: value for key, value in manifest.items() if key not in _WRITTEN}
-            facts |= {"trained_over": pack.space} if onto else {}
-            save_pack(temporary / "pack", replace(pack, space=body.space), pack_folder, **facts)
-        else:
-            _copy(pack_folder, temporary / "pack")
-
-
-def _copy(artifact: str | Path, to: Path) -> None:
-    """Copy the files that its manifest names, and no other: a link beside them may lead anywhere."""
-    for name in (MANIFEST, *read_manifest(artifact)["files"]):
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(artifact) / name, to / name)
+    adaptation, _ = open_pack(folder)
+    if adaptation.space == body.space:
+        raise UserError(f"{folder}: is over this body already; `ds-minimodel export-hf` writes both as one model")
+    check_fit(folder, adaptation, body)
+    _refuse_inside(out, [folder])
+    facts = {key: value for key, value in read_manifest(folder).items() if key not in _WRITTEN}
+    facts["trained_over"] = adaptation.space
+    save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
 
 
 def _refuse_inside(out: Path, artifacts: Sequence[str | Path]) -> None:
@@ -102,53 +86,68 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
     out, (first, *others) = Path(out), packs
     refuse_existing(out)
     _refuse_inside(out, packs)
-    joined = load_pack(first)
+    joined = load_adaptation(first)
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer = Path(first)
         for number, folder in enumerate(others):
-            pack = load_pack(folder)
-            for name, one in ((first, joined), (folder, pack)):
-                if not one.kept or any(part.startswith("body.") for part in one.tensors):
+            other = load_adaptation(folder)
+            for name, one in ((first, joined), (folder, other)):
+                if not one.kept or one.update:
                     raise UserError(
-                        f"{name}: is no pack that only adds rows to a base's, as of --train rows; those join"
+                        f"{name}: does not only add rows to a model's vocabulary, as --train rows does; such ones join"
                     )
-            if pack.kept_of != joined.kept_of:
+            if other.space != joined.space:
                 raise UserError(f"{folder}: extends another base than {first}")
-            if {*pack.language.split("+")} & {*joined.language.split("+")}:
-                raise UserError(f"{folder}: is of {pack.language}, as one before it; give each language once")
+            if {*other.language.split("+")} & {*joined.language.split("+")}:
+                raise UserError(f"{folder}: is of {other.language}, as one before it; give each language once")
             place = Path(temporary) / str(number)
             chosen = join_tokenizers(tokenizer, folder, place, joined.kept)
-            rows = {name: torch.cat((rows, pack.tensors[name][chosen])) for name, rows in joined.tensors.items()}
-            language, eflops = f"{joined.language}+{pack.language}", joined.eflops + pack.eflops
-            joined = replace(joined, tensors=rows, language=language, steps=joined.steps + pack.steps, eflops=eflops)
+            rows = {name: torch.cat((own, other.embeddings[name][chosen])) for name, own in joined.embeddings.items()}
+            joined = replace(
+                joined,
+                embeddings=rows,
+                language=f"{joined.language}+{other.language}",
+                steps=joined.steps + other.steps,
+                eflops=joined.eflops + other.eflops,
+            )
             tokenizer = place
-        save_pack(out, joined, tokenizer)
+        save_adaptation(out, joined, tokenizer)
 
 
-def plugged_module(body: BodyArtifact, pack: PackArtifact) -> LanguageModel:
-    """The module of a body or mini-model with a pack plugged in, in evaluation mode; UserError where they do not fit.
+def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1.0) -> LanguageModel:
+    """The module of a body or mini-model with a language plugged in, in evaluation mode, fp32; UserError where they do
+    not fit.
 
-    Both stay as they are.
+    language: with all of its rows (`whole`). strength: share of what the body has learned that it keeps. Both stay as
+    they are.
     """
     if body.task is not None:
-        raise UserError("a task model has a head of its own; give a body or a mini-model")
-    check_space(f"the pack of {pack.language}", pack.space, body.space)
-    objective = OBJECTIVES[body.objective]
-    model = LanguageModel(body.config, len(pack.tensors["tokens"]), body.head_depths, objective)
+        raise UserError("a task model has a head of its own; export-hf writes it for transformers")
+    check_space(f"the language {language.language}", language.space, body.space)
+    with torch.device("meta"):
+        rows = shapes_of(language.embeddings)["tokens"][0]
+        model = LanguageModel(body.config, rows, body.head_depths, OBJECTIVES[body.objective])
+    materialise(model, torch.float32)
     load_into(model, body.tensors, "body.")
-    artifacts.plug(model, pack)
+    plug(model, language, body, strength)
     return model.eval()
 
 
 def open_pack(
     folder: str | Path, body: BodyArtifact | None = None, body_folder: str | Path | None = None
-) -> tuple[PackArtifact, Tokenizer]:
-    """(PackArtifact, Tokenizer) of a language pack, all files verified.
+) -> tuple[Adaptation, Tokenizer]:
+    """(Adaptation, Tokenizer) of a language, all files verified.
 
-    body_folder: where `body` lies; then the pack has all rows, also those that it keeps of its base. UserError where
-    its parts disagree or it does not fit `body`.
+    body_folder: where `body` lies; then it has all rows, also those that it keeps of its model, whose own language
+    `folder` may name too. UserError where its parts disagree or it does not fit `body`.
     """
-    pack, tokenizer = load_pack(folder, None if body is None else body.space), open_tokenizer(folder)
+    tokenizer = open_tokenizer(folder)
+    if is_model(folder):
+        language = load_model(folder)[1]
+        if body is not None:
+            check_space(folder, language.space, body.space)
+    else:
+        language = load_adaptation(folder, None if body is None else body.space)
     if body is not None:
-        check_fit(folder, pack, body)
-    return (pack if body_folder is None else whole_pack(pack, folder, body_folder)), tokenizer
+        check_fit(folder, language, body)
+    return (language if body_folder is None else whole(language, load_model(model_below(body_folder))[1])), tokenizer

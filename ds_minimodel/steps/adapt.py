@@ -10,27 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from ds_minimodel.artifacts.adaptation import AdaptationManifest, keep_rows, load_adaptation, plug, save_adaptation
+from ds_minimodel.artifacts.mini import prefix
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, identity, load_body, load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.models.artifacts import (
-    BodyArtifact,
-    PackArtifact,
-    PackManifest,
-    identity,
-    keep_rows,
-    load_body,
-    load_pack,
-    plug,
-    save_pack,
-)
 from ds_minimodel.models.body import KEPT
-from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, merged, replaced
-from ds_minimodel.models.mini import prefix
+from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel, Tensors, load_into, train_only
+from ds_minimodel.models.trainable import LanguageModel, Tensors, load_into, materialise, tensors_under, train_only
+from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import adapt_step_flops, step_work
 from ds_minimodel.recipe.schema import Adapt, Recipe
 from ds_minimodel.recipe.systems import System
@@ -46,7 +39,6 @@ from ds_minimodel.steps.training import (
     held_out_sampler,
     language_model,
     micro_batches,
-    rehearsal_of,
     snapshot_folder,
     text_inputs,
     text_run,
@@ -58,7 +50,7 @@ from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import train
 
 
-class FirstManifest(PackManifest):
+class FirstManifest(AdaptationManifest):
     """Manifest of the pack of step 0."""
 
     rows_copied: Count
@@ -68,15 +60,14 @@ class FirstManifest(PackManifest):
 def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
     section, source, listed = recipe.adapt, recipe.languages.source, []
-    trunk, rehearsal = text_schedule(section).trunk, rehearsal_of(recipe)
+    trunk = text_schedule(section).trunk
+    rehearsal = [layout.rehearsal()] if recipe.rehearses else []
     for system in recipe.chosen_systems:
         inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
         inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
         inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
-        inputs |= {"strength": section.strength} if system.trains and section.strength != 1 else {}
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
         inputs |= {"old_rows": section.old_rows} if section.old_rows == "trained" else {}
-        inputs |= {"rehearsal": identity(rehearsal)} if rehearsal else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
         if section.keep == "best":
             inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
@@ -89,7 +80,7 @@ def jobs(context: Context) -> list[Job]:
                 Job(
                     folder,
                     {**inputs, "language": language, **initial_inputs(recipe, language)},
-                    (*parents, layout.tokenizer(language), *map(layout.tokens, read)),
+                    (*parents, layout.tokenizer(language), *map(layout.tokens, read), *rehearsal),
                     partial(_adapt, context, system, language),
                     finished_checkpoints(folder, trunk),
                     grows="adapt" if trunk else "",
@@ -117,35 +108,37 @@ def _adapt(context: Context, system: System, language: str) -> None:
     if section.keep == "best" and held_out_sampler(context, section, language) is None:
         raise UserError(f"adapt.keep best: no document of {language} is held out; give more text or data.held_out")
     vocab_size = sampler.reader.store.vocabulary.size
-    body_folder = layout.build_mini(system) / "mini" if system.builds_mini else layout.pretrain(system) / "body"
-    source_folder = layout.pretrain(system) / "pack"
+    model = layout.model(system)
+    body, source = load_model(model)
+    body_folder = layout.build_mini(system) / "mini" if system.builds_mini else model
     cost = adapt_step_flops(recipe, system, step_work(recipe, section, vocab_size, kept=recipe.frozen_rows))
     run = text_run(recipe, section, world, cost, section.rates.get(system.name))
-    frozen, module = adapted_model(recipe, load_body(body_folder), system, vocab_size)
+    over = load_body(body_folder) if system.builds_mini else body
+    dtype = DTYPES[run.execution.precision]
+    frozen, module = adapted_model(recipe, over, system, vocab_size, dtype, world.device)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
-        "parents": {"body": identity(body_folder), "source": identity(source_folder)},
+        "parents": {"body": identity(body_folder), "source": identity(model)},
     }
     first_folder = snapshot_folder(folder, 0)
-    source = load_pack(source_folder, frozen.space)
-    own = {f"body.{name}": tensor for name, tensor in frozen.tensors.items() if name in replaced(module)}
-    world.from_main(lambda: _save_first(context, language, own, source, first_folder, facts))
-    initial, manifest = load_pack(first_folder, frozen.space, language, 0), read_artifact(first_folder, FirstManifest)
+    world.from_main(lambda: _save_first(context, language, body, source, first_folder, facts))
+    initial = load_adaptation(first_folder, frozen.space, language, 0)
+    manifest = read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
     keep_rows(module, source, initial.kept)
     split_model(module, world.tensor)
     if recipe.is_guarded(system):
-        module.guard = source_guard(context, system, run, source)
+        module.guard = source_guard(context, system, run)
 
-    def pack_of(step: int, weights: Tensors) -> PackArtifact:
-        trained = merged(weights, frozen.tensors, section.strength if system.trains else 1.0)
-        tensors = initial.tensors | {name.removeprefix("pack."): tensor for name, tensor in trained.items()}
-        eflops = run.accounting.eflops_until(step)
-        return replace(initial, tensors=tensors, steps=step, eflops=eflops)
+    def learned(step: int, weights: Tensors) -> Adaptation:
+        embeddings = {**initial.embeddings, **tensors_under(weights, "pack.")}
+        update, eflops = tensors_under(weights, "body."), run.accounting.eflops_until(step)
+        return replace(initial, embeddings=embeddings, update=update, steps=step, eflops=eflops)
 
     def save(step: int, weights: Tensors, target: Path) -> None:
-        world.from_main(lambda: save_pack(target, pack_of(step, weights), layout.tokenizer(language), **facts))
+        tokenizer = layout.tokenizer(language)
+        world.from_main(lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, **facts))
 
     num_layers = body_of(recipe, system)[0].num_layers
 
@@ -153,15 +146,15 @@ def _adapt(context: Context, system: System, language: str) -> None:
         """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""
         if not system.builds_mini and frozen.config.num_layers == num_layers:
             return trained
-        whole = prefix(load_body(layout.pretrain(system) / "body"), num_layers)
-        return whole_model(recipe, world, run, whole, pack_of(0, weights()), source)
+        whole = prefix(body, num_layers)
+        return whole_model(recipe, world, run, whole, learned(0, weights()), source)
 
-    body = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
+    evaluated = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
 
     trunk, steps = run.schedule.trunk, run.schedule.steps
     job = inputs_hash(folder, "adapt" if trunk else "")
     best = BestWeights(checkpoints_of(folder), job, world, trunk) if section.keep == "best" else None
-    evaluation = held_out_evaluation(context, section, language, run, body, best, section.patience)
+    evaluation = held_out_evaluation(context, section, language, run, evaluated, best, section.patience)
     weights = train(
         module,
         micro_batches(sampler, run, world),
@@ -181,21 +174,15 @@ def _adapt(context: Context, system: System, language: str) -> None:
 
 
 def _save_first(
-    context: Context, language: str, own: Tensors, source: PackArtifact, out: Path, facts: dict[str, Any]
+    context: Context, language: str, body: BodyArtifact, source: Adaptation, out: Path, facts: dict[str, Any]
 ) -> None:
-    """Save the pack of step 0, with `own`, what else trains as the body has it; a resumed run has it already."""
+    """Save what step 0 has: the language as it starts; a resumed run has it already."""
     if out.exists():
         return
-    first = first_pack(context, language, source.tensors)
-    save_pack(
+    first = first_pack(context, language, {name: rows.float() for name, rows in source.embeddings.items()})
+    save_adaptation(
         out,
-        PackArtifact(
-            language,
-            first.tensors | own,
-            source.space,
-            kept=context.recipe.frozen_rows,
-            kept_of=facts["parents"]["source"] if context.recipe.frozen_rows else "",
-        ),
+        body.adaptation(language, first.tensors, kept=context.recipe.frozen_rows),
         context.layout.tokenizer(language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
@@ -204,19 +191,22 @@ def _save_first(
 
 
 def adapted_model(
-    recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int
+    recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[BodyArtifact, LanguageModel]:
-    """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`.
+    """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`,
+    whose rows are to be put in.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
-    the system's depth are taken.
+    the system's depth are taken. dtype: of what is frozen.
     """
     frozen = prefix(body, system.adapt_depth(recipe.model.num_layers, recipe.mini))
-    module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.frozen_rows)
+    with torch.device("meta"):
+        module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.frozen_rows)
+    train_only(module, lambda name: trains_in_adapt(name, recipe.adapt, system))
+    materialise(module, dtype, device)
     load_into(module, frozen.tensors, "body.")
     if system.trains == "low-rank":
         add_low_rank(module.body, recipe.adapt.rank, recipe.seed)
-    train_only(module, lambda name: trains_in_adapt(name, recipe.adapt, system))
     return frozen, module
 
 

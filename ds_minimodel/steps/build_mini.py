@@ -3,9 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
+from ds_minimodel.artifacts.lazy import LazyTensors, lazily
+from ds_minimodel.artifacts.mini import is_layer_from, with_new_layers
+from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.models.artifacts import BodyArtifact, identity, load_body, load_pack, save_body
-from ds_minimodel.models.mini import is_layer_from, with_new_layers
 from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
@@ -42,15 +43,15 @@ def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, Langua
 
 
 def _build(context: Context, system: System) -> None:
-    recipe, of_body, folder = context.recipe, context.layout.pretrain(system), context.layout.build_mini(system)
-    body = load_body(of_body / "body")
+    recipe, model, folder = context.recipe, context.layout.model(system), context.layout.build_mini(system)
+    body, pack = load_model(model)
     mini, module = mini_model(recipe, body)
-    load_into(module, load_pack(of_body / "pack", body.space).tensors, "pack.")
+    load_into(module, pack.embeddings, "pack.")
     depths, depth = mini.head_depths, recipe.mini.depth
     cost = text_cost(recipe, recipe.build_mini, recipe.source_vocab_size, "build-mini", depths, depth)
     weights, run = train_on_source(context, recipe.build_mini, module, cost, folder, f"build-mini {system.name}")
-    trained = replace(mini, tensors={**mini.tensors, **tensors_under(weights, "body.")})
+    learned = lazily(tensors_under(weights, "body."))
+    trained = replace(mini, tensors=LazyTensors({**lazily(mini.tensors), **learned}))
     steps = run.schedule.steps
     facts = {"steps": steps, "eflops": run.accounting.eflops_until(steps)}
-    parents = {"body": identity(of_body / "body")}
-    context.world.from_main(lambda: save_body(folder / "mini", trained, "mini-model", parents=parents, **facts))
+    context.world.from_main(lambda: save_body(folder / "mini", trained, "mini-model", model, **facts))

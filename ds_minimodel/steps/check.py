@@ -16,7 +16,7 @@ from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
 from ds_minimodel.steps.prepare import check_text
-from ds_minimodel.steps.training import rehearsal_of, text_schedule, text_steps
+from ds_minimodel.steps.training import text_schedule, text_steps
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
@@ -47,7 +47,6 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         check_gpus(ranks)
     resolve_precision(recipe.engine.precision, torch.device("cuda" if has_gpu() else "cpu"))
     check_text(recipe)
-    rehearsal_of(recipe)
     check_tasks(recipe)
     for section in text_steps(recipe, recipe.chosen_systems).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from ds_minimodel.artifacts.adaptation import check_space, load_adaptation, plug, whole
+from ds_minimodel.artifacts.mini import tensors_of
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model, load_task_model
 from ds_minimodel.common.files import atomic_folder, read_manifest, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, load_task_model, plug, whole_pack
-from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import TaskModel, load_into
+from ds_minimodel.models.trainable import TaskModel, load_into, materialise
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Recipe, Task
 from ds_minimodel.recipe.systems import System
@@ -50,6 +52,7 @@ def jobs(context: Context) -> list[Job]:
                 "task": task_inputs(recipe, name, [task.test[language], *_on_source(recipe, task, language)]),
                 "language": language,
                 "seed": seed,
+                **({"strength": recipe.strength_of(system)} if recipe.strength_of(system) != 1 else {}),
                 **recipe.engine.recorded(),
             }
             parents = (
@@ -79,7 +82,7 @@ def _model(context: Context, system: System, name: str, seed: int) -> Path:
     """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
     if name in context.recipe.finetune.finetuned_tasks:
         return context.layout.finetune(system, name, seed) / "model"
-    return context.layout.pretrain(system) / "body"
+    return context.layout.model(system)
 
 
 def _evaluate(context: Context, system: System, name: str, language: str, seed: int, out: Path) -> None:
@@ -111,18 +114,20 @@ def _score_packs(context: Context, system: System, name: str, language: str, see
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
     module_of = partial(_module, context, task, model_folder, model)
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
-    by_source = partial(_in_source_language, context, system, name, module_of, model.space)
+    _, source = load_model(layout.model(system))
+    check_space(model_folder, source.space, model.space)
+    of_source = partial(_in_source_language, context, name, module_of, source)
     encode = partial(kind.encode, tokenizer, task=task, max_length=max_length, separators=model.config.separators)
     encoded = encode(records)
     in_source = language == recipe.languages.source
     untouched: Scores = {}
     if _asks_source(recipe, task) and not in_source:
-        untouched = _named(OF_SOURCE, kind.score(task, language, records, *by_source(records)))
+        untouched = _named(OF_SOURCE, kind.score(task, language, records, *of_source(records)))
     module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
     for (folder, steps), places in groupby(own, itemgetter(0, 1)):
-        pack = load_pack(folder, model.space, None if in_source else language, steps)  # a base's is of any name
-        plug(module, whole_pack(pack, folder, layout.pretrain(system) / "body"))
+        pack = source if folder is None else whole(load_adaptation(folder, model.space, language, steps), source)
+        plug(module, pack, model, recipe.strength_of(system))
         logits = outputs(module, encoded.examples)
         row = {
             "system": system.name,
@@ -157,19 +162,28 @@ def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, voc
     """This rank's part of the task model or body in `folder`, all but the pack, ready to be scored."""
     kind, world = KINDS[task.kind], context.world
     if model.task is not None:
-        module = kind.module(model.config, vocab_size, model.task["labels"])
+        module = _empty(context, kind.module, model.config, vocab_size, model.task["labels"])
         load_task_model(module, model, folder)
     else:
-        module = kind.module(model.config, vocab_size, None)
+        module = _empty(context, kind.module, model.config, vocab_size, None)
         load_into(module, tensors_of(model, module.body), "body.")
     split_model(module, world.tensor)
-    return module.eval().to(world.device, DTYPES[resolve_precision(context.recipe.engine.precision, world.device)])
+    return module.eval()
+
+
+def _empty(context: Context, make: Callable[..., TaskModel], *arguments: Any) -> TaskModel:
+    """A module on this rank's device whose weights are to be put in, frozen, of the run's precision."""
+    device = context.world.device
+    with torch.device("meta"):
+        module = make(*arguments).requires_grad_(False)
+    materialise(module, DTYPES[resolve_precision(context.recipe.engine.precision, device)], device)
+    return module
 
 
 def _in_source_language(
-    context: Context, system: System, name: str, module_of: Callable[[int], TaskModel], space: str, records: Any
+    context: Context, name: str, module_of: Callable[[int], TaskModel], pack: Adaptation, records: Any
 ) -> tuple[Encoded, Logits]:
-    """Records of a task as sequences in the source language's vocabulary, and the outputs for them with its pack.
+    """Records of a task as sequences in the source language's vocabulary, and the outputs for them with its `pack`.
 
     module_of: by the rows of a pack.
     """
@@ -178,19 +192,18 @@ def _in_source_language(
     tokenizer = open_tokenizer(layout.tokenizer(source))
     module, max_length = module_of(recipe.source_vocab_size), recipe.finetune.of(name, "max_length")
     encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
-    ((folder, _, _),) = _packs(context, system, source)
-    plug(module, load_pack(folder, space))
+    plug(module, pack)
     return encoded, outputs(module, encoded.examples)
 
 
-def _packs(context: Context, system: System, language: str) -> list[tuple[Path, int | None, int]]:
-    """(folder, its updates, step) of a language's packs, by rising step; None: that of the source.
+def _packs(context: Context, system: System, language: str) -> list[tuple[Path | None, int | None, int]]:
+    """(folder, its updates, step) of a language's packs, by rising step; None: the source's, of the model itself.
 
     Where it is the best that is kept, it stands for the steps after its last update, too.
     """
     recipe, layout = context.recipe, context.layout
     if language == recipe.languages.source:
-        return [(layout.pretrain(system) / "pack", None, 0)]
+        return [(None, None, 0)]
     folder, steps = layout.adapt(system, language), recipe.adapt.snapshots()
     last = steps[-1] if recipe.adapt.keep == "last" else read_manifest(folder / "pack")["steps"]
     return [

@@ -1,11 +1,15 @@
 """What new pieces bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
 from ds_minimodel.data.extension import Extension, read_extension
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import read_record
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
@@ -24,13 +28,20 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     """
     if recipe.base is None:
         raise UserError("fertility: the recipe has no base whose vocabulary new pieces would extend")
+    with tempfile.TemporaryDirectory() as folder:
+        base = WorkdirLayout(recipe.workdir).tokenizer(recipe.languages.source)
+        record = read_record(base)
+        if record is None or not record.complete:
+            keep_vocabulary(recipe.base, base := Path(folder) / "tokenizer")
+        return _rows(recipe, base)
+
+
+def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
     rows = []
     for language in recipe.languages.targets:
         text, source = (recipe.data.text.get(name, []) for name in (language, recipe.languages.source))
         own = recipe.tokenizer.vocab_size if recipe.kept_rows else 0
-        found = read_extension(
-            Path(recipe.base) / "pack", text, source, max(SIZES[-1], own), f"fertility {language}", recipe.data.column
-        )
+        found = read_extension(base, text, source, max(SIZES[-1], own), f"fertility {language}", recipe.data.column)
         sizes = {*SIZES, own, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
         of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.pieces)]
         known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]

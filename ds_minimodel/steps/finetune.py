@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 
+from ds_minimodel.artifacts.mini import tensors_of
+from ds_minimodel.artifacts.models import load_model, save_body
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.models.artifacts import identity, load_body, load_pack, save_body
 from ds_minimodel.models.flops import Work, finetune_flops
-from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import load_into, to_tensors, train_only
 from ds_minimodel.recipe.schema import Recipe
@@ -62,18 +62,17 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     kind = FINETUNED[task.kind]
     labels = kind.labels(task, source)
     records = kind.read(task.train, task, source, labels)
-    body = load_body(layout.pretrain(system) / "body")
+    body, pack = load_model(layout.model(system))
     max_length = section.of(name, "max_length")
     examples = kind.encode(tokenizer, records, task, max_length, body.config.separators).examples
     batch_size = section.of(name, "batch_size")
     slots, micro_batch_size = fill_batch(batch_size, recipe.engine.micro_batch_size, world.data.size)
     sampler = TaskSampler(examples, batch_size, seed, slots)
 
-    pack = load_pack(layout.pretrain(system) / "pack", body.space)
     torch.manual_seed(seed)
     module = kind.module(body.config, recipe.source_vocab_size, labels)
     load_into(module, tensors_of(body, module.body), "body.")
-    load_into(module, pack.tensors, "pack.")
+    load_into(module, pack.embeddings, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
     split_model(module, world.tensor)
 
@@ -118,10 +117,10 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
             folder / "model",
             trained,
             "task-model",
+            layout.model(system),
             seed=seed,
             steps=steps,
             eflops=run.accounting.eflops_until(steps),
-            parents={"body": identity(layout.pretrain(system) / "body")},
         )
     )
 

@@ -10,7 +10,6 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.vectors import piece_vectors, read_vectors
 from ds_minimodel.models import initialisation
-from ds_minimodel.models.artifacts import all_rows
 from ds_minimodel.models.initialisation import FirstPack, Pieces
 from ds_minimodel.models.trainable import Tensors
 from ds_minimodel.recipe.schema import Recipe
@@ -61,4 +60,5 @@ def first_pack(context: Context, language: str, source: Tensors) -> FirstPack:
             first = initialisation.ofa(target, pieces, source, new[kept:], old, recipe.seed)
     if recipe.adapt.old_rows == "frozen":
         return first
-    return FirstPack(all_rows(source, first.tensors), first.rows_copied + recipe.kept_rows, first.rows_combined)
+    rows = {name: torch.cat((source[name], rows)) for name, rows in first.tensors.items()}
+    return FirstPack(rows, first.rows_copied + recipe.kept_rows, first.rows_combined)

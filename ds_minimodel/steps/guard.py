@@ -2,8 +2,8 @@
 
 import torch
 
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.models.artifacts import PackArtifact, load_body
 from ds_minimodel.models.trainable import Guard, encode, to_tensors
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
@@ -14,14 +14,14 @@ TOKENS = 16_384  # of the source's text; where all positions are read, their sta
 ROWS = 1024  # of scores at once
 
 
-def source_guard(context: Context, system: System, run: Run, source: PackArtifact) -> Guard:
+def source_guard(context: Context, system: System, run: Run) -> Guard:
     """The Guard of an added language, by the first samples of the source's text: the same on all ranks.
 
     The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some steps, and the
     guard's, some thousandths of each step, are not in the costs.
     """
     recipe, world, section = context.recipe, context.world, context.recipe.adapt
-    body = load_body(context.layout.pretrain(system) / "body")
+    body, source = load_model(context.layout.model(system))
     model = whole_model(recipe, world, run, body, source)
     (head,), sampler = model.body.heads.values(), text_sampler(context, section, recipe.languages.source)
     states, log_sums, last = [], [], max(1, TOKENS // section.seq_length)

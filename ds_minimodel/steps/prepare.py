@@ -4,6 +4,7 @@ import os
 from functools import partial
 from typing import cast
 
+from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_text, identity_of_text
@@ -11,6 +12,8 @@ from ds_minimodel.data.workers import MpiRanks
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.context import Context
+
+MOST_REHEARSED = 200_000  # tokens that a base writes by itself, where more are trained on
 
 
 def check_text(recipe: Recipe) -> None:
@@ -20,7 +23,26 @@ def check_text(recipe: Recipe) -> None:
 
 
 def jobs(context: Context) -> list[Job]:
-    return [_job(context, language) for language in context.recipe.languages_of_text]
+    recipe = context.recipe
+    rehearsal = [_rehearsal(context)] if recipe.rehearses else []
+    return [*(_job(context, language) for language in recipe.languages_of_text), *rehearsal]
+
+
+def _rehearsal(context: Context) -> Job:
+    """What the base writes by itself, as much as step 2 trains on, up to MOST_REHEARSED tokens."""
+    recipe, layout = context.recipe, context.layout
+    assert recipe.base is not None
+    section, tokenizer, out = recipe.adapt, layout.tokenizer(recipe.languages.source), layout.rehearsal()
+    trained = section.steps * section.batch_size * section.seq_length
+    tokens = max(1, min(round(section.replay * trained), MOST_REHEARSED))
+
+    def make() -> None:
+        from ds_minimodel.hf.rehearsal import rehearse  # transformers takes seconds to import
+
+        rehearse(recipe.base, tokenizer, out, tokens, recipe.seed)
+
+    inputs = {"base": identity_of_base(recipe.base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
+    return Job(out, inputs, (tokenizer,), make, grows="rehearsal")
 
 
 def _job(context: Context, language: str) -> Job:

@@ -1,25 +1,14 @@
 """Step 1: pretrain each body with its heads on the source language -> body + source pack; or take over a base."""
 
-import shutil
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from ds_minimodel.common.files import atomic_folder
+from ds_minimodel.artifacts.base import identity_of_base, refer
+from ds_minimodel.artifacts.models import BodyArtifact, save_model, space_of
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.models import BODIES
-from ds_minimodel.models.artifacts import (
-    BodyArtifact,
-    PackArtifact,
-    identity,
-    load_body,
-    load_pack,
-    save_body,
-    save_pack,
-    space_of,
-)
 from ds_minimodel.models.initialisation import zero_padding_row
 from ds_minimodel.models.trainable import LanguageModel, tensors_under
 from ds_minimodel.recipe.schema import Recipe
@@ -39,12 +28,10 @@ def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
     source = recipe.languages.source
     if recipe.base is not None:
-        base = Path(recipe.base)
         (body,) = recipe.bodies
-        inputs = {"base": {part: identity(base / part) for part in ("body", "pack")}}
-        out = layout.pretrain(body)
-        make = partial(_take_over, base, out)
-        return [Job(out, inputs, (layout.tokenizer(source),), lambda: context.world.from_main(make))]
+        make = partial(refer, recipe.base, layout.model(body), source, layout.tokenizer(source))
+        inputs = {"base": identity_of_base(recipe.base)}
+        return [Job(layout.pretrain(body), inputs, (layout.tokenizer(source),), lambda: context.world.from_main(make))]
     shared = text_inputs(recipe, "pretrain") | {"model": recipe.model.recorded()}
     return [
         Job(
@@ -66,14 +53,6 @@ def pretrained_model(recipe: Recipe, body: System) -> LanguageModel:
     return module
 
 
-def _take_over(base: Path, out: Path) -> None:
-    """Copy the base's body and pack as they are; UserError where they are damaged or not of one space."""
-    load_pack(base / "pack", load_body(base / "body").space)
-    for part in ("body", "pack"):
-        with atomic_folder(out / part) as folder:
-            shutil.copytree(base / part, folder, dirs_exist_ok=True)
-
-
 def _pretrain(context: Context, body: System) -> None:
     recipe, layout = context.recipe, context.layout
     source, folder = recipe.languages.source, layout.pretrain(body)
@@ -89,8 +68,7 @@ def _pretrain(context: Context, body: System) -> None:
         space, steps = space_of(body_tensors, pack_tensors), run.schedule.steps
         eflops = run.accounting.eflops_until(steps)
         trained = BodyArtifact(config, depths, body_tensors, space, objective=recipe.objective)
-        save_body(folder / "body", trained, "body", steps=steps, eflops=eflops)
-        pack = PackArtifact(source, pack_tensors, space, steps, eflops)
-        save_pack(folder / "pack", pack, layout.tokenizer(source), parents={"body": identity(folder / "body")})
+        pack = trained.adaptation(source, pack_tensors, steps=steps, eflops=eflops)
+        save_model(layout.model(body), trained, pack, layout.tokenizer(source))
 
     context.world.from_main(save)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,16 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, is_complete
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work, sweep_up, withdraw
 from ds_minimodel.steps.order import STEPS, RunsOn, Step
-from ds_minimodel.training.ranks.launch import launched, name_the_cpu
+from ds_minimodel.training.ranks import mpi
+from ds_minimodel.training.ranks.launch import (
+    check_ranks,
+    end_with_launcher,
+    launch,
+    launch_on_hosts,
+    launched,
+    name_the_cpu,
+    restart_with_cpu_settings,
+)
 
 if TYPE_CHECKING:
     from ds_minimodel.data.workers import MpiRanks
@@ -53,6 +62,50 @@ def steps_to_run(recipe: Recipe, ranks: int, rebuild: bool) -> list[Step]:
     if not rebuild:
         check_made(recipe, steps)
     return steps
+
+
+def do_step(
+    step: Step,
+    recipe: Recipe,
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    ranks: int | None = None,
+    hostfile: str | None = None,
+    deepspeed_args: Sequence[str] | None = None,
+    rebuild: bool = False,
+) -> int:
+    """Do one step, in this process or on ranks that it starts; the exit code, which these have explained.
+
+    path, overrides: of the recipe, for ranks. ranks: to start here, or on each host of `hostfile`, which DeepSpeed's
+    launcher starts with `deepspeed_args`; without both this process is the only rank, or one that a launcher started.
+    """
+    if step.runs_on is not RunsOn.RANKS:
+        name_the_cpu()  # before the step is imported, which may bring DeepSpeed
+        if mpi.started() and step.runs_on is RunsOn.MPI_RANKS:
+            from ds_minimodel.data.workers import MpiRanks
+
+            run_step(step, recipe, MpiRanks(mpi.world()), rebuild)
+            mpi.end()  # not after an error: a process that ends without it makes mpirun end the others
+            return 0
+        if launched():
+            raise UserError(f"{step.name}: it runs in one process; start it without a launcher")
+        run_step(step, recipe, rebuild=rebuild)
+        return 0
+    if not hostfile:  # those are for the ranks, and their hosts may have GPUs
+        restart_with_cpu_settings()
+    if ranks is None and not hostfile:
+        if launched():
+            end_with_launcher()
+        run_step_here(step, recipe, rebuild)
+        return 0
+    if not is_pending(step, recipe, rebuild):
+        return 0
+    arguments = [step.name, str(path), *overrides, *(["--rebuild"] if rebuild else [])]
+    if hostfile:
+        return launch_on_hosts(arguments, hostfile, ranks, deepspeed_args or [])
+    assert ranks is not None
+    check_ranks(ranks)
+    return launch(arguments, ranks)
 
 
 def run_step_here(step: Step, recipe: Recipe, rebuild: bool = False) -> None:

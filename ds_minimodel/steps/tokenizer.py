@@ -1,15 +1,11 @@
 """A vocabulary for each language, trained on raw text; that of a base is taken over."""
 
-import shutil
-from pathlib import Path
-
-from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.artifacts.base import identity_of_base, keep_vocabulary
 from ds_minimodel.data.extension import extend_tokenizer
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.models.artifacts import identity
 from ds_minimodel.steps.context import Context
 
 
@@ -17,9 +13,9 @@ def jobs(context: Context) -> list[Job]:
     recipe, layout = context.recipe, context.layout
     if recipe.base is None:
         return [_training(context, language) for language in recipe.languages.all]
-    pack, source = Path(recipe.base) / "pack", layout.tokenizer(recipe.languages.source)
+    base, source = recipe.base, layout.tokenizer(recipe.languages.source)
     return [
-        Job(source, {"base": identity(pack)}, (), lambda: _take_over(pack, source)),
+        Job(source, {"base": identity_of_base(base)}, (), lambda: keep_vocabulary(base, source)),
         *(_training(context, language) for language in recipe.languages.targets),
     ]
 
@@ -28,15 +24,15 @@ def _training(context: Context, language: str) -> Job:
     recipe, layout = context.recipe, context.layout
     section, text = recipe.tokenizer, find_text(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": identity_of_text(text), "column": recipe.data.column}
-    pack = None if recipe.base is None else Path(recipe.base) / "pack"
+    base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)
     out = layout.tokenizer(language)
 
     def extend() -> None:
-        assert pack is not None
+        assert base is not None
         source = recipe.data.text.get(recipe.languages.source, [])
         number, label = section.vocab_size, f"tokenizer {language}"
         extend_tokenizer(
-            pack, recipe.kept_rows, recipe.data.text[language], source, out, number, label, recipe.data.column
+            base, recipe.kept_rows, recipe.data.text[language], source, out, number, label, recipe.data.column
         )
 
     def train() -> None:
@@ -49,20 +45,12 @@ def _training(context: Context, language: str) -> Job:
             f"tokenizer {language}",
             recipe.data.column,
             section.kind,
-            None if pack is None else open_tokenizer(pack),
+            None if base is None else open_tokenizer(base),
         )
         if recipe.trained_by.needs_lossless:
             open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.objective}")
 
-    inputs |= {} if pack is None else {"base": identity(pack)}
     if recipe.kept_rows:
         source = find_text(recipe.data.text.get(recipe.languages.source, []))
         inputs["source"] = identity_of_text(source)
-    return Job(out, inputs, (), extend if recipe.kept_rows else train)
-
-
-def _take_over(pack: Path, out: Path) -> None:
-    tokenizer = open_tokenizer(pack)
-    with atomic_folder(out) as folder:
-        shutil.copyfile(tokenizer.path, folder / tokenizer.file_name)
-        write_manifest(folder, kind="tokenizer", **tokenizer.vocabulary.facts())
+    return Job(out, inputs, () if base is None else (base,), extend if recipe.kept_rows else train)

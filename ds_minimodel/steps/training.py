@@ -12,21 +12,22 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from ds_minimodel.artifacts.adaptation import keep_rows, plug
+from ds_minimodel.artifacts.lazy import shapes_of
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Content, read_manifest
+from ds_minimodel.common.files import Content
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.layout import TOKENS
 from ds_minimodel.jobs.records import inputs_hash
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, identity, keep_rows, plug
 from ds_minimodel.models.flops import Cost, step_flops
 from ds_minimodel.models.objectives import Sampler
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel, load_into, to_tensors
+from ds_minimodel.models.trainable import LanguageModel, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.base import REHEARSAL
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.recipe.systems import System
@@ -60,21 +61,23 @@ def language_model(
 
 
 def whole_model(
-    recipe: Recipe, world: World, run: Run, body: BodyArtifact, pack: PackArtifact, base: PackArtifact | None = None
+    recipe: Recipe, world: World, run: Run, body: BodyArtifact, pack: Adaptation, base: Adaptation | None = None
 ) -> LanguageModel:
     """A body with a language, split over the ranks of a replica, that does not train.
 
-    base: the pack whose rows a language has that extends its vocabulary.
+    base: the language whose rows one has that extends its vocabulary.
     """
-    vocab_size = pack.kept + len(pack.tensors["tokens"])
-    with torch.random.fork_rng(devices=[]):
+    vocab_size = pack.kept + shapes_of(pack.embeddings)["tokens"][0]
+    with torch.device("meta"):
         model = language_model(recipe, body.config, body.head_depths, vocab_size, pack.kept)
+    model.requires_grad_(False)
+    materialise(model, DTYPES[run.execution.precision], world.device)
     load_into(model, body.tensors, "body.")
-    plug(model, pack)
+    plug(model, pack, body)
     if base is not None:
         keep_rows(model, base, pack.kept)
     split_model(model, world.tensor)
-    return model.to(world.device, DTYPES[run.execution.precision]).eval()
+    return model.eval()
 
 
 def text_steps(recipe: Recipe, systems: Sequence[System]) -> dict[str, Training]:
@@ -152,21 +155,6 @@ def training_run(
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
-def rehearsal_of(recipe: Recipe) -> Path | None:
-    """The folder of what the base writes by itself, where step 2 trains on it; UserError where it is not its own."""
-    if not (recipe.base and recipe.rehearses):
-        return None
-    folder, body = Path(recipe.base) / REHEARSAL, Path(recipe.base) / "body"
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder}: not there; the base writes it by `ds-minimodel rehearse {recipe.base}`, or give "
-            "adapt.replay_from text"
-        )
-    if read_manifest(folder).get("body") != identity(body):
-        raise UserError(f"{folder}: was not written by the model in {body}; remove it, and let that write its own")
-    return folder
-
-
 def text_sampler(context: Context, section: Training, language: str, replay: float = 0.0) -> Sampler:
     """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
 
@@ -182,8 +170,10 @@ def text_sampler(context: Context, section: Training, language: str, replay: flo
     own, source = sampler(layout.tokens(language), language), recipe.languages.source
     if not replay:
         return own
-    rehearsal = rehearsal_of(recipe)  # its texts were cut off, so that no block may go on with the next
-    others = sampler(rehearsal, source, "complete_doc") if rehearsal else sampler(layout.tokens(source), source)
+    if recipe.rehearses:  # its texts were cut off, so that no block may go on with the next
+        others = sampler(layout.rehearsal(), source, "complete_doc")
+    else:
+        others = sampler(layout.tokens(source), source)
     return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, section)
 
 

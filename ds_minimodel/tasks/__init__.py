@@ -16,7 +16,7 @@ from ds_minimodel.tasks.likelihood import Choice, Hidden, Text
 from ds_minimodel.tasks.qa import QuestionAnswering
 
 if TYPE_CHECKING:
-    from ds_minimodel.models.artifacts import BodyArtifact
+    from ds_minimodel.artifacts.models import BodyArtifact
 
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind] = {
@@ -30,7 +30,7 @@ def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, lis
     """(kind, labels) of the task model in `folder`; UserError where they or the head are not a kind's."""
     import torch
 
-    from ds_minimodel.models.artifacts import check_task_model
+    from ds_minimodel.artifacts.models import check_task_model
 
     assert model.task is not None
     name, labels, where = model.task["kind"], model.task["labels"], Path(folder) / "config.json"

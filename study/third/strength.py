@@ -19,7 +19,8 @@ from chats import QUESTIONS, add, bits, read
 
 from ds_minimodel.api import bits_per_byte, export_hf
 from ds_minimodel.hf.samples import samples
-from ds_minimodel.models.artifacts import load_body, load_pack, save_pack
+from ds_minimodel.artifacts.adaptation import load_adaptation, save_adaptation
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.models.low_rank import merged
 
 CELLS = {  # strengths of each, by the amendments of registration.md

@@ -3,7 +3,6 @@
 import json
 import random
 
-import numpy as np
 import pytest
 import torch
 from sentencepiece import sentencepiece_model_pb2 as protobuf
@@ -17,13 +16,10 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
+from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.data.tokenizer_training import train_tokenizer
-from ds_minimodel.models.artifacts import load_body, load_task_model, plug
-from ds_minimodel.recipe.schema import Task
-from ds_minimodel.serve.packs import open_pack
-from ds_minimodel.tasks import task_of
-from ds_minimodel.tasks.batches import outputs
-from ds_minimodel.tasks.tables import Records
+from ds_minimodel.models.trainable import load_into
+from ds_minimodel.tasks import KINDS
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",
@@ -178,22 +174,13 @@ def roberta_json(text_file, tmp_path_factory):
     return make_roberta_json(text_file, tmp_path_factory.mktemp("hf") / "roberta-json")
 
 
-def encoded_and_logits(model_folder, pack_folder, records, max_length=64):
-    """(a file's records as a task model of ours has them encoded, its outputs for them in batches)."""
-    body = load_body(model_folder)
-    pack, tokenizer = open_pack(pack_folder, body, model_folder)
-    kind, labels = task_of(model_folder, body)
-    module = kind.module(body.config, len(pack.tensors["tokens"]), labels).eval()
-    load_task_model(module, body, model_folder)
-    plug(module, pack)
-    task = Task(kind=kind.name, train="train", test={})
-    encoded = kind.encode(tokenizer, records, task, max_length, body.config.separators)
-    return encoded, outputs(module, encoded.examples)
-
-
-def task_logits(model_folder, pack_folder, max_length, *texts):
-    """Logits (N, labels) of a task model of ours, of sentences or pairs."""
-    records = Records(texts, np.zeros(len(texts[0]), dtype=np.int64), ())
-    encoded, batches = encoded_and_logits(model_folder, pack_folder, records, max_length)
-    found = {int(place): row for index, rows in batches for place, row in zip(index, rows, strict=True)}
-    return torch.from_numpy(np.stack([found[place] for place in range(len(encoded.examples))]))
+def save_task_model(ours, kind, labels, folder, config=None, name="t"):
+    """Write a task model of random weights that is one of the model `ours` -> its module, with that model's language."""
+    body, pack = load_model(ours)
+    module = randomise(KINDS[kind].module(config or body.config, len(pack.embeddings["tokens"]), labels), seed=5)
+    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
+    task = {"name": name, "kind": kind, "labels": labels}
+    artifact = BodyArtifact(module.body.config, module.body.head_depths, own, body.space, task)
+    save_body(folder, artifact, "task-model", ours)
+    load_into(module, pack.embeddings, "pack.")
+    return module

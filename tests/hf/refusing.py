@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.hf.convert import import_hf
 
 
 def refused(folder, out, *words):
     """One line, with the folder and these words, and nothing written."""
     with pytest.raises(UserError) as error:
-        import_hf(folder, out)
+        refer(folder, out)
     line = str(error.value)
     assert "\n" not in line and all(word in line for word in (str(folder), *words)), line
     assert not out.exists() and not [*out.parent.glob(f"{out.name}.*")]

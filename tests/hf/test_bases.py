@@ -23,15 +23,18 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.hf.convert import export_hf, import_hf
-from ds_minimodel.models.artifacts import BodyArtifact, load_body, load_pack, save_body
+from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models.trainable import load_into, to_tensors
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.qa import Question, find_answers
+from ds_minimodel.tasks.batches import join, outputs
+from ds_minimodel.tasks.classification import encode_table
+from ds_minimodel.tasks.qa import Question, encode_questions
+from ds_minimodel.tasks.tables import Records
 
-from .conftest import ODD_TEXTS, SIZES, TEXTS, encoded_and_logits, randomise, task_logits
+from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise, save_task_model
 from .refusing import refused
 from .test_hugging_face import varied_lines
 
@@ -128,8 +131,8 @@ def base(request, tmp_path_factory):
         "bert_added": lambda: with_added(make_bert(get("text_file"), source), folder / "added"),
     }
     theirs = made[request.param]() if request.param in made else get(request.param)
-    import_hf(theirs, folder / "ours", "fr")
-    export_hf(folder / "ours/body", folder / "exported")
+    refer(theirs, folder / "ours", "fr")
+    export_hf(folder / "ours", folder / "exported")
     return theirs, folder / "ours", folder / "exported"
 
 
@@ -137,7 +140,7 @@ def test_ids_and_token_types(base):
     """Both read the file that is kept, in which no text becomes a special id: not "<e>" either."""
     theirs, ours, exported = base
     old, new = (AutoTokenizer.from_pretrained(folder, split_special_tokens=True) for folder in (theirs, exported))
-    own = open_tokenizer(ours / "pack")
+    own = open_tokenizer(ours)
     roles = {"bos": "cls", "eos": "sep", "pad": "pad", "unk": "unk", "mask": "mask"}
     assert own.vocabulary.special == {ours: getattr(old, f"{role}_token_id") for ours, role in roles.items()}
     assert old.get_vocab() == new.get_vocab() and len(set(own.pieces())) == own.vocabulary.size == len(old)
@@ -171,57 +174,47 @@ def test_logits(base):
 def bert(text_file, tmp_path_factory):
     """(Hugging Face's folder of a BERT, ours)."""
     folder = tmp_path_factory.mktemp("bert")
-    import_hf(make_bert(text_file, folder / "theirs", max_shard_size="20KB"), folder / "ours", "de")
+    refer(make_bert(text_file, folder / "theirs", max_shard_size="20KB"), folder / "ours", "de")
     return folder / "theirs", folder / "ours"
-
-
-def save_task_model(ours, kind, labels, folder):
-    """A task model over an imported body, with a fresh head."""
-    body, pack = load_body(ours / "body"), load_pack(ours / "pack")
-    module = KINDS[kind].module(body.config, len(pack.tensors["tokens"]), labels)
-    randomise(module, seed=5)
-    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
-    task = {"name": "t", "kind": kind, "labels": labels}
-    save_body(folder, BodyArtifact(body.config, (), own, body.space, task), "task-model")
 
 
 def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     """The exported model asked with its tokenizer, as people do, answers as ours does."""
     _, ours = bert
-    save_task_model(ours, "pair", ["no", "yes"], tmp_path / "pair")
-    export_hf(tmp_path / "pair", tmp_path / "pair.hf", ours / "pack")
+    module = save_task_model(ours, "pair", ["no", "yes"], tmp_path / "pair")
+    export_hf(tmp_path / "pair", tmp_path / "pair.hf", ours)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pair.hf").eval()
     assert type(model).__name__ == "BertForSequenceClassification"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pair.hf")
     pairs = list(zip(TEXTS[:4], TEXTS[4:8])) + [("boat " * 40, "the wind"), ("a", "the great harbour " * 30)]
-    firsts, seconds = map(list, zip(*pairs))
+    texts = firsts, seconds = [*map(list, zip(*pairs))]
     batch = tokenizer(firsts, seconds, return_tensors="pt", padding=True, truncation="longest_first", max_length=66)
     assert batch["token_type_ids"].sum(1).gt(1).all()
+    examples = encode_table(open_tokenizer(ours), Records(texts, np.zeros(len(pairs)), ()), 66, separators=1)
     with torch.no_grad():
         expected = model(**batch).logits
-    found = task_logits(tmp_path / "pair", ours / "pack", 66, firsts, seconds)
-    torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
+    for index, logits in outputs(module, examples):
+        torch.testing.assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
 
-    save_task_model(ours, "qa", None, tmp_path / "qa")
-    export_hf(tmp_path / "qa", tmp_path / "qa.hf", ours / "pack")
+    module = save_task_model(ours, "qa", None, tmp_path / "qa")
+    export_hf(tmp_path / "qa", tmp_path / "qa.hf", ours)
     model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "qa.hf").eval()
     batch = tokenizer("the wind", "the small boat sees", return_tensors="pt")
+    windows = encode_questions(open_tokenizer(ours), [Question("1", "the wind", "the small boat sees", ("",), (0,))])
+    assert windows.prefix.tolist() == batch["token_type_ids"].argmax(1).tolist()
     with torch.no_grad():
-        logits = model(**batch)
-    context = batch["token_type_ids"][0].bool()
-    context[-1] = False
-    sums = logits.start_logits[0][context][:, None] + logits.end_logits[0][context]
-    questions = [Question("one", "the wind", "the small boat sees")]
-    (answer,) = find_answers(questions, *encoded_and_logits(tmp_path / "qa", ours / "pack", questions, 72)).values()
-    assert answer.text in questions[0].context and answer.score == pytest.approx(float(sums.triu().max()), abs=1e-4)
+        expected = model(**batch)
+    ((_, (logits,)),) = outputs(module, windows.examples)
+    expected = torch.stack((expected.start_logits[0], expected.end_logits[0]), -1)
+    torch.testing.assert_close(torch.from_numpy(logits), expected, atol=ATOL, rtol=0)
 
 
 def test_finetuning_trains_both_token_types(bert):
     """With the padding left out and with it: the same gradients, and none where a text stands alone."""
-    body, pack = load_body(bert[1] / "body"), load_pack(bert[1] / "pack")
-    module = KINDS["pair"].module(body.config, len(pack.tensors["tokens"]), ["no", "yes"]).eval()
+    body, pack = load_model(bert[1])
+    module = KINDS["pair"].module(body.config, len(pack.embeddings["tokens"]), ["no", "yes"]).eval()
     load_into(module, {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")}, "body.")
-    load_into(module, pack.tensors, "pack.")
+    load_into(module, pack.embeddings, "pack.")
     rows = [np.array([0, 7, 8, 2, 9, 2]), np.array([0, 7, 2, *range(20, 40), 2])]
 
     def gradient(second, packed):
@@ -251,8 +244,10 @@ def test_the_names_that_the_first_berts_have(bert, tmp_path):
         torch.save(dict(half), folder / f"pytorch_model-{number}.bin")
     weight_map = {name: f"pytorch_model-{number}.bin" for number, half in enumerate(halves) for name, _ in half}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    import_hf(folder, tmp_path / "ours")
-    assert load_body(tmp_path / "ours/body").space == load_body(ours / "body").space
+    refer(folder, tmp_path / "ours")
+    for one, other in zip(load_model(tmp_path / "ours"), load_model(ours)):
+        one, other = (dict(getattr(part, "tensors", None) or part.embeddings) for part in (one, other))
+        torch.testing.assert_close(one, other, atol=0, rtol=0)
 
 
 INDEX = "model.safetensors.index.json"
@@ -282,8 +277,8 @@ def test_two_token_types_of_a_roberta(roberta, tmp_path):
         model.roberta.embeddings.token_type_embeddings.weight.normal_()
     folder = shutil.copytree(roberta, tmp_path / "hf")
     model.save_pretrained(folder)
-    import_hf(folder, tmp_path / "ours")
-    export_hf(tmp_path / "ours/body", tmp_path / "out")
+    refer(folder, tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "out")
     after, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), torch.arange(4, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(after(tokens).logits, model(tokens).logits, atol=1e-4, rtol=0)

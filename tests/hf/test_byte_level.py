@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
+from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.tokenizer import JsonTokenizer, open_tokenizer
-from ds_minimodel.hf.convert import import_hf
 
 from .conftest import TEXTS
 
@@ -16,8 +16,8 @@ from .conftest import TEXTS
 @pytest.fixture(scope="module")
 def pack(roberta, tmp_path_factory):
     out = tmp_path_factory.mktemp("byte-level") / "out"
-    import_hf(roberta, out)
-    return out / "pack"
+    refer(roberta, out)
+    return out / "tokenizer"
 
 
 def test_offsets(pack):

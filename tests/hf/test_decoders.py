@@ -12,12 +12,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ds_minimodel.artifacts.adaptation import save_adaptation
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
-from ds_minimodel.hf.convert import export_hf, import_hf
-from ds_minimodel.models.artifacts import PackArtifact, load_body, save_pack
-from ds_minimodel.serve.packs import save_plugged
+from ds_minimodel.hf.export import export_hf
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 
@@ -44,17 +45,17 @@ def save_llama(text_file, folder, single, tied=True):
 def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, special):
     """Llama's with a token, Qwen's and SmolLM2's with none, whatever the tokenizer names; so does a new language's."""
     theirs = save_llama(text_file, tmp_path / "theirs", single)
-    import_hf(theirs, tmp_path / "ours", "en")
-    of_base = open_tokenizer(tmp_path / "ours/pack")
+    refer(theirs, tmp_path / "ours", "en")
+    of_base = open_tokenizer(tmp_path / "ours")
     assert of_base.special == special and of_base.vocabulary.lossy is None
     train_tokenizer([text_file], tmp_path / "new", 320, 1.0, 5000, kind="byte-bpe", base=of_base)
     tokenizer = open_tokenizer(tmp_path / "new")
     assert tokenizer.special == special and tokenizer.split == of_base.split
-    body = load_body(tmp_path / "ours/body")
-    pack = PackArtifact("de", {"tokens": torch.randn(320, 16)}, body.space)
-    save_pack(tmp_path / "pack", pack, tmp_path / "new")
-    export_hf(tmp_path / "ours/body", tmp_path / "same")
-    export_hf(tmp_path / "ours/body", tmp_path / "out", tmp_path / "pack")
+    body = load_body(tmp_path / "ours")
+    pack = body.adaptation("de", {"tokens": torch.randn(320, 16)})
+    save_adaptation(tmp_path / "pack", pack, tmp_path / "new")
+    export_hf(tmp_path / "ours", tmp_path / "same")
+    export_hf(tmp_path / "ours", tmp_path / "out", tmp_path / "pack")
     old, same, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("theirs", "same", "out"))
     for text in [*TEXTS, *ODD_TEXTS, "1234"]:
         assert old(text)["input_ids"] == same(text)["input_ids"]
@@ -67,7 +68,7 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
 def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):
     theirs = save_llama(text_file, tmp_path / "theirs", f"$A {END}")
     with pytest.raises(UserError, match="which is not as a llama has them here"):
-        import_hf(theirs, tmp_path / "ours")
+        refer(theirs, tmp_path / "ours")
 
 
 def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
@@ -83,9 +84,8 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     model.config.update({"bos_token_id": 1, "eos_token_id": [0, 331], "pad_token_id": 0})
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=[0, 331], temperature=0.6, do_sample=True)
     model.save_pretrained(theirs)
-    import_hf(theirs, tmp_path / "ours", "en")
-    save_plugged(tmp_path / "ours/body", tmp_path / "ours/pack", tmp_path / "plugged")
-    export_hf(tmp_path / "plugged/body", tmp_path / "out")
+    refer(theirs, tmp_path / "ours", "en")
+    export_hf(tmp_path / "ours", tmp_path / "out")
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
     messages = [{"role": "user", "content": TEXTS[0]}, {"role": "assistant", "content": TEXTS[1]}]
     assert old.apply_chat_template(messages) == new.apply_chat_template(messages)

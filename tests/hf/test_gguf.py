@@ -28,9 +28,9 @@ from transformers import (
 )
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
+from ds_minimodel.artifacts import gguf as reader
+from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.hf import gguf as reader
-from ds_minimodel.hf.convert import import_model
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 from .refusing import change
@@ -108,8 +108,8 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
 
 def comes_in_as(folder, path, out):
     """Whether what is imported of both is the same to the bit."""
-    import_model(path, out / "new/of-file")
-    import_model(folder, out / "of-folder")
+    refer(path, out / "new/of-file")
+    refer(folder, out / "of-folder")
     one, other = (json.loads((out / name / "body/config.json").read_text()) for name in ("new/of-file", "of-folder"))
     assert one["architecture"] == other["architecture"]
     for part in ("body/model", "pack/embeddings"):
@@ -120,7 +120,7 @@ def comes_in_as(folder, path, out):
 
 def refused(path, out, *words):
     with pytest.raises(UserError) as error:
-        import_model(path, out)
+        refer(path, out)
     line = str(error.value)
     assert "\n" not in line and all(word in line for word in (str(path), *words)), line
     assert not [*out.parent.glob(f"{out.name}*")] and not [*out.parent.glob(".*")]

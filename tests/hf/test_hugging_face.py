@@ -2,19 +2,25 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from ds_minimodel.artifacts.adaptation import plug, save_adaptation
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.mini import prefix, with_new_layers
+from ds_minimodel.artifacts.models import BodyArtifact, load_body, load_model, save_body
 from ds_minimodel.data.tokenizer import TokenizerJson, open_tokenizer
-from ds_minimodel.hf.convert import export_hf, import_hf
-from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
-from ds_minimodel.models.mini import prefix, with_new_layers
-from ds_minimodel.models.trainable import SequenceClassifier, encode
+from ds_minimodel.hf.export import export_hf
+from ds_minimodel.models.trainable import encode
 from ds_minimodel.serve.packs import plugged_module
+from ds_minimodel.tasks.batches import outputs
+from ds_minimodel.tasks.classification import encode_table
+from ds_minimodel.tasks.tables import Records
 from tests.small_models import masked_lm, roberta
 
-from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise, task_logits
+from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise, save_task_model
 
 CHECKPOINTS = ["xlm_r", "xlm_r_json", "roberta", "roberta_json"]
 ATOL = 1e-5
@@ -24,7 +30,7 @@ ATOL = 1e-5
 def imported(request, tmp_path_factory):
     """(Hugging Face's folder, ours)."""
     folder, out = request.getfixturevalue(request.param), tmp_path_factory.mktemp("imported") / "out"
-    import_hf(folder, out, "en")
+    refer(folder, out, "en")
     return folder, out
 
 
@@ -38,42 +44,39 @@ def varied_lines(number):
     ]
 
 
-def test_answers_are_those_of_the_exported_model(imported, tmp_path):
-    """To the rounding of fp32, by a pack with positions of its own."""
-    config, pack = roberta(2, 16, 2, 24, 64), load_pack(imported[1] / "pack")
-    tensors = {**pack.tensors, "body.positions": torch.randn(66, 16)}
-    save_pack(tmp_path / "pack", PackArtifact("en", tensors, pack.space), imported[1] / "pack")
-    module = randomise(SequenceClassifier(config, len(pack.tensors["tokens"]), 3), seed=4)
-    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
-    task = {"name": "t", "kind": "classification", "labels": ["a", "b", "c"]}
-    save_body(tmp_path / "model", BodyArtifact(config, (), own, pack.space, task), "task-model")
+def test_scores_are_those_of_the_exported_model(imported, tmp_path):
+    """Of every text to the rounding of fp32; by a language with positions of its own."""
+    _, ours = imported
+    config, (body, pack) = roberta(2, 16, 2, 24, 64), load_model(ours)
+    own = body.adaptation("en", dict(pack.embeddings), update={"positions": torch.randn(66, 16)})
+    save_adaptation(tmp_path / "pack", own, ours / "tokenizer")
+    module = save_task_model(ours, "classification", ["a", "b", "c"], tmp_path / "model", config)
+    plug(module, own, load_body(tmp_path / "model"))
     export_hf(tmp_path / "model", tmp_path / "out", tmp_path / "pack")
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
     tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
     literal, mask = "a <mask> b", tokenizer.mask_token_id
-    assert mask not in open_tokenizer(imported[1] / "pack").encode([literal])[0]
+    assert mask not in open_tokenizer(ours).encode([literal])[0]
     if TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram":  # docs/hugging-face.md says so
         assert mask in tokenizer(literal)["input_ids"]
     else:
         lines += [literal, "a</s> b<s>"]
     batch = tokenizer(lines, return_tensors="pt", padding=True, truncation=True, max_length=64)
     with torch.no_grad():
-        expected = model.eval()(**batch).logits
-    found = task_logits(tmp_path / "model", tmp_path / "pack", 64, lines)
-    torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
-    assert [*model.config.id2label.values()] == task["labels"]
+        expected = model(**batch).logits
+    records = Records((lines,), np.zeros(len(lines)), ())
+    for index, logits in outputs(module, encode_table(open_tokenizer(tmp_path / "pack"), records, 64)):
+        torch.testing.assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
 
 
 def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path):
     """A language's pack over an imported body."""
     _, ours = imported
-    body, rows = load_body(ours / "body"), open_tokenizer(unigram_folder).vocabulary.size
-    save_pack(
-        tmp_path / "pack",
-        PackArtifact("de", {"tokens": torch.zeros(rows, 16), "bias": torch.zeros(rows)}, body.space),
-        unigram_folder,
-    )
-    export_hf(ours / "body", tmp_path / "out", tmp_path / "pack")
+    rows = open_tokenizer(unigram_folder).vocabulary.size
+    own = load_body(ours).adaptation("de", {"tokens": torch.zeros(rows, 16), "bias": torch.zeros(rows)})
+    save_adaptation(tmp_path / "pack", own, unigram_folder)
+    export_hf(ours, tmp_path / "out", tmp_path / "pack")
     tokenizer, exported = open_tokenizer(tmp_path / "pack"), AutoTokenizer.from_pretrained(tmp_path / "out")
     assert exported.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
     assert exported.mask_token_id == tokenizer.vocabulary.mask == len(exported) - 1
@@ -89,14 +92,14 @@ def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path
 
 @pytest.mark.parametrize("name, depth", [("both", 1), ("both", 3), ("mini", None), ("prefix", None)])
 def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, name, depth):
-    import_hf(xlm_r, tmp_path / "in")
-    pack, source = load_pack(tmp_path / "in/pack"), load_body(tmp_path / "in/body")
+    refer(xlm_r, tmp_path / "in")
+    source, pack = load_model(tmp_path / "in")
     config = roberta(3, 16, 2, 24, 64)
     module = randomise(masked_lm(config, VOCAB_SIZE, 1, 3))
     both = BodyArtifact(config, (1, 3), module.body.state_dict(), source.space)
     body = {"both": both, "mini": with_new_layers(source, 1, 1, seed=0), "prefix": prefix(both, 1)}[name]
-    save_body(tmp_path / name, body, "mini-model")
-    export_hf(tmp_path / name, tmp_path / "out", tmp_path / "in/pack", depth)
+    save_body(tmp_path / name, body, "mini-model", tmp_path / "in")
+    export_hf(tmp_path / name, tmp_path / "out", tmp_path / "in", depth)
     theirs, ours = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), plugged_module(body, pack)
     depth, tokens = depth or body.config.num_layers, torch.arange(4, 64).view(2, 30)
     with torch.no_grad():

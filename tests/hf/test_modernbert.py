@@ -8,19 +8,18 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
+from ds_minimodel.artifacts.adaptation import save_adaptation
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import bytes_of_ids
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
-from ds_minimodel.hf.convert import export_hf, import_hf
-from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, load_body, load_pack, save_body, save_pack
-from ds_minimodel.models.mini import tensors_of
-from ds_minimodel.models.trainable import load_into
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.hf.export import export_hf
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
 
-from .conftest import ODD_TEXTS, TEXTS, randomise
+from .conftest import ODD_TEXTS, TEXTS, randomise, save_task_model
 from .test_hugging_face import varied_lines
 
 OWN = {
@@ -35,7 +34,7 @@ def base(text_file, tmp_path_factory):
     """(Hugging Face's folder, ours): special tokens behind the pieces, and more rows than ids."""
     folder = tmp_path_factory.mktemp("modernbert")
     save_modernbert(text_file, folder / "theirs")
-    import_hf(folder / "theirs", folder / "ours", "en")
+    refer(folder / "theirs", folder / "ours", "en")
     return folder / "theirs", folder / "ours"
 
 
@@ -77,8 +76,8 @@ def logits(model, batch):
 def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     save_modernbert(text_file, theirs, family)
-    import_hf(theirs, ours, "en")
-    export_hf(ours / "body", tmp_path / "out")
+    refer(theirs, ours, "en")
+    export_hf(ours, tmp_path / "out")
     before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, tmp_path / "out"))
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
     texts = [*TEXTS[:6], "the [MASK] sees", "a" * 100]
@@ -114,11 +113,11 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
     for name, pair in pairs.items():
         save_model(tmp_path / name, like_gemmas(text_file), "<bos> $A <eos>", pair, special)
     with pytest.raises(UserError, match="which is not as a modernbert has them here"):
-        import_hf(tmp_path / "refused", tmp_path / "none")
-    import_hf(tmp_path / "kept", tmp_path / "ours")
-    export_hf(tmp_path / "ours/body", tmp_path / "out")
+        refer(tmp_path / "refused", tmp_path / "none")
+    refer(tmp_path / "kept", tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "out")
     old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("kept", "out"))
-    tokenizer = open_tokenizer(tmp_path / "ours/pack")
+    tokenizer = open_tokenizer(tmp_path / "ours")
     sizes, lines = bytes_of_ids(tokenizer), [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
     for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
         assert ids == old(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], line
@@ -132,7 +131,7 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
 @pytest.mark.parametrize("pool", ["mean", "first"])
 def test_sentence_transformers_pools_the_last_states(base, tmp_path, pool):
     _, ours = base
-    export_hf(ours / "body", tmp_path / "out", pool=pool)
+    export_hf(ours, tmp_path / "out", pool=pool)
     read = {
         name: json.loads((tmp_path / "out" / name).read_text()) for name in ("modules.json", "1_Pooling/config.json")
     }
@@ -142,7 +141,7 @@ def test_sentence_transformers_pools_the_last_states(base, tmp_path, pool):
     library = pytest.importorskip("sentence_transformers")
     found = library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts, convert_to_tensor=True)
     theirs, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (AutoModel, AutoTokenizer))
-    cut = {"truncation": True, "max_length": load_body(ours / "body").config.max_positions}
+    cut = {"truncation": True, "max_length": load_body(ours).config.max_positions}
     for text, vector in zip(texts, found, strict=True):
         with torch.no_grad():
             (states_SH,) = theirs.eval()(**tokenizer(text, **cut, return_tensors="pt")).last_hidden_state
@@ -164,17 +163,9 @@ def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
     if name.startswith("EuroBert"):
         ours = tmp_path / "ours"
         save_modernbert(text_file, tmp_path / "theirs", "eurobert")
-        import_hf(tmp_path / "theirs", ours, "en")
-    body, pack = load_body(ours / "body"), load_pack(ours / "pack")
-    module = randomise(KINDS[kind].module(body.config, len(pack.tensors["tokens"]), labels), seed=5).eval()
-    load_into(module, tensors_of(body, module.body), "body.")
-    load_into(module, pack.tensors, "pack.")
-    own = {key: tensor for key, tensor in module.state_dict().items() if not key.startswith("pack.")}
-    task = {"name": "t", "kind": kind, "labels": labels}
-    save_body(
-        tmp_path / "model", BodyArtifact(body.config, module.body.head_depths, own, body.space, task), "task-model"
-    )
-    export_hf(tmp_path / "model", tmp_path / "out", ours / "pack")
+        refer(tmp_path / "theirs", ours, "en")
+    module = save_task_model(ours, kind, labels, tmp_path / "model")
+    export_hf(tmp_path / "model", tmp_path / "out", ours)
     model = getattr(transformers, name).from_pretrained(tmp_path / "out").eval()
     batch = AutoTokenizer.from_pretrained(tmp_path / "out")("the wind", "the small boat sees", return_tensors="pt")
     given = {"tokens": batch["input_ids"]} | ({"read": torch.zeros(1, 1, dtype=torch.int64)} if kind == "pair" else {})
@@ -189,20 +180,20 @@ def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
 def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, kind, size):
     """Trained for the base, packed and exported: it answers to [MASK], and joins pairs as tasks here do."""
     _, ours = base
-    body, of_base = load_body(ours / "body"), open_tokenizer(ours / "pack")
+    body, of_base = load_body(ours), open_tokenizer(ours)
     train_tokenizer([text_file], tmp_path / "tokenizer", size, 1.0, 5000, kind=kind, base=of_base)
     tokenizer = open_tokenizer(tmp_path / "tokenizer")
     assert tokenizer.special == of_base.special and tokenizer.split == (of_base.split if kind == "byte-bpe" else None)
-    tensors = {"tokens": torch.randn(size, 16), "bias": torch.randn(size)}
-    save_pack(tmp_path / "pack", PackArtifact("de", tensors, body.space), tmp_path / "tokenizer")
-    export_hf(ours / "body", tmp_path / "out", tmp_path / "pack")
+    own = body.adaptation("de", {"tokens": torch.randn(size, 16), "bias": torch.randn(size)})
+    save_adaptation(tmp_path / "pack", own, tmp_path / "tokenizer")
+    export_hf(ours, tmp_path / "out", tmp_path / "pack")
     theirs, vocabulary = AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizer.vocabulary
     assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
-    begin, end = vocabulary.frame
-    for text, ids in zip(TEXTS[:8], tokenizer.encode(TEXTS[:8]), strict=True):
-        assert theirs(text)["input_ids"] == [*begin, *ids, *end]
-    before, after = tokenizer.encode(["the" if tokenizer.mask_takes_space else "the ", " sees"])
-    assert theirs("the [MASK] sees")["input_ids"] == [*begin, *before, vocabulary.mask, *after, *end]
+    for text in [*TEXTS[:8], "the [MASK] sees", "[MASK][MASK] and"]:
+        parts = text.split("[MASK]")
+        before = [part.rstrip() if tokenizer.mask_takes_space else part for part in parts[:-1]]
+        ids = [id for part in tokenizer.encode([*before, parts[-1]]) for id in (vocabulary.mask, *part)][1:]
+        assert theirs(text)["input_ids"] == [vocabulary.bos, *ids, vocabulary.eos]
     pairs = encode_table(tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators)
     expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
     assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12

@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import BodyArtifact, load_body, save_body
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.hf import convert as hugging_face
-from ds_minimodel.hf.convert import export_hf, import_hf
-from ds_minimodel.models.artifacts import BodyArtifact, load_body, save_body
+from ds_minimodel.hf.export import export_hf
 
 from .refusing import change, refused
 from .test_decoders import BEGIN, save_llama
@@ -86,7 +87,7 @@ def test_links_of_a_cache_are_followed(folder, tmp_path):
     for path in list(folder.iterdir()):
         target = path.rename(tmp_path / f"blob-{path.name}")
         path.symlink_to(target)
-    import_hf(folder, tmp_path / "out")
+    refer(folder, tmp_path / "out")
 
 
 def test_a_model_that_memory_does_not_hold(folder, tmp_path, monkeypatch):
@@ -150,8 +151,8 @@ def test_code_of_a_folder_is_not_run(folder, tmp_path):
         (folder / name).write_text(json.dumps({**content, "auto_map": auto}))
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     try:
-        import_hf(folder, tmp_path / "in")
-        export_hf(tmp_path / "in/body", tmp_path / "out")
+        refer(folder, tmp_path / "in")
+        export_hf(tmp_path / "in", tmp_path / "out")
         assert "auto_map" not in (tmp_path / "out/tokenizer_config.json").read_text()
     except UserError:
         pass
@@ -192,15 +193,15 @@ def test_texts_must_stand_as_the_models_do(roberta_json, tmp_path):
 
 
 def test_exports(xlm_r, tmp_path):
-    import_hf(xlm_r, tmp_path / "in")
-    body = load_body(tmp_path / "in/body")
+    refer(xlm_r, tmp_path / "in")
+    body = load_body(tmp_path / "in")
     save_body(tmp_path / "alone", body, "body")
     save_body(tmp_path / "stranger", BodyArtifact(body.config, body.head_depths, body.tensors, "0" * 16), "body")
     for arguments, words in [
         ((tmp_path / "alone", tmp_path / "out"), "--pack"),
-        ((tmp_path / "in/body", tmp_path / "out", None, 2), "no language-model head of depth 2"),
-        ((tmp_path / "stranger", tmp_path / "out", tmp_path / "in/pack"), "embedding space"),
-        ((tmp_path / "in/body", tmp_path / "in"), "exists"),
+        ((tmp_path / "in", tmp_path / "out", None, 2), "no language-model head of depth 2"),
+        ((tmp_path / "stranger", tmp_path / "out", tmp_path / "in"), "embedding space"),
+        ((tmp_path / "in", tmp_path / "in"), "exists"),
     ]:
         with pytest.raises(UserError, match=words):
             export_hf(*arguments)
@@ -215,15 +216,15 @@ def test_the_commands(xlm_r, tmp_path, capsys):
 
     assert run("import-hf", xlm_r, tmp_path / "in", "--language", "en") == (
         0,
-        f"{tmp_path}/in/body and {tmp_path}/in/pack: written\n",
+        f"{tmp_path}/in and {tmp_path}/in: written\n",
     )
-    assert run("export-hf", tmp_path / "in/body", tmp_path / "out", "--pack", tmp_path / "in/pack") == (
+    assert run("export-hf", tmp_path / "in", tmp_path / "out", "--pack", tmp_path / "in") == (
         0,
         f"{tmp_path}/out: written\n",
     )
     before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    pack = ("--pack", tmp_path / "in/pack")
+    pack = ("--pack", tmp_path / "in")
     for arguments, words in (
         (
             ("import-hf", tmp_path / "no/model", tmp_path / "new"),

@@ -6,28 +6,30 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.hf.rehearsal import ROWS, rehearse
 
 from .test_decoders import BEGIN, END, save_llama
-from .test_modernbert import save_modernbert
 
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
 
 
 def base_of(folder, text_file, template, single="$A"):
+    """(A Llama with this chat template, the folder of its vocabulary)"""
     theirs = save_llama(text_file, folder / "theirs", single)
     tokenizer = AutoTokenizer.from_pretrained(theirs)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(theirs)
-    import_hf(theirs, folder / "base", "en")
-    return folder / "base"
+    keep_vocabulary(theirs, folder / "tokenizer")
+    return theirs, folder / "tokenizer"
 
 
-def documents(base):
-    store = TokenStore(base / "rehearsal", verify=True)
+def written_by(base, out, tokens, seed=1):
+    """What it writes into the new folder `out`: ids of each text."""
+    rehearse(*base, out, tokens, seed)
+    store = TokenStore(out, verify=True)
     return [store.read(*store.document(number)).tolist() for number in range(store.num_documents)]
 
 
@@ -39,7 +41,7 @@ def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_pat
     whole = [BEGIN, *tokenizer.tokenize("user:", add_special_tokens=False)] if template else [END]
     opening = tokenizer.convert_tokens_to_ids(whole)
     stored = opening[single != "$A" or not template :]  # what begins every text is put before it by a reader
-    written, eos = documents(rehearse(base, tokens=12_000).parent), tokenizer.eos_token_id
+    written, eos = written_by(base, tmp_path / "out", 12_000), tokenizer.eos_token_id
     assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 12_000
     assert all(ids[: len(stored)] == stored for ids in written)
     assert not template or any(eos in ids[len(stored) : -1] for ids in written), "which does not end what is drawn"
@@ -52,26 +54,14 @@ def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_pat
     assert abs(losses_P.mean() - entropy) < 4 * losses_P.std() / math.sqrt(len(losses_P)) + 0.01  # bf16's, at most
 
 
-def test_a_seed_repeats_and_what_is_there_stays(text_file, tmp_path):
+def test_a_seed_repeats(text_file, tmp_path):
     base = base_of(tmp_path, text_file, None)
-    found = []
-    for seed in (1, 1, 2):
-        found.append(documents(rehearse(base, 100, seed).parent))
-        with pytest.raises(UserError, match="rehearsal: exists"):
-            rehearse(base, 100, seed)
-        (base / "rehearsal").rename(tmp_path / f"former-{len(found)}")
-    assert found[0] == found[1] != found[2]
-    for wrong, said in (({"tokens": 0}, "--tokens 0"), ({"seed": -1}, "--seed -1"), ({"seed": 1 << 64}, "--seed ")):
-        with pytest.raises(UserError, match=said):
-            rehearse(base, **wrong)
+    one, again, other = (written_by(base, tmp_path / f"out-{at}", 100, seed) for at, seed in enumerate((1, 1, 2)))
+    assert one == again != other
 
 
-def test_what_cannot_write_says_so(text_file, tmp_path):
+def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
     base = base_of(tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}")
     with pytest.raises(UserError, match="changes what a user says"):
-        rehearse(base)
-    save_modernbert(text_file, tmp_path / "encoder")
-    import_hf(tmp_path / "encoder", tmp_path / "other", "en")
-    with pytest.raises(UserError, match="an encoder"):
-        rehearse(tmp_path / "other")
-    assert not (base / "rehearsal").exists()
+        rehearse(*base, tmp_path / "out", 100)
+    assert not (tmp_path / "out").exists()

@@ -3,8 +3,8 @@
 import torch
 from transformers import RobertaConfig
 
+from ds_minimodel.artifacts.names.roberta import ROBERTA
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.hf.roberta import ROBERTA
 from tests.small_models import PAD, roberta
 
 VOCAB_SIZE = 40

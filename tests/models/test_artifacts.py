@@ -7,19 +7,11 @@ import pytest
 import torch
 from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
 
+from ds_minimodel.artifacts.adaptation import load_adaptation, plug, save_adaptation
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, save_body, space_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.models.artifacts import (
-    BodyArtifact,
-    PackArtifact,
-    load_body,
-    load_pack,
-    plug,
-    save_body,
-    save_pack,
-    space_of,
-)
 from tests.small_models import masked_lm
 
 TOKENIZER = b"stands for a SentencePiece model"
@@ -37,7 +29,7 @@ def body(model):
 
 @pytest.fixture
 def pack(model):
-    return PackArtifact("de", model.pack.state_dict(), "space-1", steps=5, eflops=0.5)
+    return Adaptation("de", model.pack.state_dict(), "space-1", steps=5, eflops=0.5)
 
 
 @pytest.fixture
@@ -47,7 +39,7 @@ def saved(tmp_path, body, pack):
     (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(TOKENIZER)
     write_manifest(tmp_path / "tokenizer", **Vocabulary(VOCAB_SIZE - 1, eos=2).facts())
     save_body(tmp_path / "body", body, "body", steps=7)
-    save_pack(tmp_path / "pack", pack, tmp_path / "tokenizer")
+    save_adaptation(tmp_path / "pack", pack, tmp_path / "tokenizer")
     (tmp_path / "theirs").mkdir()
     return tmp_path
 
@@ -62,7 +54,7 @@ def test_round_trip(saved, body, pack):
     loaded = load_body(saved / "body")
     assert replace(loaded, tensors={}) == replace(body, tensors={})
     assert_equal(loaded.tensors, body.tensors)
-    plugged = load_pack(saved / "pack", "space-1", "de", 5)
+    plugged = load_adaptation(saved / "pack", "space-1", "de", 5)
     assert replace(plugged, tensors={}) == replace(pack, tensors={})
     assert_equal(plugged.tensors, pack.tensors)
     assert (saved / "pack" / "tokenizer.model").read_bytes() == TOKENIZER

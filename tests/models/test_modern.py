@@ -8,11 +8,11 @@ import transformers
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding, apply_rotary_pos_emb
 
 from ds_minimodel import ops
+from ds_minimodel.artifacts.base import config_of
+from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.hf import ARCHITECTURES
-from ds_minimodel.hf.convert import read_config
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import FAMILIES, Rotation
 from ds_minimodel.models.modern.model import waves

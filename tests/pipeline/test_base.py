@@ -6,9 +6,9 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
+from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.order import STEPS
 from ds_minimodel.steps.run import run_step
@@ -45,7 +45,7 @@ engine: {{precision: fp32, micro_batch_size: 8}}
 def make_recipe(folder, checkpoint):
     """A world of two languages with `checkpoint` imported as its base; the recipe's path."""
     path = make_world(folder)
-    import_hf(checkpoint, folder / "base", "en")
+    refer(checkpoint, folder / "base", "en")
     path.write_text(RECIPE.format(folder=folder))
     return path
 
@@ -74,7 +74,7 @@ def test_to_zero_shot_scores(recipe):
 
 def assert_shared_rows_are_the_bases(base, workdir, target):
     vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
-    assert vocabularies[0].sha256 == open_tokenizer(base / "pack").sha256 and vocabularies[1].vocabulary.size == 60
+    assert vocabularies[0].sha256 == open_tokenizer(base).sha256 and vocabularies[1].vocabulary.size == 60
     first = load_file(workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors")["tokens"]
     source = load_file(base / "pack/embeddings.safetensors")["tokens"]
     pieces = [vocabulary.pieces() for vocabulary in vocabularies]
@@ -86,7 +86,7 @@ def assert_shared_rows_are_the_bases(base, workdir, target):
 def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # noqa: F811
     recipe = make_recipe(tmp_path, roberta)
     run_step(STEPS["tokenizer"], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
-    base, target = (open_tokenizer(tmp_path / folder) for folder in ("base/pack", "run/tokenizer/xx"))
+    base, target = (open_tokenizer(tmp_path / folder) for folder in ("base", "run/tokenizer/xx"))
     assert (target.special, target.split) == (base.special, base.split) and target.vocabulary.lossy is None
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_base(recipe, tmp_path, key, value, words):
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(UserError) as error:
         load_recipe(recipe, [f"base={base}"])
-    assert str(base / "body") in str(error.value) and words in str(error.value)
+    assert str(base) in str(error.value) and words in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -148,7 +148,7 @@ def test_the_baseline_alone_needs_no_text_of_the_source(recipe):
 def test_a_damaged_base(tmp_path, xlm_r):  # noqa: F811
     recipe = make_recipe(tmp_path, xlm_r)
     run_step(STEPS["tokenizer"], load_recipe(recipe))
-    weights = tmp_path / "base/body/model.safetensors"
+    weights = tmp_path / "base/model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)

@@ -49,7 +49,7 @@ def test_packs_learn_and_every_task_is_scored(workdir):
 def exported(workdir):
     """(model, tokenizer) of the body with MiniPost's pack in Hugging Face's library."""
     pack, out = workdir / "adapt/minipost/xx/pack", workdir.parent / "hf"
-    code, _, err = run("export-hf", workdir / "pretrain/bl_base/body", out, "--pack", pack)
+    code, _, err = run("export-hf", workdir / "pretrain/bl_base/model", out, "--pack", pack)
     assert code == 0, err
     return AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
 

@@ -27,7 +27,7 @@ def test_messages_are_counted_and_the_body_is_the_same(world, recipe, tmp_path):
                          tmp_path / "ds.json")  # fmt: skip
     assert code == 0, err
     assert "all_reduce" in out and "DeepSpeed Flops Profiler" in out and "fwd_microstep" in out
-    body = "run/pretrain/bl_small/body/model.safetensors"
+    body = "run/pretrain/bl_small/model/model.safetensors"
     assert (tmp_path / body).read_bytes() == (world.parent / body).read_bytes()
     record = json.loads((tmp_path / "run/pretrain/bl_small/run/run.json").read_text())
     assert record["deepspeed_config"] == both

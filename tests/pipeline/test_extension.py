@@ -9,16 +9,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import load_body, load_model
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.plans import model_of
-from ds_minimodel.hf.convert import import_hf
-from ds_minimodel.models.artifacts import load_body
 from ds_minimodel.models.body import KEPT, LanguagePack
 from ds_minimodel.models.trainable import Guard
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.serve.bits import bits_per_byte
-from ds_minimodel.serve.packs import save_plugged
 
 from ..forks import run
 from ..hf.test_decoders import save_llama
@@ -48,7 +46,7 @@ def make_recipe(folder, tied=True):
     """A world whose English a Llama knows; the recipe's path."""
     folder.mkdir(exist_ok=True)
     path = make_world(folder)
-    import_hf(save_llama(folder / "en.txt", folder / "theirs", "$A", tied), folder / "base", "en")
+    refer(save_llama(folder / "en.txt", folder / "theirs", "$A", tied), folder / "base", "en")
     path.write_text(RECIPE.format(folder=folder))
     return path
 
@@ -79,7 +77,7 @@ def test_the_report_says_what_more_pieces_would_bring(folder):
 
 def test_new_rows_begin_as_the_mean_of_their_parts(folder):
     first = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")["tokens"]
-    old = load_file(folder / "base/pack/embeddings.safetensors")["tokens"]
+    old = load_model(folder / "base")[1].embeddings["tokens"]
     theirs, new = (AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "run/tokenizer/xx"))
     for id in range(ROWS, ROWS + NEW):
         parts = theirs(new.decode([id]), add_special_tokens=False)["input_ids"]
@@ -87,7 +85,7 @@ def test_new_rows_begin_as_the_mean_of_their_parts(folder):
 
 
 def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
-    body, pack, out = folder / "run/pretrain/bl_base/body", folder / "run/adapt/bl_base/xx/pack", tmp_path / "hf"
+    body, pack, out = folder / "run/pretrain/bl_base/model", folder / "run/adapt/bl_base/xx/pack", tmp_path / "hf"
     code, _, err = run("export-hf", body, out, "--pack", pack, "--suppress-new")
     assert code == 0, err
     before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
@@ -105,34 +103,19 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
     assert new.generate(ids, max_new_tokens=9, do_sample=False).equal(
         old.generate(ids, max_new_tokens=9, do_sample=False)
     )
-    assert "adds no pieces" in refused("export-hf", body, tmp_path / "more", "--suppress-new")
-
-
-def test_a_pack_is_asked_beside_its_base_and_plugged_it_is_whole(folder, tmp_path):
-    body, pack = folder / "base/body", folder / "run/adapt/bl_base/xx/pack"
-    save_plugged(body, pack, tmp_path / "plugged")
-    bits = [
-        bits_per_byte(model, {"xx": of_language}, [folder / "xx.txt"])
-        for model, of_language in ((body, pack), (tmp_path / "plugged/body", tmp_path / "plugged/pack"))
-    ]
-    assert bits[0] == bits[1]
-    for given, message in (({}, "no language pack"), ({"xx": pack}, "--precision fp8: there are fp32, bf16, fp16 and")):
-        with pytest.raises(UserError, match=message):
-            bits_per_byte(body, given, [folder / "xx.txt"], precision="fp8")
-    assert len(load_file(tmp_path / "plugged/pack/embeddings.safetensors")["tokens"]) == ROWS + NEW
+    assert "adds no tokens" in refused("export-hf", body, tmp_path / "more", "--suppress-new")
 
 
 def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
     """Of the base's own language: what it had, and what new rows take of it."""
     packs = [
-        f"--pack={name}={folder / place}"
-        for name, place in (("old", "base/pack"), ("new", "run/adapt/bl_base/xx/pack"))
+        f"--pack={name}={folder / place}" for name, place in (("old", "base"), ("new", "run/adapt/bl_base/xx/pack"))
     ]
     for language in ("en", "xx"):
         documents = (folder / f"{language}.txt").read_text().split("\n\n")[:3]
         (tmp_path / f"{language}.txt").write_text("\n\n".join(documents))
     code, out, err = run(
-        "bits", folder / "base/body", *packs, "--context-bytes", 40, "--json", tmp_path / "en.txt", tmp_path / "xx.txt"
+        "bits", folder / "base", *packs, "--context-bytes", 40, "--json", tmp_path / "en.txt", tmp_path / "xx.txt"
     )
     assert code == 0, err
     rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
@@ -157,7 +140,7 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
 
 def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
     """With the same steps and text; what is printed is the loss of the text, with the guard or without."""
-    body, losses, taken = folder / "base/body", {}, {}
+    body, losses, taken = folder / "base", {}, {}
     for weight in (0, 20):
         out = tmp_path / f"{weight}"
         settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.guard={weight}", "adapt.steps=20"]
@@ -166,7 +149,7 @@ def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
             assert code == 0, err
         lines = (out / "adapt/bl_base/xx/run/metrics.jsonl").read_text().splitlines()
         losses[weight] = next(json.loads(line)["loss"] for line in lines if '"loss"' in line)
-        packs = {"old": folder / "base/pack", "new": out / "adapt/bl_base/xx/pack"}
+        packs = {"old": folder / "base", "new": out / "adapt/bl_base/xx/pack"}
         old, new = (row.bits_per_byte for row in bits_per_byte(body, packs, [folder / "en.txt"]))
         taken[weight] = new - old
     assert 0 < taken[20] < 0.7 * taken[0]
@@ -174,7 +157,7 @@ def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
 
 
 def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
-    config = load_body(folder / "base/body").config
+    config = load_body(folder / "base").config
     torch.manual_seed(0)
     pack = LanguagePack(ROWS + NEW, config, ROWS)
     for name in config.language_tensors:
@@ -215,7 +198,7 @@ def test_old_rows_may_train_with_the_text(folder, tmp_path):
     first, last = (
         load_file(adapted / f"{place}/embeddings.safetensors") for place in ("snapshots/step-00000000", "pack")
     )
-    for name, rows in load_file(folder / "base/pack/embeddings.safetensors").items():
+    for name, rows in load_model(folder / "base")[1].embeddings.items():
         assert first[name][:ROWS].equal(rows) and len(last[name]) == ROWS + NEW
         assert not last[name][:ROWS].equal(rows)
         new = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")[name]
@@ -224,7 +207,9 @@ def test_old_rows_may_train_with_the_text(folder, tmp_path):
         recipe = load_recipe(folder / "recipe.yaml", settings)
         module = model_of(recipe, recipe.chosen_systems[0], "adapt")
     assert {len(rows) for rows in module.parameters() if rows.requires_grad} == {ROWS + NEW}
-    code, _, err = run("export-hf", tmp_path / "run/pretrain/bl_base/body", tmp_path / "hf", "--pack", adapted / "pack")
+    code, _, err = run(
+        "export-hf", tmp_path / "run/pretrain/bl_base/model", tmp_path / "hf", "--pack", adapted / "pack"
+    )
     assert code == 0, err
     text = (folder / "xx.txt").read_text()[:600]
     ids = [

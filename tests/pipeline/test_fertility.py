@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import OFTEN
-from ds_minimodel.hf.convert import import_hf
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.steps.fertility import fertility
 
@@ -38,7 +38,7 @@ def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
     """A BERT that has none of them makes one token of a word."""
     recipe, text = make_recipe(tmp_path), tmp_path / "xx.txt"
     text.write_text("".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in text.read_text()))
-    import_hf(make_bert(tmp_path / "en.txt", tmp_path / "bert"), tmp_path / "of-bert", "en")
+    refer(make_bert(tmp_path / "en.txt", tmp_path / "bert"), tmp_path / "of-bert", "en")
     recipe.write_text(recipe.read_text().replace("/base", "/of-bert").split("finetune:")[0])
     unknown, *others = fertility(load_recipe(recipe))
     assert unknown["unknown"] > 0.95 and unknown["bytes_per_token"] < 1 and not unknown["best"]

@@ -75,7 +75,7 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
         assert "body.positions" in load_file(pack / "embeddings.safetensors")
     before, after = (load_file(pack / "embeddings.safetensors") for pack in (first, last))
     assert not before["tokens"][5].equal(after["tokens"][5])
-    body = load_file(tmp_path / "copy/run/pretrain/bl_small/body/model.safetensors")
+    body = load_file(tmp_path / "copy/run/pretrain/bl_small/model/model.safetensors")
     assert before["body.positions"].equal(body["positions"])
     record = json.loads((folder.parent / "xx.job.json").read_text())
     assert record["inputs"]["initialisation"] == "random"

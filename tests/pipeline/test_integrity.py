@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import copy_of, prepare, refused
 
-BODY, PACK = "pretrain/minijoint/body", "adapt/minijoint/xx/pack"
+BODY, PACK = "pretrain/minijoint/model", "adapt/minijoint/xx/pack"
 MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"
 
 
@@ -93,8 +93,8 @@ READ_BY = [
     ("tokenizer/xx/tokenizer.model", ["tokens/xx"], "prepare"),
     ("tokens/xx/manifest.json", [], "prepare"),
     ("tokens/xx.job.json", [], "prepare"),
-    ("pretrain/bl_base/body/config.json", ["build-mini/minipost"], "build-mini"),
-    ("pretrain/bl_base/pack/embeddings.safetensors", ["build-mini/minipost"], "build-mini"),
+    ("pretrain/bl_base/model/config.json", ["build-mini/minipost"], "build-mini"),
+    ("pretrain/bl_base/model/embeddings.safetensors", ["build-mini/minipost"], "build-mini"),
     ("build-mini/minipost/mini/manifest.json", [], "adapt"),
     (f"{PACK}/manifest.json", [], "evaluate"),
     ("adapt/minijoint/xx/snapshots/step-00000004/embeddings.safetensors", [SCORES], "evaluate"),
@@ -152,8 +152,8 @@ def test_a_file_in_the_place_of_a_folder(finished, folder, command):
     "source, target, command",
     [
         ("tokens/en", "tokens/xx", "prepare"),
-        ("pretrain/bl_base/pack", "pretrain/minijoint/pack", "finetune"),
-        ("build-mini/minipost/mini", "pretrain/bl_base/body", "adapt"),
+        ("pretrain/bl_base/model", "pretrain/minijoint/model", "finetune"),
+        ("build-mini/minipost/mini", "pretrain/bl_base/model", "adapt"),
         ("adapt/minijoint/xx/snapshots/step-00000000", PACK, "adapt"),
         ("adapt/minijoint/xx/snapshots/step-00000000", PACK, "run"),
         ("adapt/minijoint/xx/snapshots/step-00000000", "adapt/minijoint/xx/snapshots/step-00000004", "adapt"),

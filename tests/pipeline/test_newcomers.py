@@ -53,7 +53,7 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
 
 
 def test_they_train_to_a_report(workdir):
-    config = json.loads((workdir / "pretrain/bl_base/body/config.json").read_text())
+    config = json.loads((workdir / "pretrain/bl_base/model/config.json").read_text())
     assert (config["architecture"]["kind"], config["objective"]) == ("toy", "unswap")
     first, *lines = map(json.loads, (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().splitlines())
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -78,7 +78,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
     stop_when(start("pretrain", recipe, *OVERRIDES), lambda: len([*checkpoints.glob("step-*")]) > 1)
     newcomers("pretrain", recipe, *OVERRIDES)
     whole, found = (
-        load_file(folder / "pretrain/bl_base/body/model.safetensors") for folder in (workdir, tmp_path / "run")
+        load_file(folder / "pretrain/bl_base/model/model.safetensors") for folder in (workdir, tmp_path / "run")
     )
     assert all(found[name].equal(tensor) for name, tensor in whole.items())
 
@@ -91,7 +91,7 @@ def test_two_ranks_that_hold_one_replica_train_the_same(workdir, tmp_path):
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):
-    error = newcomers("export-hf", workdir / "pretrain/bl_base/body", tmp_path / "out", code=2)
+    error = newcomers("export-hf", workdir / "pretrain/bl_base/model", tmp_path / "out", code=2)
     assert error.count("\n") == 1 and "has no bodies of kind toy" in error and not (tmp_path / "out").exists()
 
 

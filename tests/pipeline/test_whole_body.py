@@ -1,15 +1,19 @@
 """Systems that train the body itself, as users would without this package: all its weights, or low-rank updates."""
 
 import json
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from ds_minimodel.artifacts.adaptation import load_adaptation
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.costs.plans import plans
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.convert import export_hf
+from ds_minimodel.hf.export import export_hf
+from ds_minimodel.models.low_rank import changed_name, updated
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 
@@ -29,61 +33,86 @@ def folder(request, tmp_path_factory):
     return folder
 
 
-def rows_of(folder, system, part="pack"):
-    return load_file(folder / f"run/adapt/{system}/xx/{part}/embeddings.safetensors")
+def learned(folder, system, part="pack"):
+    return load_adaptation(folder / f"run/adapt/{system}/xx/{part}")
 
 
 @pytest.mark.parametrize("system", ["full", "lora"])
 def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, system):
-    base = load_file(folder / "base/body/model.safetensors")
-    first, last = rows_of(folder, system, "snapshots/step-00000000"), rows_of(folder, system)
-    changed = {name for name in last if not torch.equal(first[name], last[name])}
-    of_body = {f"body.{name}" for name in base}
-    updated = {name for name in of_body if ".qkv.w" in name or "_out.w" in name or "_in.w" in name}
-    assert (
-        changed & of_body == (of_body if system == "full" else updated) and changed - of_body == last.keys() - of_body
-    )
-    assert all(torch.equal(first[name], base[name.removeprefix("body.")]) for name in first.keys() & of_body)
+    body, _ = load_model(folder / "base")
+    first, last = learned(folder, system, "snapshots/step-00000000"), learned(folder, system)
+    changed = dict(updated(body.tensors, last.update))
+    assert not first.update and not any(tensor.equal(body.tensors[name]) for name, tensor in changed.items())
+    linear = {name for name in body.tensors if ".qkv.w" in name or "_out.w" in name or "_in.w" in name}
+    assert changed.keys() == (set(body.tensors) if system == "full" else linear)
+    assert not any(rows.equal(first.embeddings[name]) for name, rows in last.embeddings.items())
     scores = json.loads((folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text())
     assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
     assert scores[-1]["on_source_bits_per_byte"] != scores[0]["source_pack_bits_per_byte"]
 
-    body, pack = folder / "run/pretrain/bl_base/body", folder / f"run/adapt/{system}/xx/pack"
-    code, _, err = run("export-hf", body, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
+    model, pack = folder / "run/pretrain/bl_base/model", folder / f"run/adapt/{system}/xx/pack"
+    code, _, err = run("export-hf", model, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
     assert code == 0, err
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
     assert theirs.dtype == torch.bfloat16
     torch.testing.assert_close(
-        theirs.model.layers[1].mlp.down_proj.weight, last["body.layers.1.ffn_out.weight"].bfloat16()
+        theirs.model.layers[1].mlp.down_proj.weight, changed["layers.1.ffn_out.weight"].bfloat16()
     )
+
+
+def test_peft_reads_the_adapter(folder, tmp_path):
+    """New rows come from it, those of an untied output matrix too, and lora_alpha carries the strength."""
+    model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
+    for strength in ("1", "0.5"):
+        written = ["--pack", pack, "--strength", strength]
+        for out, more in (("whole", []), ("adapter", ["--adapter"])):
+            code, _, err = run("export-hf", model, tmp_path / out / strength, *written, *more)
+            assert code == 0, err
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / strength).eval()
+        assert not (tmp_path / "whole" / strength / "adapter_config.json").exists()
+        base = AutoModelForCausalLM.from_pretrained(folder / "theirs")
+        base.resize_token_embeddings(whole.config.vocab_size)
+        adapted = PeftModel.from_pretrained(base, tmp_path / "adapter" / strength).eval()
+        ids = torch.arange(whole.config.vocab_size)[-60:][None]
+        with torch.inference_mode():
+            torch.testing.assert_close(adapted(ids).logits, whole(ids).logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
-    """Rows of pieces stay as they were trained, and so does the training."""
-    recipe, settings = make_recipe(tmp_path, True), [*SETTINGS, "systems=[full, lora]", "finetune.tasks={}"]
-    code, _, err = run("run", recipe, *settings, "adapt.strength=0.25")
+    """It is one of scores and exports: another one needs no other training."""
+    path, scores = "run/evaluate/lora/xx/bits/seed-1/scores.json", {}
+    shutil.copytree(folder, tmp_path / "copy")
+    recipe = tmp_path / "copy/recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(folder), str(tmp_path / "copy")))
+    scores[1] = json.loads((folder / path).read_text())[-1]
+    code, _, err = run("evaluate", recipe, *SETTINGS, "adapt.strength=0.25", "--rebuild")
     assert code == 0, err
-    base = load_file(folder / "base/body/model.safetensors")
-    for system in ("full", "lora"):
-        whole, weaker = rows_of(folder, system), rows_of(tmp_path, system)
-        for name in whole.keys() & {f"body.{name}" for name in base}:
-            whole[name] = torch.lerp(base[name.removeprefix("body.")], whole[name], 0.25)
-        torch.testing.assert_close(weaker, whole)
-    assert "strength" in refused("adapt", recipe, *settings)
-    assert "leave strength out" in refused("adapt", recipe, *settings, "adapt.strength=0.5", "adapt.keep=best")
+    scores[0.25] = json.loads((tmp_path / "copy" / path).read_text())[-1]
+    assert scores[1]["bits_per_byte"] < scores[0.25]["bits_per_byte"]
+    model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
+    code, _, err = run("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
+    assert code == 0, err
+    name, body = "layers.1.ffn_out.weight", load_model(model)[0]
+    ((_, own),) = updated({name: body.tensors[name]}, {
+        key: tensor for key, tensor in learned(folder, "lora").update.items() if changed_name(key) == name
+    })  # fmt: skip
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").model.layers[1].mlp.down_proj.weight
+    torch.testing.assert_close(theirs.data, torch.lerp(body.tensors[name], own, 0.25))
 
 
 def test_two_ranks_train_the_same_body(folder, tmp_path):
-    recipe = prepare(make_recipe(tmp_path, "output" not in rows_of(folder, "full")), *SETTINGS)
+    recipe = prepare(make_recipe(tmp_path, "output" not in learned(folder, "full").embeddings), *SETTINGS)
     run_two_ranks(recipe, *SETTINGS, "systems=[full, lora]", "finetune.tasks={}", "engine.zero_stage=3")
     for system in ("full", "lora"):
-        for name, tensor in rows_of(tmp_path, system).items():
-            torch.testing.assert_close(tensor, rows_of(folder, system)[name], rtol=2e-3, atol=2e-4)
+        found, expected = learned(tmp_path, system), learned(folder, system)
+        for part in ("embeddings", "update"):
+            for name, tensor in getattr(found, part).items():
+                torch.testing.assert_close(tensor, getattr(expected, part)[name], rtol=2e-3, atol=2e-4)
 
 
 def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
-    recipe = make_recipe(tmp_path, "output" not in rows_of(folder, "full"))
+    recipe = make_recipe(tmp_path, "output" not in learned(folder, "full").embeddings)
     code, _, err = run("run", recipe, *SETTINGS, "systems=[full]", "adapt.rates={full: 1e-3}", "adapt.replay=0.5")
     assert code == 0, err
     name = "run/evaluate/full/xx/bits/seed-1/scores.json"
@@ -95,31 +124,21 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
 
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_a_base_rehearses_what_it_writes(folder, tmp_path):
-    """It stays nearer to what it was, with no text of the source; a table is not left in the base's folder."""
+    """It stays nearer to what it was, with no text of the source, and its own folder as it is."""
     base, recipe = folder / "base", folder / "recipe.yaml"
+    before = {path.name for path in base.iterdir()}
     more = ["systems=[lora]", "adapt.rates={lora: 5e-3}", "adapt.replay=0.5", "adapt.replay_from=base"]
     more = [*SETTINGS, *more, f"workdir={tmp_path}"]
-    assert f"rehearse {base}" in refused("run", recipe, *more)
-    code, _, err = run("rehearse", base, "--tokens", "9k")
-    assert code == 0, err
     code, _, err = run("run", recipe, *more)
     assert code == 0, err
-    store, losses = TokenStore(base / "rehearsal"), {}
+    store, losses = TokenStore(tmp_path / "tokens/the-base-itself"), {}
     ids = torch.tensor(store.read(0, store.num_tokens // 60 * 60).astype("int64")).view(-1, 60)
     for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):
-        export_hf(base / "body", tmp_path / name, place / "adapt/lora/xx/pack")
+        export_hf(base, tmp_path / name, place / "adapt/lora/xx/pack")
         with torch.inference_mode():
             losses[name] = AutoModelForCausalLM.from_pretrained(tmp_path / name)(ids, labels=ids).loss
     assert losses["keeps"] < losses["forgets"]
-    assert {path.name for path in base.iterdir()} == {"body", "pack", "rehearsal"}
-    assert not (tmp_path / "tokens/en").exists()
-    (base / "rehearsal").rename(tmp_path / "former")
-    for command in ("run", "adapt"):
-        assert f"rehearse {base}" in refused(command, recipe, *more)
-    manifest = json.loads((tmp_path / "former/manifest.json").read_text())
-    (tmp_path / "former/manifest.json").write_text(json.dumps(manifest | {"body": "another"}))
-    (tmp_path / "former").rename(base / "rehearsal")
-    assert "was not written by the model in" in refused("run", recipe, *more)
+    assert {path.name for path in base.iterdir()} == before and not (tmp_path / "tokens/en").exists()
     assert "nothing is replayed" in refused("run", recipe, *more, "adapt.replay=0")
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ds_minimodel.artifacts.adaptation import save_adaptation
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, save_body
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
-from ds_minimodel.models.artifacts import BodyArtifact, PackArtifact, save_body, save_pack
 from ds_minimodel.tasks import KINDS
 from tests.small_models import masked_lm, roberta
 
@@ -65,9 +66,9 @@ def make_family(root, space):
         }
         if language == "zh":
             tensors["body.positions"] = torch.randn(50, 16, generator=generator)
-        save_pack(
+        save_adaptation(
             root / language,
-            PackArtifact(language, tensors, space, 7, 0.5),
+            Adaptation(language, tensors, space, 7, 0.5),
             root / f"{language}.tok",
             initialisation="overlap",
         )

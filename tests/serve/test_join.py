@@ -44,7 +44,7 @@ def packs(folder):
 def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder, tmp_path):
     code, _, err = run("pack", "join", tmp_path / "joined", *packs(folder))
     assert code == 0, err
-    code, _, err = run("export-hf", folder / "base/body", tmp_path / "hf", "--pack", tmp_path / "joined")
+    code, _, err = run("export-hf", folder / "base", tmp_path / "hf", "--pack", tmp_path / "joined")
     assert code == 0, err
     base = AutoTokenizer.from_pretrained(folder / "theirs")
     joined, model = (kind.from_pretrained(tmp_path / "hf") for kind in (AutoTokenizer, AutoModelForCausalLM))
@@ -65,9 +65,7 @@ def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder
 
 
 def test_what_cannot_be_joined_is_refused(folder, tmp_path):
-    assert "no pack that only adds rows" in refused(
-        "pack", "join", tmp_path / "a", packs(folder)[0], folder / "base/pack"
-    )
+    assert "no pack that only adds rows" in refused("pack", "join", tmp_path / "a", packs(folder)[0], folder / "base")
     xx = packs(folder)[0]
     assert "give each language once" in refused("pack", "join", tmp_path / "a", xx, xx)
     assert "give two packs" in refused("pack", "join", tmp_path / "a", packs(folder)[0])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ds_minimodel.artifacts.adaptation import load_adaptation
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.models.artifacts import load_body, load_pack
 from ds_minimodel.serve.packs import check_pack, facts_of, plugged_module, save_plugged
 
 
@@ -145,7 +146,7 @@ def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
 
 
 def test_a_plugged_module_is_the_body_with_the_pack(family, other_family):
-    body, pack = load_body(family.body), load_pack(family.zh)
+    body, pack = load_body(family.body), load_adaptation(family.zh)
     model = plugged_module(body, pack)
     expected = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
     for name, tensor in pack.tensors.items():
@@ -155,6 +156,6 @@ def test_a_plugged_module_is_the_body_with_the_pack(family, other_family):
     assert all(torch.equal(tensor, state[name]) for name, tensor in expected.items())
     assert not torch.equal(body.tensors["positions"], model.body.positions)  # the body itself stays as it is
     with pytest.raises(UserError, match="the pack of de: this pack was trained for embedding space fedc"):
-        plugged_module(body, load_pack(other_family.de))
+        plugged_module(body, load_adaptation(other_family.de))
     with pytest.raises(UserError, match="a task model has a head of its own"):
         plugged_module(load_body(family.qa), pack)

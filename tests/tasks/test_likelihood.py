@@ -11,11 +11,12 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from ds_minimodel.artifacts.adaptation import plug
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.mini import tensors_of
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
-from ds_minimodel.hf.convert import import_hf
-from ds_minimodel.models.artifacts import load_body, plug
-from ds_minimodel.models.mini import tensors_of
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
 from ds_minimodel.recipe.schema import Task
 from ds_minimodel.serve.packs import open_pack
@@ -175,9 +176,9 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     if prepends:
         before = {"type": "Prepend", "prepend": " "}
         edit(theirs / "tokenizer.json", lambda content: content.update(normalizer=before))
-    import_hf(theirs, tmp_path / "ours", "en")
-    body = load_body(tmp_path / "ours/body")
-    pack, tokenizer = open_pack(tmp_path / "ours/pack", body, tmp_path / "ours/body")
+    refer(theirs, tmp_path / "ours", "en")
+    body = load_body(tmp_path / "ours")
+    pack, tokenizer = open_pack(tmp_path / "ours", body, tmp_path / "ours")
     module = TokenLikelihoods(body.config, len(pack.tensors["tokens"])).eval()
     load_into(module, tensors_of(body, module.body), "body.")
     plug(module, pack)

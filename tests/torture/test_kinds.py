@@ -8,10 +8,11 @@ import pytest
 import torch
 import transformers
 
-from ds_minimodel.hf import ARCHITECTURES
-from ds_minimodel.hf.convert import export_hf
+from ds_minimodel.artifacts.adaptation import load_adaptation
+from ds_minimodel.artifacts.models import load_body, load_task_model
+from ds_minimodel.artifacts.names import ARCHITECTURES
+from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models import BODIES
-from ds_minimodel.models.artifacts import load_body, load_pack, load_task_model
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.tasks import FINETUNED, task_of
 
@@ -75,7 +76,7 @@ def test_kind(kind, tmp_path):
 
 def assert_same_logits(folder, pack_folder, out, task):
     """Of padded rows of random ids."""
-    body, pack = load_body(folder), load_pack(pack_folder)
+    body, pack = load_body(folder), load_adaptation(pack_folder)
     kind, labels = task_of(folder, body)
     module = kind.module(body.config, len(pack.tensors["tokens"]), labels).eval()
     load_task_model(module, body, folder)

@@ -8,27 +8,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
+from ds_minimodel.artifacts.lazy import LazyTensors, lazily
+from ds_minimodel.artifacts.models import BodyArtifact
 from ds_minimodel.models import make_body
-from ds_minimodel.models.artifacts import BodyArtifact
 from ds_minimodel.models.body import Body
 
 
-def tensors_of(body: BodyArtifact, module: Body) -> dict[str, Tensor]:
+def tensors_of(body: BodyArtifact, module: Body) -> LazyTensors:
     """The tensors of `body` that a task's body has, which may be of fewer layers.
 
     Its head, where it has one, is the body's at that depth, or the deepest where there is none.
     """
     layers = module.config.num_layers
     depth = layers if layers in body.head_depths else max(body.head_depths, default=0)
-    return {name: body.tensors[name.replace(f"heads.{layers}.", f"heads.{depth}.", 1)] for name in module.state_dict()}
+    own = lazily(body.tensors)
+    names = {name: name.replace(f"heads.{layers}.", f"heads.{depth}.", 1) for name in module.state_dict()}
+    return LazyTensors({name: own[theirs] for name, theirs in names.items()})
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
     """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
-    keep = {name: tensor for name, tensor in body.tensors.items() if _belongs(name, depth)}
-    return replace(body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=keep)
+    keep = {name: lazy for name, lazy in lazily(body.tensors).items() if _belongs(name, depth)}
+    return replace(body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=LazyTensors(keep))
 
 
 def with_new_layers(
@@ -54,7 +56,9 @@ def with_new_layers(
             index = int(name.split(".")[1])
             above = (body.config.num_layers - total) // config.period * config.period
             source = name.replace(str(index), str(above + index), 1)
-            tensors[name] = body.tensors.get(source, tensors[name])  # ModernBERT's first layer has a norm less
+            tensors[name] = (
+                body.tensors[source] if source in body.tensors else tensors[name]
+            )  # ModernBERT's first layer has a norm less
     return replace(body, config=config, head_depths=(total,), tensors=tensors)
 
 

@@ -13,22 +13,23 @@ import struct
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ds_minimodel.artifacts.foreign import Source, license_name, tokenizer_of
+from ds_minimodel.artifacts.lazy import Lazy
+from ds_minimodel.artifacts.names import Architecture
 from ds_minimodel.common.errors import UserError, one_line
-from ds_minimodel.hf.architecture import Architecture
-from ds_minimodel.hf.card import license_name
-from ds_minimodel.hf.foreign import Header, Source
-from ds_minimodel.hf.vocabularies import tokenizer_of
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.modern import Rotation
 from ds_minimodel.models.modern.model import waves
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -113,6 +114,7 @@ class GgufFile(Source):
             raise UserError(f"{path}: a GGUF file is read with the package gguf; pip install 'ds_minimodel[gguf]'")
         self.name, self.path, self.config_path = path.stem, path, path
         self.facts, self.tensors = _read(path)
+        self.parts = [path]
         count = self._take("split.count", int, 1)
         for number in range(1, count + 1 if count > 1 else 1):
             named, ending = _PART.fullmatch(path.name), f"-{number:05}-of-{count:05}.gguf"
@@ -122,6 +124,7 @@ class GgufFile(Source):
             facts, tensors = _read(part)
             if (facts.get("split.no"), facts.get("split.count")) != (number - 1, count):
                 raise UserError(f"{part}: not part {number} of {count:,}, by its split.no; download it again")
+            self.parts = [part] if number == 1 else [*self.parts, part]
             self.facts = facts if number == 1 else self.facts
             self.tensors = tensors | (self.tensors if number > 1 else {})
         if len(self.tensors) != self._take("split.tensors.count", int, len(self.tensors)):
@@ -196,7 +199,7 @@ class GgufFile(Source):
             f"{self.path}: {_FREQUENCIES} has factors that are not Llama 3.1's; other ones are not computed here"
         )
 
-    def headers(self, architecture: Architecture, config: BodyConfig) -> tuple[dict[str, Header], Path]:
+    def headers(self, architecture: Architecture, config: BodyConfig) -> tuple[dict[str, Lazy], Path]:
         import gguf
 
         layers = range(min(config.num_layers, len(self.tensors)))  # of more it is refused by what has called this
@@ -212,13 +215,13 @@ class GgufFile(Source):
             module, _, kind = name.rpartition(".")
             part = module.rpartition(".")[2]
 
-            def read(header: Header = header, part: str = part) -> Tensor:
+            def read(header: Lazy = header, part: str = part) -> Tensor:
                 numbers = header.read()
                 if part in heads:  # whose two halves lie there in pairs
                     return numbers.unflatten(0, (heads[part], -1, 2)).transpose(1, 2).flatten(0, 2)
                 return numbers - 1 if self.family.shifted and part.endswith("norm") else numbers
 
-            found[f"{called[module]}.{kind}" if module in called else name] = Header(header.shape, read)
+            found[f"{called[module]}.{kind}" if module in called else name] = Lazy(header.shape, header.dtype, read)
         return found, self.path
 
     def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
@@ -263,7 +266,12 @@ class GgufFile(Source):
             **{f"{role}_token": tokens[id] for role, id in ids.items() if id is not None},
         }
         self._refuse_rest(of_tokenizer=True)
+        from transformers import PreTrainedTokenizerFast
+
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
+
+    def weight_files(self) -> list[Path]:
+        return self.parts
 
     def license(self) -> str | None:
         return license_name(self.facts.get("general.license"))
@@ -296,7 +304,7 @@ class _Values:
         return [self.value(kind) for _ in range(count)]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Header]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Lazy]]:
     """(metadata, tensors by their headers) of a file; UserError where it is none, or damaged."""
     import gguf
 
@@ -318,14 +326,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Header]]:
             end = start + offset + math.prod(shape) // numbers * size
             if shape[-1] % numbers or end > len(data) or name in tensors:
                 raise ValueError(f"tensor {name:.80}")
-            tensors[name] = Header(shape, partial(_numbers, path, data[start + offset : end], shape, kind))
+            read = partial(_numbers, path, data[start + offset : end], shape, kind)
+            tensors[name] = Lazy(shape, _type_of(kind), read)
     return facts, tensors
 
 
+def _type_of(kind: Any) -> torch.dtype:
+    """What the numbers of a tensor become: what they are, or bf16, whose rounding is small beside that of 8 bits."""
+    return {"F32": torch.float32, "F16": torch.float16}.get(kind.name, torch.bfloat16)
+
+
 def _numbers(path: Path, data: Any, shape: tuple[int, ...], kind: Any) -> Tensor:
-    """The numbers of a tensor in fp32."""
+    """The numbers of a tensor."""
     import gguf
 
     with one_line(path, "a tensor cannot be read"):
         rows = np.array(data).reshape(*shape[:-1], -1)
-        return torch.from_numpy(gguf.dequantize(rows, kind)).reshape(shape)
+        return torch.from_numpy(gguf.dequantize(rows, kind)).reshape(shape).to(_type_of(kind))

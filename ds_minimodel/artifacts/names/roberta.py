@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ds_minimodel.hf.architecture import Architecture
+from ds_minimodel.artifacts.lazy import Lazy
+from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.models.roberta import BertConfig, RobertaConfig
 from ds_minimodel.models.roberta.model import FIRST_POSITION
 
@@ -47,22 +48,29 @@ class RobertaArchitecture(Architecture):
             "type_vocab_size": config.token_types,
         }
 
-    def from_theirs(self, theirs: Mapping[str, Tensor], config: Any, names: Iterable[str]) -> dict[str, Tensor]:
-        """Where all tokens have one type, its vector is added to the positions, which does not change the sums."""
-        ours = super().from_theirs(theirs, config, names)
-        missing = FIRST_POSITION - self.first_position
-        positions = F.pad(ours["body.positions"], (0, 0, missing, 0))
-        if config.token_types == 1:
-            positions = torch.cat(
-                (positions[:FIRST_POSITION], positions[FIRST_POSITION:] + theirs[self.others["body.types"]][0])
-            )
-        return {**ours, "body.positions": positions}
+    def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
+        types, found = self.others["body.types"], super().parts_of(names, config)
+        return {ours: [*parts, types] if ours == "body.positions" else parts for ours, parts in found.items()}
 
-    def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
-        missing = FIRST_POSITION - self.first_position
-        tensors = {**tensors, "body.positions": tensors["body.positions"][missing:]}
-        no_types = {self.others["body.types"]: torch.zeros(1, config.hidden_size)}
-        return no_types | super().to_theirs(tensors, config, head)
+    def from_theirs(self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]) -> dict[str, Lazy]:
+        """Where all tokens have one type, its vector is added to the positions, which does not change the sums."""
+        ours = super().from_theirs(theirs, config, [name for name in names if name != "body.positions"])
+        table, types = theirs[self.others["body.positions"]], theirs[self.others["body.types"]]
+
+        def positions() -> Tensor:
+            padded = F.pad(table.read().float(), (0, 0, FIRST_POSITION - self.first_position, 0))
+            if config.token_types == 1:
+                padded[FIRST_POSITION:] += types.read()[0]
+            return padded
+
+        shape = (config.max_positions + FIRST_POSITION, config.hidden_size)
+        return {**ours, "body.positions": Lazy(shape, torch.float32, positions)}
+
+    def to_theirs(self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]) -> dict[str, Lazy]:
+        positions = tensors["body.positions"]
+        own = positions.rows(FIRST_POSITION - self.first_position, positions.shape[0])
+        no_types = {self.others["body.types"]: Lazy.of(torch.zeros(1, config.hidden_size))}
+        return no_types | super().to_theirs({**tensors, "body.positions": own}, config, head)
 
 
 def _architecture(model_type: str, classes: str, name: str = "roberta", **differs: Any) -> RobertaArchitecture:

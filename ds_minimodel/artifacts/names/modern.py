@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
 
-from ds_minimodel.hf.architecture import Architecture
+from ds_minimodel.artifacts.lazy import Lazy
+from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.models.modern import (
     EuroBertConfig,
@@ -145,13 +146,18 @@ class ModernArchitecture(Architecture):
     def keys_of(self, config: Any) -> dict[str, Any]:
         return self.values(config)
 
-    def from_theirs(self, theirs: Mapping[str, Tensor], config: Any, names: Iterable[str]) -> dict[str, Tensor]:
-        ours = super().from_theirs(theirs, config, names)
-        return {name: tensor + 1 if self._is_shifted(name) else tensor for name, tensor in ours.items()}
+    def from_theirs(self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]) -> dict[str, Lazy]:
+        return self._shift(super().from_theirs(theirs, config, names), 1)
 
-    def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
-        shifted = {name: tensor - 1 if self._is_shifted(name) else tensor for name, tensor in tensors.items()}
-        return super().to_theirs(shifted, config, head)
+    def to_theirs(self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]) -> dict[str, Lazy]:
+        return super().to_theirs(self._shift(tensors, -1), config, head)
+
+    def _shift(self, tensors: Mapping[str, Lazy], number: int) -> dict[str, Lazy]:
+        """In fp32, which has what is lost of 1 + w in 16 bits."""
+        return {
+            name: lazy.map(lambda tensor: tensor.float() + number, torch.float32) if self._is_shifted(name) else lazy
+            for name, lazy in tensors.items()
+        }
 
     def _is_shifted(self, name: str) -> bool:
         return self.shifted_norms and "norm" in name.split(".")[-2]

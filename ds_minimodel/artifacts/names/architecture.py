@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from ds_minimodel.artifacts.lazy import Lazy
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.kind import BodyConfig
 
@@ -74,18 +72,28 @@ class Architecture:
         """Keys of config.json that are no field's value as it is."""
         return {}
 
-    def from_theirs(self, theirs: Mapping[str, Tensor], config: Any, names: Iterable[str]) -> dict[str, Tensor]:
-        """The parameters `names` of a LanguageModel, whose head is at its last layer, from a state dict of theirs."""
-        parts_of = self._names(names, self.language_model_head(config.num_layers))
-        return {ours: torch.cat([theirs[part] for part in parts]) for ours, parts in parts_of.items()}
+    @property
+    def prefix(self) -> str:
+        """What the names of all parameters below a head begin with."""
+        return f"{self.layers.split('.')[0]}."
 
-    def to_theirs(self, tensors: Mapping[str, Tensor], config: Any, head: Mapping[str, str]) -> dict[str, Tensor]:
+    def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
+        """Each of the parameters `names` of a LanguageModel, whose head is at its last layer -> those of theirs."""
+        return self.names(names, self.language_model_head(config.num_layers))
+
+    def from_theirs(self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]) -> dict[str, Lazy]:
+        """The parameters `names` of a LanguageModel, whose head is at its last layer, from a state dict of theirs."""
+        parts_of = self.parts_of(names, config)
+        return {ours: Lazy.below([theirs[part] for part in parts]) for ours, parts in parts_of.items()}
+
+    def to_theirs(self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]) -> dict[str, Lazy]:
         """Our state dict under their names. head: as of language_model_head or task_head."""
-        theirs: dict[str, Tensor] = {}
-        for ours, parts in self._names(tensors, head).items():
-            sizes = _rows(ours, len(parts), len(tensors[ours]), config)
-            blocks = tensors[ours].split(sizes)
-            theirs |= {part: block.contiguous() for part, block in zip(parts, blocks, strict=True)}
+        theirs: dict[str, Lazy] = {}
+        for ours, parts in self.names(tensors, head).items():
+            first = 0
+            for part, rows in zip(parts, rows_of(ours, len(parts), tensors[ours].shape[0], config), strict=True):
+                theirs[part] = tensors[ours] if len(parts) == 1 else tensors[ours].rows(first, first + rows)
+                first += rows
         return theirs
 
     def language_model_head(self, depth: int) -> dict[str, str]:
@@ -100,7 +108,7 @@ class Architecture:
     def _head(self, depth: int) -> dict[str, str]:
         return {f"body.heads.{depth}.{ours}": theirs for ours, theirs in self.head.items()}
 
-    def _names(self, ours: Iterable[str], head: Mapping[str, str]) -> dict[str, list[str]]:
+    def names(self, ours: Iterable[str], head: Mapping[str, str]) -> dict[str, list[str]]:
         """Each of our parameters -> those of theirs that it is when these are concatenated along the first axis."""
         known = {"pack.tokens": f"{self.tokens}.weight", **self.others, **head}
         found = {}
@@ -116,7 +124,7 @@ class Architecture:
         return found  # all but heads of other depths
 
 
-def _rows(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:
+def rows_of(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:
     """Rows of the parts of which a parameter is concatenated."""
     if parts > 1 and name.split(".")[-2] == "qkv":
         heads = config.num_heads, config.num_key_heads, config.num_key_heads
