@@ -253,7 +253,7 @@ def save_model(folder: str | Path, body: BodyArtifact, pack: Adaptation, tokeniz
             others = {name: lazy for name, lazy in ours.items() if name not in known}
             save_tensors(out / WEIGHTS, LazyTensors(theirs))
         if others:
-            save_tensors(out / HEADS, LazyTensors(others))
+            save_tensors(out / (WEIGHTS if architecture is None else HEADS), LazyTensors(others))
         _write_model(out, body, pack, **facts)
 
 
@@ -302,7 +302,8 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
         module = LanguageModel(config, manifest.rows, depths, OBJECTIVES[file.objective])
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     body = BodyArtifact(config, depths, {}, file.space, objective=file.objective, model_type=manifest.model_type)
-    tensors = dict(open_tensors(folder / HEADS, MAKE_AGAIN).entries) if (folder / HEADS).is_file() else {}
+    own = folder / (WEIGHTS if body.architecture is None else HEADS)
+    tensors = dict(open_tensors(own, MAKE_AGAIN).entries) if own.name in manifest.files else {}
     if source is not None:
         source.check()
     if (architecture := body.architecture) is not None:

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from ds_minimodel.artifacts.adaptation import load_adaptation
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -72,11 +73,10 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     for pack in (first, last):
         manifest = read_manifest(pack)
         assert (manifest["initialisation"], manifest["rows_copied"], manifest["rows_combined"]) == ("random", 0, 0)
-        assert "body.positions" in load_file(pack / "embeddings.safetensors")
-    before, after = (load_file(pack / "embeddings.safetensors") for pack in (first, last))
-    assert not before["tokens"][5].equal(after["tokens"][5])
-    body = load_file(tmp_path / "copy/run/pretrain/bl_small/model/model.safetensors")
-    assert before["body.positions"].equal(body["positions"])
+    before, after = map(load_adaptation, (first, last))
+    assert not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5])
+    body, _ = load_model(tmp_path / "copy/run/pretrain/bl_small/model")
+    assert not before.update and not after.update["positions"].equal(body.tensors["positions"])
     record = json.loads((folder.parent / "xx.job.json").read_text())
     assert record["inputs"]["initialisation"] == "random"
 

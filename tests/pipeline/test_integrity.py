@@ -94,7 +94,7 @@ READ_BY = [
     ("tokens/xx/manifest.json", [], "prepare"),
     ("tokens/xx.job.json", [], "prepare"),
     ("pretrain/bl_base/model/config.json", ["build-mini/minipost"], "build-mini"),
-    ("pretrain/bl_base/model/embeddings.safetensors", ["build-mini/minipost"], "build-mini"),
+    ("pretrain/bl_base/model/model.safetensors", ["build-mini/minipost"], "build-mini"),
     ("build-mini/minipost/mini/manifest.json", [], "adapt"),
     (f"{PACK}/manifest.json", [], "evaluate"),
     ("adapt/minijoint/xx/snapshots/step-00000004/embeddings.safetensors", [SCORES], "evaluate"),

@@ -53,8 +53,8 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
 
 
 def test_they_train_to_a_report(workdir):
-    config = json.loads((workdir / "pretrain/bl_base/model/config.json").read_text())
-    assert (config["architecture"]["kind"], config["objective"]) == ("toy", "unswap")
+    body = json.loads((workdir / "pretrain/bl_base/model/manifest.json").read_text())["body"]
+    assert (body["architecture"]["kind"], body["objective"]) == ("toy", "unswap")
     first, *lines = map(json.loads, (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().splitlines())
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]

@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ds_minimodel.artifacts.models import load_model
+
 from ..forks import run, start
 from .conftest import copy_of, make_world, stop_when
 
@@ -47,7 +49,7 @@ def test_scores_of_every_system_task_language_and_seed(world):
 
 def test_build_mini_changes_the_new_layers_only(world):
     workdir = world.parent / "run"
-    body = load_file(workdir / "pretrain/bl_base/model/model.safetensors")
+    body = load_model(workdir / "pretrain/bl_base/model")[0].tensors
     mini = load_file(workdir / "build-mini/minipost/mini/model.safetensors")
     for name, tensor in mini.items():
         if not name.startswith("layers.1."):
@@ -58,7 +60,7 @@ def test_adapt_keeps_the_padding_row_and_what_step_0_copied(world):
     folder = world.parent / "run/adapt/minijoint/xx"
     first = load_file(folder / "snapshots/step-00000000/embeddings.safetensors")
     last = load_file(folder / "pack/embeddings.safetensors")
-    source = load_file(world.parent / "run/pretrain/minijoint/model")
+    source = load_model(world.parent / "run/pretrain/minijoint/model")[1].embeddings
     assert sorted(first) == sorted(last) == ["bias", "tokens"]
     assert torch.equal(first["tokens"][0], source["tokens"][0])  # <s> is a piece of both languages
     assert not torch.equal(first["tokens"], last["tokens"]) and not torch.equal(first["bias"], last["bias"])

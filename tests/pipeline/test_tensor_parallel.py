@@ -47,7 +47,7 @@ def artifacts(workdir):
 
 def test_artifacts_are_those_of_one_process(world, split):
     whole, found = artifacts(world.parent / "run"), artifacts(split)
-    assert len(whole) == 15
+    assert len(whole) == 14
     assert_same_but_for_rounding(found, whole)
 
 
