@@ -68,7 +68,7 @@ class Way(NamedTuple):
 REHEARSES = {"replay": 0.1, "replay_from": "base"}
 WAYS = {  # by the third study
     "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
-    "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"strength": 0.75}),
+    "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0, "strength": 0.75}),
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 

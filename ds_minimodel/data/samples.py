@@ -168,11 +168,12 @@ Keys = NDArray[np.uint32]  # of samples (common/random.py)
 
 class Samples(NamedTuple):
     """B samples: tokens (B, S), padded to the longest row rounded up to a multiple of 8, at most the sequence length;
-    lengths (B,); keys (B,), of all that is drawn for each."""
+    lengths (B,); keys (B,), of all that is drawn for each; replayed (B,), which are of another text, where some are."""
 
     tokens: Integers
     lengths: Integers
     keys: Keys
+    replayed: NDArray[np.bool_] | None = None
 
 
 class SampleReader:
@@ -238,7 +239,7 @@ class MixedReader:
         for chosen, samples in ((~replaced, own), (replaced, others)):
             tokens[chosen, : samples.tokens.shape[1]] = samples.tokens[chosen]
         lengths = np.where(replaced, others.lengths, own.lengths)
-        return Samples(tokens, lengths, np.where(replaced, others.keys, own.keys))
+        return Samples(tokens, lengths, np.where(replaced, others.keys, own.keys), replaced)
 
 
 HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others

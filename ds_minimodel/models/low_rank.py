@@ -7,6 +7,7 @@ weights with it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
@@ -20,6 +21,7 @@ from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 
 SCALE = 2.0  # alpha over rank, as is usual
 DOWN, UP = "down", "up"
+_is_on = True
 
 
 def add_low_rank(body: Body, rank: int, seed: int) -> None:
@@ -37,6 +39,17 @@ def add_low_rank(body: Body, rank: int, seed: int) -> None:
                 linear.forward = MethodType(forward, linear)  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def switched_off() -> Iterator[None]:
+    """Let all bodies compute without their updates, as they were before."""
+    global _is_on
+    _is_on = False
+    try:
+        yield
+    finally:
+        _is_on = True
+
+
 def low_rank_size(config: BodyConfig, rank: int) -> int:
     """Numbers in the updates of a body."""
     with torch.device("meta"):
@@ -45,12 +58,16 @@ def low_rank_size(config: BodyConfig, rank: int) -> int:
     return sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
 
 
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+    return ops.low_rank_linear(x, weight, bias, down, up, SCALE) if _is_on else ops.linear(x, weight, bias)
+
+
 def _forward(linear: Any, x: Tensor) -> Tensor:
-    return ops.low_rank_linear(x, linear.weight, linear.bias, linear.down, linear.up, SCALE)
+    return _product(x, linear.weight, linear.bias, linear.down, linear.up)
 
 
 def _forward_with_gelu(linear: Any, x: Tensor) -> Tensor:
-    return ops.bias_gelu(ops.low_rank_linear(x, linear.weight, None, linear.down, linear.up, SCALE), linear.bias)
+    return ops.bias_gelu(_product(x, linear.weight, None, linear.down, linear.up), linear.bias)
 
 
 def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -59,7 +76,7 @@ def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[T
     sizes = [linear.blocks[0], sum(linear.blocks[1:])]
     biases = (None, None) if linear.bias is None else linear.bias.split(sizes)
     queries, rest = (
-        ops.low_rank_linear(x, weight, bias, linear.down, up, SCALE)
+        _product(x, weight, bias, linear.down, up)
         for x, weight, bias, up in zip(
             (x_BQH, x_BSH), linear.weight.split(sizes), biases, linear.up.split(sizes), strict=True
         )

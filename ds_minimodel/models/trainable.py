@@ -1,9 +1,9 @@
 """Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
 A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B), read (B,M), targets,
-sample_keys (B), second (B) where rows hold two texts, and real (T) where the padding is to be left out
-(models/body.py). The sums are divided by the global count of loss terms in the training loop, so that the result
-does not depend on how a batch is split.
+sample_keys (B), second (B) where rows hold two texts, replayed (B) where some rows are of another text, and real (T)
+where the padding is to be left out (models/body.py). The sums are divided by the global count of loss terms in the
+training loop, so that the result does not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig, make_body
 from ds_minimodel.models.body import Body, LanguagePack, Linear, Packing, init_weights
+from ds_minimodel.models.low_rank import switched_off
 from ds_minimodel.models.objectives import Objective
 from ds_minimodel.ops.parallel import full_shape, own_part
 
@@ -46,6 +47,8 @@ def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, An
     }
     if (batch["lengths"] == tensors["tokens"].shape[1]).all():  # of the numpy array: no wait for a device
         del tensors["lengths"]
+    if "replayed" in batch and not batch["replayed"].any():
+        del tensors["replayed"]
     return tensors
 
 
@@ -95,10 +98,12 @@ class Guard(NamedTuple):
 class LanguageModel(Model):
     """Body and language pack under the loss of an objective, at every head.
 
-    guard: of an added language while it trains, or None.
+    guard: of an added language while it trains, or None. replay_kl: weight, against a token that is trained on, of the
+    divergence from the body without its low-rank updates where a row is replayed; 0: such rows are trained on.
     """
 
     guard: Guard | None = None
+    replay_kl: float = 0.0
 
     def __init__(
         self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective, kept: int = 0
@@ -110,16 +115,36 @@ class LanguageModel(Model):
     def forward(self, batch: Batch) -> Tensor:
         """Sum of the losses of the batch for each head -> (heads,) fp32."""
         hidden, table = encode(self.pack, self.body, batch)
+        replayed = batch if self.replay_kl and torch.is_grad_enabled() and "replayed" in batch else None
+        if replayed is not None:
+            targets_BS = batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)
+            batch = {**batch, "targets": targets_BS}
         losses = torch.stack(
             [
                 self.objective.loss(self.pack, self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, batch)
                 for depth, x_BMH in zip(self.body.head_depths, hidden, strict=True)
             ]
         )
+        if replayed is not None:
+            divergence = self._divergence(replayed, hidden[-1], table)
+            losses = losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
         if self.guard is None or not torch.is_grad_enabled():
             return losses
         guarded = self.guard.loss(self.pack, table, batch)
         return losses + (guarded - guarded.detach())  # what is reported is the loss of the text
+
+
+    def _divergence(self, batch: Batch, x_BSH: Tensor, table: Tensor) -> Tensor:
+        """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
+        it would without its updates, a sum over their targets: self-distillation, with no teacher beside it."""
+        rows = batch["replayed"].nonzero()[:, 0]
+        own = {name: batch[name][rows] for name in ("tokens", "lengths", "sample_keys", "targets") if name in batch}
+        is_target, head = own["targets"] != IGNORED, self.body.heads[str(self.body.head_depths[-1])]
+        with torch.no_grad(), switched_off():
+            (taught_BSH,), _ = encode(self.pack, self.body, own)
+            teacher_PV = F.linear(head(taught_BSH[is_target]), table[: self.pack.kept]).float().log_softmax(-1)
+        student_PV = F.linear(head(x_BSH[rows][is_target]), table).float().log_softmax(-1)[:, : self.pack.kept]
+        return F.kl_div(student_PV, teacher_PV, reduction="sum", log_target=True)
 
 
 class TaskModel(Model):

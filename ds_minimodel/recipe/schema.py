@@ -194,6 +194,9 @@ class Adapt(Training):
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
     replay_from: Annotated[Literal["text", "base"], RECORDED_ELSEWHERE] = "text"
     """`replay` is of that text, or of what the base writes by itself."""
+    replay_kl: NonNegativeFloat = 0.0
+    """`lora`, `replay_from: base`: weight, against a trained token, of the divergence from the body as it was on what
+    it wrote by itself; 0: that is trained on like text."""
     guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
     """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
     rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
@@ -234,6 +237,8 @@ class Adapt(Training):
     def _something_is_replayed(self) -> "Adapt":
         if self.replay_from == "base" and not self.replay:
             raise ValueError("replay_from base: nothing is replayed; give replay, a share of the samples")
+        if self.replay_kl and self.replay_from != "base":
+            raise ValueError("replay_kl: is of what the base writes by itself; give replay_from base")
         return self
 
     @model_validator(mode="after")
@@ -573,6 +578,9 @@ class Recipe(Section):
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
         if self.adapt.replay_from == "base" and not self.trained_by.causal:
             raise ValueError("adapt.replay_from base: an encoder writes nothing by itself; replay is of text there")
+        updated = any(system.trains == "low-rank" for system in self.chosen_systems)
+        if self.adapt.replay_kl and not (updated and self.frozen_rows):
+            raise ValueError("adapt.replay_kl: the body as it was is there only beside lora over frozen rows")
         if self.adapt.old_rows == "trained" and not self.kept_rows:
             raise ValueError("adapt.old_rows trained: no vocabulary is extended, and all rows train; leave it out")
         if self.adapt.guard and not self.frozen_rows:

@@ -128,6 +128,7 @@ def _adapt(context: Context, system: System, language: str) -> None:
     plug(module, initial)
     keep_rows(module, source, initial.kept)
     split_model(module, world.tensor)
+    module.replay_kl = section.replay_kl if system.trains == "low-rank" else 0.0
     if recipe.is_guarded(system):
         module.guard = source_guard(context, system, run)
 

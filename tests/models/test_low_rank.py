@@ -1,5 +1,6 @@
 """Low-rank updates: what trains with them is what their merged weights compute, in every kind of body."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_ever
 from torch.autograd import gradcheck
 
 from ds_minimodel import ops
-from ds_minimodel.models.low_rank import add_low_rank, merged
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.modern import FAMILIES
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.models.trainable import LanguageModel, encode
 from tests.small_models import masked_lm
 
 SIZES: Any = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
@@ -19,16 +23,18 @@ CONFIGS = [own.config(**SIZES | ({"num_kv_heads": 1} if own.config.causal else {
 
 @pytest.mark.parametrize("config", [body_config(2), *CONFIGS], ids=lambda own: own.kind)
 def test_merged_weights_compute_what_the_updates_do(config):
-    plain, updated = (randomise(masked_lm(config, VOCAB_SIZE)) for _ in range(2))
-    add_low_rank(updated.body, 3, 1)
+    plain, changed = (randomise(masked_lm(config, VOCAB_SIZE)) for _ in range(2))
+    add_low_rank(changed.body, 3, 1)
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
-        torch.testing.assert_close(updated(batch), plain(batch), msg="an update begins as nothing")
-    randomise(updated)
-    weights = {name: tensor.detach() for name, tensor in updated.named_parameters()}
-    found = merged(weights, {name.removeprefix("body."): tensor for name, tensor in weights.items()})
-    plain.load_state_dict(found)
+        torch.testing.assert_close(changed(batch), plain(batch), msg="an update begins as nothing")
+    randomise(changed)
+    weights = {name: tensor.detach() for name, tensor in changed.body.named_parameters()}
+    update = {name: tensor for name, tensor in weights.items() if is_low_rank(name)}
+    plain.load_state_dict({name: tensor for name, tensor in changed.state_dict().items() if not is_low_rank(name)})
+    for name, tensor in updated(weights, update):
+        plain.body.get_parameter(name).data.copy_(tensor)
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
-        torch.testing.assert_close(updated(batch), plain(batch), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(changed(batch), plain(batch), rtol=1e-4, atol=1e-4)
 
 
 def composed(x, weight, bias, down, up, scale):
@@ -52,3 +58,42 @@ def test_the_one_function_has_the_gradients_of_the_products_that_it_joins(bias):
     frozen = [one if one is None else one.detach().requires_grad_(i > 2) for i, one in enumerate(leaves)]
     ops.low_rank_linear(*frozen, 2.0).sum().backward()
     assert [one is not None and one.grad is not None for one in frozen] == [False] * 3 + [True] * 2
+
+
+def test_replayed_rows_are_held_to_what_the_body_was():
+    """By the divergence over the base's ids; their own targets do not count, and none replayed is as ever."""
+    config = CONFIGS[[own.kind for own in CONFIGS].index("llama")]
+    model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), OBJECTIVES["next-token"], kept=VOCAB_SIZE - 4))
+    untouched = copy.deepcopy(model)
+    add_low_rank(model.body, 3, 1)
+    randomise(model.body, seed=4)
+    model.body.load_state_dict(untouched.body.state_dict(), strict=False)
+    tokens = torch.randint(VOCAB_SIZE - 4, (4, 12), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([12, 9, 12, 7], dtype=torch.int32)
+    batch = {"tokens": tokens, "targets": tokens.roll(-1, 1), "lengths": lengths}
+    batch["targets"][torch.arange(12) >= batch["lengths"][:, None] - 1] = IGNORED
+    plain = model(batch)
+    model.replay_kl = 9.0
+    assert model(batch).equal(plain)
+    batch["replayed"] = torch.tensor([False, True, False, True])
+    with torch.no_grad():
+        assert model(batch).equal(plain), "an evaluation has the loss of every row"
+    found = model(batch)
+
+    def scores(own):
+        (x_BSH,), table = encode(own.pack, own.body, batch)
+        return own.pack.logits(own.body.heads["2"](x_BSH), table).log_softmax(-1)
+
+    student, kept = scores(model), model.pack.kept
+    with torch.no_grad():
+        (x_BSH,), table = encode(untouched.pack, untouched.body, batch)
+        teacher = (untouched.body.heads["2"](x_BSH) @ table[:kept].T).log_softmax(-1)
+    is_target = batch["targets"] != IGNORED
+    text, again = is_target & ~batch["replayed"][:, None], is_target & batch["replayed"][:, None]
+    nats = -student[text].gather(1, batch["targets"][text][:, None]).sum()
+    divergence = (teacher.exp() * (teacher - student[..., :kept]))[again].sum()
+    torch.testing.assert_close(found, (nats + divergence)[None], rtol=1e-4, atol=1e-4)
+    trained = [parameter for name, parameter in model.body.named_parameters() if is_low_rank(name)]
+    gradients = torch.autograd.grad(found, trained), torch.autograd.grad(nats + 9 * divergence, trained)
+    for own, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-3, atol=1e-4)

@@ -88,10 +88,12 @@ class Sampler:
             reader.store.vocabulary.require(token, f"the objective {objective.name}")
 
     def rows(self, first: int, last: int) -> dict[str, Any]:
-        """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32."""
+        """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32, and
+        replayed (B,) bool where some are of another text."""
         samples = self.reader.read(first, last)
         keys = samples.keys.view(np.int32)
         batch = self.objective.batch(samples, self.reader.store.vocabulary, self.settings)
+        batch |= {} if samples.replayed is None else {"replayed": samples.replayed}
         return {**batch, "lengths": samples.lengths.astype(np.int32), "sample_keys": keys}
 
 
@@ -113,7 +115,7 @@ class MaskedLm(Objective):
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """Beside the tokens, of which some are replaced: read (B, M) int64, the masked positions in order, 0 where
         unused; targets (B, M) int64, the ids there, IGNORED where unused."""
-        tokens, lengths, keys = samples
+        tokens, lengths, keys, _ = samples
         read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
         rows, slots = np.nonzero(used)
         tokens[rows, read[used]] = replacements(targets, keys, vocabulary)[rows, slots]
@@ -178,7 +180,7 @@ class NextToken(Objective):
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """Beside the tokens: targets (B, S) int64, the token after each, IGNORED at a row's last and behind it."""
-        tokens, lengths, _ = samples
+        tokens, lengths = samples.tokens, samples.lengths
         targets = np.full_like(tokens, IGNORED)
         targets[:, :-1] = tokens[:, 1:]
         targets[np.arange(tokens.shape[1]) >= lengths[:, None] - 1] = IGNORED
