@@ -96,10 +96,19 @@ def loaded_by(code):
     return done.stderr.split()
 
 
-def test_what_trains_does_not_load_plans():
-    """The room of plans: the way of `run` and of every step goes without it."""
-    modules = [f"ds_minimodel.{name}" for name in ("steps.run", "training.loop", *(f"steps.{step}" for step in STEPS))]
-    assert [name for name in loaded_by(f"import {', '.join(modules)}") if "minimodel.costs" in name] == []
+ALL_STEPS = ", ".join(f"ds_minimodel.{name}" for name in ("steps.run", *(f"steps.{step}" for step in sorted(STEPS))))
+
+
+@pytest.mark.parametrize(
+    "modules, left_out",
+    [
+        (f"{ALL_STEPS}, ds_minimodel.training.loop", ["ds_minimodel.costs", "transformers", "huggingface_hub"]),
+        ("ds_minimodel.recipe.reading", ["torch"]),
+    ],
+)
+def test_what_is_loaded_where_it_is_needed_alone(modules, left_out):
+    """Plans and Hugging Face's libraries by no step that does not ask for them, torch by no recipe."""
+    assert not {*left_out} & {*loaded_by(f"import {modules}")}
 
 
 def test_help_imports_nothing_heavy():

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from pydantic import ValidationError
 
 from ds_minimodel.artifacts import foreign
 from ds_minimodel.artifacts.foreign import Source
-from ds_minimodel.artifacts.lazy import Lazy, LazyTensors
+from ds_minimodel.artifacts.lazy import DTYPES, Lazy, LazyTensors
 from ds_minimodel.artifacts.models import BodyArtifact, ModelManifest, Reference, is_model, named_as_ours, refer_to
 from ds_minimodel.artifacts.names import ARCHITECTURES, Architecture
 from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
@@ -63,7 +62,16 @@ class Foreign:
     @property
     def their_class(self) -> Any:
         """transformers' class of it."""
-        return getattr(transformers, self.architecture.classes + OBJECTIVES[self.objective].hugging_face_class)
+        return getattr(_library(), self.architecture.classes + OBJECTIVES[self.objective].hugging_face_class)
+
+
+def _library() -> Any:
+    """transformers, which takes seconds to import; UserError where it is not installed."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
+    return transformers
 
 
 # Where it is.
@@ -132,7 +140,7 @@ def _read_config(model: Path, name: str | None = None, revision: str | None = No
         if not isinstance(values.get(key, 0), int) or not 0 <= values.get(key, 0) <= most:
             raise UserError(f"{path}: {key}: {values[key]!s:.40} is not a number up to {most:,}")
     with one_line(path, "transformers does not take it"):
-        theirs = transformers.CONFIG_MAPPING[model_type].from_dict(dict(values))
+        theirs = _library().CONFIG_MAPPING[model_type].from_dict(dict(values))
     try:
         config = served[model_type].config(theirs)
     except ValidationError as error:
@@ -149,7 +157,7 @@ def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
     """transformers' own module of a base, in evaluation mode; dtype: of its weights, by default as they are."""
     found = _read_config(*place_of(model))
     place = found.source.path
-    transformers.utils.logging.disable_progress_bar()
+    _library().utils.logging.disable_progress_bar()
     with one_line(place, "transformers cannot read it"):
         if place.is_dir():
             settings: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "dtype": dtype or "auto"}
@@ -209,7 +217,9 @@ def keep_vocabulary(model: str | Path, out: Path) -> None:
         write_manifest(folder, kind="tokenizer", **vocabulary.facts())
 
 
-_UNUSED = re.compile(r"\.pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")  # by a language model
+_UNUSED = re.compile(
+    r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$"
+)  # by a language model
 _SMALL = 1_000_000  # numbers, of which anything may be made
 
 
@@ -241,9 +251,10 @@ def _checked(found: Foreign) -> tuple[LazyTensors, LazyTensors]:
         if not _UNUSED.search(name) and name not in buffers:
             raise UserError(f"{where}: {name!r:.120} is nothing that a {own.__name__} by {says} has")
     for name, lazy in theirs.items():
-        if not lazy.dtype.is_floating_point or lazy.dtype.itemsize not in (2, 4):
-            raise UserError(f"{where}: {name!r:.80} is {lazy.dtype}; weights in fp32, bf16 or fp16 are taken")
-        if not lazy.read().isfinite().all():
+        tensor = lazy.read()
+        if tensor.dtype not in DTYPES.values():
+            raise UserError(f"{where}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")
+        if not tensor.isfinite().all():
             raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
     with torch.device("meta"):
         ours = LanguageModel(config, found.theirs.vocab_size, (config.num_layers,), OBJECTIVES[found.objective])

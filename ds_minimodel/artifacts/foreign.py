@@ -193,7 +193,12 @@ def _headers_of(path: Path) -> Mapping[str, Lazy]:
     with one_line(path, "damaged, or not a file of weights"):
         tensors: Mapping[Any, Any] = dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
     for name, tensor in tensors.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        if (
+            not isinstance(name, str)
+            or not isinstance(tensor, Tensor)
+            or tensor.is_meta
+            or tensor.layout != torch.strided
+        ):
             raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise UserError(f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that")

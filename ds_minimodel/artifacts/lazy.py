@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +21,7 @@ from ds_minimodel.common.errors import UserError
 # safetensors' names of the types that weights have.
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_OTHER = torch.bool  # stands for types that no weights have; older files hold positions in int64
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,18 @@ def open_tensors(path: Path, advice: str) -> LazyTensors:
     """The tensors of a safetensors file; UserError, with `advice`, where it is damaged, and when one is read that holds
     no finite numbers of a type that weights have."""
 
-    def read(name: str) -> Tensor:
+    def read(name: str, kind: str) -> Tensor:
+        if kind not in DTYPES:
+            raise UserError(f"{path}: {name!r:.80} is of type {kind}, where weights are fp32, bf16 or fp16; {advice}")
         with _readable(path, advice), safe_open(path, "pt") as file:
             tensor: Tensor = file.get_tensor(name).clone()  # no view of a file that stays open
         if not tensor.isfinite().all():
             raise UserError(f"{path}: {name!r:.80} holds NaN or infinite numbers; {advice}")
         return tensor
 
-    def entry(name: str, part: object) -> Lazy:
-        kind, shape = part.get_dtype(), tuple(part.get_shape())  # type: ignore[attr-defined]
-        if kind not in DTYPES:
-            raise UserError(f"{path}: {name!r:.80} is of type {kind}, where weights are fp32, bf16 or fp16; {advice}")
-        return Lazy(shape, DTYPES[kind], lambda: read(name))
+    def entry(name: str, part: Any) -> Lazy:
+        kind = part.get_dtype()
+        return Lazy(tuple(part.get_shape()), DTYPES.get(kind, _OTHER), lambda: read(name, kind))
 
     with _readable(path, advice), safe_open(path, "pt") as file:
         return LazyTensors({name: entry(name, file.get_slice(name)) for name in file.keys()})  # noqa: SIM118

@@ -7,9 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.artifacts.foreign import tokenizer_of
 from ds_minimodel.artifacts.tokenizers import IDS_FILE
@@ -18,6 +16,9 @@ from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.tokenizer import JSON_FILE, PROBES, TokenizerJson
 from ds_minimodel.models import BodyConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def keep_tokenizer(

@@ -102,18 +102,15 @@ def _plan(options: Options) -> int:
 
 def _recipe_over_model(options: Options) -> "Recipe":
     """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that KEY=VALUE change."""
-    from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-    from ds_minimodel.extend import first_values
-    from ds_minimodel.recipe.base import Base
+    from ds_minimodel.recipe.base import read_base
     from ds_minimodel.recipe.reading import recipe_of_text
 
-    foreign = hugging_face_module("artifacts.base").config_of(options.recipe)
-    base = Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
+    first_values, base = hugging_face_module("extend").first_values, read_base(options.recipe)
     texts, tests = {"source": ["source.txt"], "target": ["target.txt"]}, {"target": "test.txt"}
     values = first_values(base, Path(options.recipe), texts, tests, "text", "source", "target", None, None)
     values["tokenizer"]["vocab_size"] = 8_000
     values["adapt"] |= {"steps": 1_000, "batch_size": 32}
-    return recipe_of_text(json.dumps(values), options.recipe, overrides_of(options), base)
+    return recipe_of_text(json.dumps({**values, "base": options.recipe}), options.recipe, overrides_of(options))
 
 
 def _measure(options: Options) -> int:

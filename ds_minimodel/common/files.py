@@ -387,7 +387,7 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     value = read_json(path)
     kind = value.get("kind") if isinstance(value, dict) else None
     if model.kinds and kind not in model.kinds:
-        raise UserError(f"{folder}: a {str(kind)[:40]}, not {model.noun}")
+        raise UserError(f"{folder}: is of kind {str(kind)[:40]}, not {model.noun}")
     manifest = as_model(value, model, path, _MAKE_AGAIN)
     for group in model.required:
         if not manifest.files.keys() & set(group):

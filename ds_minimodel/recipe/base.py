@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ds_minimodel.artifacts.models import ModelManifest, is_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
@@ -22,6 +21,8 @@ class Base:
 
 def read_base(model: str) -> Base:
     """The Base that a folder, a GGUF file or a name on the Hub is; UserError where it is none or has other heads."""
+    from ds_minimodel.artifacts.models import ModelManifest, is_model  # with torch, which takes seconds to import
+
     if is_model(model):
         manifest = read_artifact(model, ModelManifest)
         config, depths = manifest.body.architecture, manifest.body.head_depths
@@ -32,7 +33,7 @@ def read_base(model: str) -> Base:
         return Base(config, manifest.body.objective, manifest.language, manifest.rows)
     if (Path(model) / "manifest.json").exists():
         raise UserError(f"base: {model} is no model; give one as step 1 makes it, or as transformers reads it")
-    from ds_minimodel.artifacts.base import config_of  # transformers takes seconds to import
+    from ds_minimodel.artifacts.base import config_of
 
     foreign = config_of(model)
     return Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)

@@ -35,11 +35,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return recipe_of_text(_text_of(path), path, overrides)
 
 
-def recipe_of_text(text: str, path: str | Path, overrides: Sequence[str] = (), base: Base | None = None) -> Recipe:
-    """The recipe in `text`, which messages call `path`; else as load_recipe.
-
-    base: facts of the recipe's base, where its folder is not one yet.
-    """
+def recipe_of_text(text: str, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in `text`, which messages call `path`; else as load_recipe."""
     try:
         values, tree = read_yaml(text)
     except _Invalid as error:
@@ -48,8 +45,7 @@ def recipe_of_text(text: str, path: str | Path, overrides: Sequence[str] = (), b
         raise UserError(f"{path}: a recipe is a mapping of keys to values; see `ds-minimodel recipes quickstart`")
     for override in overrides:
         _apply_override(values, override)
-    if base is None and isinstance(values.get("base"), str):
-        base = read_base(values["base"])
+    base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
     schema = _class_of(values, base)
     try:
         return schema.model_validate(values, context={"base": base, "name": " ".join([str(path), *overrides])})

@@ -175,7 +175,7 @@ def roberta_json(text_file, tmp_path_factory):
 
 
 def save_task_model(ours, kind, labels, folder, config=None, name="t"):
-    """Write a task model of random weights that is one of the model `ours` -> its module, with that model's language."""
+    """Write a task model of random weights over the model `ours` -> its module, with that model's language."""
     body, pack = load_model(ours)
     module = randomise(KINDS[kind].module(config or body.config, len(pack.embeddings["tokens"]), labels), seed=5)
     own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}

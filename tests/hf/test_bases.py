@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, BertWordPieceTokenizer
 from transformers import (
     AutoModelForMaskedLM,
@@ -229,21 +229,23 @@ def test_finetuning_trains_both_token_types(bert):
     assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
 
 
-def test_the_names_that_the_first_berts_have(bert, tmp_path):
-    """LayerNorm.gamma and .beta, the head of sentence pairs, the pooler: of bert-base's own files."""
+@pytest.mark.parametrize("name, prefix", [("pytorch_model.bin", "bert."), ("model.safetensors", "")])
+def test_the_names_that_the_first_berts_have(bert, tmp_path, name, prefix):
+    """LayerNorm.gamma and .beta, positions, the head of sentence pairs, the pooler: of bert-base's own files."""
     theirs, ours = bert
     folder = shutil.copytree(theirs, tmp_path / "hf", ignore=shutil.ignore_patterns("*.safetensors*"))
     tensors = {name: tensor for path in theirs.glob("*.safetensors") for name, tensor in load_file(path).items()}
-    old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-        for name, tensor in tensors.items()
-    }
-    old |= {"cls.seq_relationship.weight": torch.zeros(2, 16), "bert.pooler.LayerNorm.gamma": torch.zeros(16)}
-    halves = list(old.items())[::2], list(old.items())[1::2]
-    for number, half in enumerate(halves):
-        torch.save(dict(half), folder / f"pytorch_model-{number}.bin")
-    weight_map = {name: f"pytorch_model-{number}.bin" for number, half in enumerate(halves) for name, _ in half}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    tensors |= {"bert.embeddings.position_ids": torch.arange(66)[None], "bert.pooler.LayerNorm.gamma": torch.zeros(16)}
+    old = {"cls.seq_relationship.weight": torch.zeros(2, 16)}
+    for known, tensor in tensors.items():
+        known = known.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        old[known.replace("bert.", prefix, 1)] = tensor
+    stem, _, suffix = name.partition(".")
+    halves = {f"{stem}-{number}.{suffix}": dict([*old.items()][number::2]) for number in (0, 1)}
+    for part, half in halves.items():
+        (torch.save if suffix == "bin" else save_file)(half, folder / part)
+    weight_map = {known: part for part, half in halves.items() for known in half}
+    (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     refer(folder, tmp_path / "ours")
     for one, other in zip(load_model(tmp_path / "ours"), load_model(ours)):
         one, other = (dict(getattr(part, "tensors", None) or part.embeddings) for part in (one, other))

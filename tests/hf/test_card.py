@@ -21,10 +21,9 @@ from ds_minimodel.serve.packs import check_pack
 
 from .conftest import save_task_model
 from .refusing import change
+from .test_decoders import save_llama
 
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
-
-from .test_decoders import save_llama
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import torch
 from transformers import RobertaConfig
 
+from ds_minimodel.artifacts.lazy import LazyTensors, lazily
 from ds_minimodel.artifacts.names.roberta import ROBERTA
 from ds_minimodel.common.vocabulary import IGNORED
 from tests.small_models import PAD, roberta
@@ -105,12 +106,17 @@ def assert_same(got, expected, tolerance=1e-10):
         assert error <= tolerance * max(reference.abs().max(), 0.1), f"{name}: off by {error:.1e}"
 
 
+def as_theirs(tensors, config, head):
+    """Our state dict, or gradients, under transformers' names. head: as of Architecture.language_model_head."""
+    return dict(LazyTensors(ROBERTA[0].to_theirs(lazily(tensors), config, head)))
+
+
 def twin(theirs, ours, head, **settings):
     """A RoBERTa of transformers' class `theirs` with the weights of our module, in the same dtype and mode."""
     config = ROBERTA[0].config_json(ours.body.config, len(ours.pack.tokens))
     config |= {"pad_token_id": PAD, "attn_implementation": "eager", **settings}
     model = theirs(RobertaConfig(**config)).to(ours.pack.tokens.dtype).train(ours.training)
-    weights = ROBERTA[0].to_theirs(ours.state_dict(), ours.body.config, head)
+    weights = as_theirs(ours.state_dict(), ours.body.config, head)
     assert {name for name, _ in model.named_parameters()} == weights.keys()
     model.load_state_dict(weights, strict=False)  # a tied output has two names
     return model
@@ -125,7 +131,7 @@ def assert_same_as_theirs(ours, batch, head, theirs, loss, tolerance=1e-10):
     loss.backward()
     losses, gradients = losses_and_gradients(ours, batch)
     expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    found = ROBERTA[0].to_theirs(gradients, ours.body.config, head)
+    found = as_theirs(gradients, ours.body.config, head)
     for by_name in (expected, found):
         del by_name["roberta.embeddings.token_type_embeddings.weight"]  # ours has none
     assert_same((losses, found), (loss.detach()[None], expected), tolerance)

@@ -8,7 +8,8 @@ import transformers
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding, apply_rotary_pos_emb
 
 from ds_minimodel import ops
-from ds_minimodel.artifacts.base import config_of
+from ds_minimodel.artifacts import base
+from ds_minimodel.artifacts.lazy import LazyTensors, lazily
 from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
@@ -67,7 +68,8 @@ def twins(shape):
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     ours = LanguageModel(config, vocab_size, (config.num_layers,), MASKED_LM).eval()
-    ours.load_state_dict(architecture.from_theirs(theirs.state_dict(), config, [*ours.state_dict()]))
+    own = architecture.from_theirs(lazily(theirs.state_dict()), config, [*ours.state_dict()])
+    ours.load_state_dict(LazyTensors(own))
     return theirs, ours, architecture
 
 
@@ -104,7 +106,8 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
     own_loss.sum().backward()
     shift = 1 if getattr(architecture, "shifted_norms", False) else 0  # which to_theirs takes from weights
     gradients = {name: parameter.grad + (shift if "norm" in name else 0) for name, parameter in ours.named_parameters()}
-    found = architecture.to_theirs(gradients, ours.body.config, architecture.language_model_head(len(ours.body.layers)))
+    head = architecture.language_model_head(len(ours.body.layers))
+    found = LazyTensors(architecture.to_theirs(lazily(gradients), ours.body.config, head))
     for name, parameter in theirs.named_parameters():
         if "token_type" in name:  # whose vector ours adds to the positions
             continue
@@ -185,5 +188,5 @@ def test_what_is_not_served_of_a_configuration_is_named(shape, key, value, said,
         values |= {"sliding_window": 8, "max_window_layers": 1, "layer_types": None}
     write_json(tmp_path / "config.json", {**values, key: value})
     with pytest.raises(UserError, match=said) as refusal:
-        read_config(tmp_path)
+        base.config_of(tmp_path)
     assert "\n" not in str(refusal.value)

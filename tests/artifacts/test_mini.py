@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
 
 from ds_minimodel.artifacts.mini import is_layer_from, prefix, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.modern import ModernBertConfig
 from tests.small_models import masked_lm
+
+from ..models.model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise
 
 
 def make_model(num_layers, *head_depths):
