@@ -37,6 +37,7 @@ template <class T> struct NormForward {
   // Write total past the caches: it is read in the backward pass only. Rows must be whole vectors,
   // and total aligned to them.
   bool streams_total;
+  bool narrow;  // CUDA: weight and bias are of T
 };
 
 template <class T> struct NormBackward {
@@ -45,7 +46,7 @@ template <class T> struct NormBackward {
   T *grad_x, *grad_residual;  // either may be nullptr
   Dropout dropout;
   int64_t width;
-  bool rms;
+  bool rms, narrow;
 };
 
 template <class T> struct GeluForward {
@@ -53,6 +54,7 @@ template <class T> struct GeluForward {
   const float* bias;
   T* out;
   int64_t width;
+  bool narrow;
 };
 
 template <class T> struct GeluBackward {
@@ -60,6 +62,7 @@ template <class T> struct GeluBackward {
   const float* bias;
   T* grad_x;
   int64_t width;
+  bool narrow;
 };
 
 enum class Activation : int64_t {
@@ -79,7 +82,7 @@ template <class T> struct Rotary {
   const float* table;        // of each position `half` cosines, then as many sines
   const int64_t* positions;  // of each row, nullptr: 0, 1, 2 …; they begin again after `period` rows
   T* out;
-  int64_t width, heads, half, period;
+  int64_t width, heads, half, period, known;  // known: positions that the table has
   float direction;  // -1 turns back
 };
 
@@ -103,11 +106,11 @@ template <class T> struct SoftmaxBackward {
 
 template <class T> struct CrossEntropy {
   T* logits;  // without bias; becomes d loss / d logits if needs_grad
-  const float* bias;
+  const float* bias;       // nullptr: none
   const int64_t* targets;  // kIgnored: the row counts nothing
   float* losses;
   int64_t width;
-  bool needs_grad;
+  bool needs_grad, narrow;
 };
 constexpr int64_t kIgnored = -100;  // IGNORED of common/vocabulary.py; a test compares the two
 

@@ -8,7 +8,9 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cmath>
+#include <cstdio>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -19,6 +21,10 @@
 #ifndef STABLE_TORCH_ERROR_CODE_CHECK
 #define STABLE_TORCH_ERROR_CODE_CHECK TORCH_ERROR_CODE_CHECK
 #endif
+
+// Throws with a message of its parts. Not torch's STD_TORCH_CHECK: see `serve`.
+#define DSMM_CHECK(CONDITION, ...) \
+  if (!(CONDITION)) throw std::runtime_error(dsmm::joined(__VA_ARGS__))
 
 namespace dsmm {
 
@@ -46,11 +52,14 @@ inline Sizes sizes_of(const Tensor& x, int64_t dropped = 0) {  // without the la
   return Sizes(x.sizes().data(), x.sizes().data() + x.dim() - dropped);
 }
 
+inline std::string text(const std::string& part) { return part; }
+inline std::string text(int64_t part) { return std::to_string(part); }
 inline std::string text(const Sizes& sizes) {
   std::string result;
   for (const int64_t size : sizes) result += (result.empty() ? "" : ", ") + std::to_string(size);
   return "(" + result + ")";
 }
+template <class... Parts> std::string joined(const Parts&... parts) { return (std::string() + ... + text(parts)); }
 
 // Every argument passes one of the checks below before a pointer to it is taken: a kernel would read
 // whatever lies there. `name` is the argument's in the schema; `x` the first argument.
@@ -58,17 +67,17 @@ inline void check_device(const Tensor& argument, const Tensor& x, const char* na
   int32_t type, wanted;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(argument.get(), &type));
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &wanted));
-  STD_TORCH_CHECK(type == wanted && (type == aoti_torch_device_type_cpu() ||
+  DSMM_CHECK(type == wanted && (type == aoti_torch_device_type_cpu() ||
                                      argument.get_device_index() == x.get_device_index()),
                   name, " is on another device than the first argument");
 }
 
 inline void check_type(const Tensor& argument, ScalarType type, const char* type_name, const char* name) {
-  STD_TORCH_CHECK(argument.scalar_type() == type, name, " must be ", type_name);
+  DSMM_CHECK(argument.scalar_type() == type, name, " must be ", type_name);
 }
 
 inline void check_sizes(const Tensor& argument, const Sizes& sizes, const char* name) {
-  STD_TORCH_CHECK(sizes_of(argument) == sizes, name, " has the shape ", text(sizes_of(argument)),
+  DSMM_CHECK(sizes_of(argument) == sizes, name, " has the shape ", text(sizes_of(argument)),
                   " where it must be ", text(sizes));
 }
 
@@ -80,11 +89,19 @@ inline Tensor matching(const Tensor& argument, const Tensor& x, const char* name
   return packed(argument);
 }
 
-// A parameter of any dtype, a number for each column: contiguous and as floats.
-inline Tensor floats(const Tensor& parameter, int64_t width, const Tensor& x, const char* name) {
+// Whether a kernel gets parameters as they are, in the dtype of x: that of CUDA, which needs no casts then.
+template <class Backend>
+bool as_they_are(const Tensor& x, const Tensor& parameter, const MaybeTensor& other = std::nullopt) {
+  const ScalarType type = x.scalar_type();
+  return Backend::kReadsNarrow && type != ScalarType::Float && parameter.scalar_type() == type &&
+         (!other || other->scalar_type() == type);
+}
+
+// A parameter of any dtype, a number for each column: contiguous, and as floats if not as it is.
+inline Tensor numbers(const Tensor& parameter, int64_t width, const Tensor& x, const char* name, bool as_it_is) {
   check_device(parameter, x, name);
   check_sizes(parameter, {width}, name);
-  return packed(with_type(parameter, ScalarType::Float));
+  return packed(as_it_is ? parameter : with_type(parameter, ScalarType::Float));
 }
 
 inline MaybeTensor integers(const MaybeTensor& argument, const Sizes& sizes, const Tensor& x,
@@ -97,7 +114,7 @@ inline MaybeTensor integers(const MaybeTensor& argument, const Sizes& sizes, con
 }
 
 inline Dropout dropout_of(const MaybeTensor& packed_keys, double p) {
-  STD_TORCH_CHECK(p >= 0 && p < 1, "p must be at least 0 and below 1, not ", p);
+  DSMM_CHECK(p >= 0 && p < 1, "p must be at least 0 and below 1, not ", std::to_string(p));
   return {data_or_null<int32_t>(packed_keys), static_cast<uint32_t>(std::floor(p * 4294967296.0)),
           static_cast<float>(1 / (1 - p))};
 }
@@ -123,8 +140,9 @@ std::tuple<Tensor, Tensor, Tensor> residual_norm(const Tensor& x_, const MaybeTe
   const Tensor x = packed(x_);
   const Shape shape(x);
   const MaybeTensor residual = residual_ ? MaybeTensor(matching(*residual_, x, "residual")) : std::nullopt;
-  const Tensor weight = floats(weight_, shape.width, x, "weight");
-  const MaybeTensor bias = bias_ ? MaybeTensor(floats(*bias_, shape.width, x, "bias")) : std::nullopt;
+  const bool narrow = as_they_are<Backend>(x, weight_, bias_);
+  const Tensor weight = numbers(weight_, shape.width, x, "weight", narrow);
+  const MaybeTensor bias = bias_ ? MaybeTensor(numbers(*bias_, shape.width, x, "bias", narrow)) : std::nullopt;
   const MaybeTensor keys = integers(row_keys, sizes_of(x, 1), x, "row_keys");
   Tensor out = like(x), total = like(x, residual || row_keys);
   Tensor statistics = torch::stable::new_empty(x, {2, shape.rows}, ScalarType::Float);
@@ -135,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> residual_norm(const Tensor& x_, const MaybeTe
       Backend::norm_forward(NormForward<T>{data<T>(x), data_or_null<T>(residual), data<float>(weight),
                                            data_or_null<float>(bias), data<T>(out), data_or_null<T>(total),
                                            mean, mean + shape.rows, dropout_of(keys, p), shape.width,
-                                           static_cast<float>(eps), rms, false},
+                                           static_cast<float>(eps), rms, false, narrow},
                             shape.rows);
     });
   return {out, total, statistics};
@@ -153,18 +171,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> residual_norm_backward(
   check_sizes(statistics_, {2, shape.rows}, "statistics");
   const Tensor statistics = packed(statistics_);
   const float* mean = data<float>(statistics);
-  const Tensor weight = floats(weight_, shape.width, grad, "weight");
+  const bool narrow = !trains && as_they_are<Backend>(grad, weight_);
+  const Tensor weight = numbers(weight_, shape.width, grad, "weight", narrow);
   const MaybeTensor keys = integers(row_keys, sizes_of(grad, 1), grad, "row_keys");
   Tensor grad_x = like(total, row_keys || !has_residual), grad_residual = like(total, has_residual);
   MaybeTensor sums;
-  if (trains) sums = torch::stable::new_zeros(weight, {2, shape.width});
+  if (trains) sums = torch::stable::new_zeros(statistics, {2, shape.width});
   if (shape.rows)
     Backend::with_dtype(total, [&](auto zero) {
       using T = decltype(zero);
       Backend::norm_backward(
           NormBackward<T>{data<T>(grad), data_or_null<T>(grad_sum), data<T>(total), data<float>(weight), mean,
                           mean + shape.rows, data_or_null<T>(grad_x), data_or_null<T>(grad_residual),
-                          dropout_of(keys, p), shape.width, rms},
+                          dropout_of(keys, p), shape.width, rms, narrow},
           shape.rows, sums);
     });
   auto row = [&](int64_t i) {  // a copy, for outputs may not share memory
@@ -177,12 +196,13 @@ template <class Backend>
 Tensor bias_gelu(const Tensor& x_, const Tensor& bias_) {
   const Tensor x = packed(x_);
   const Shape shape(x);
-  const Tensor bias = floats(bias_, shape.width, x, "bias");
+  const bool narrow = as_they_are<Backend>(x, bias_);
+  const Tensor bias = numbers(bias_, shape.width, x, "bias", narrow);
   Tensor out = like(x);
   if (shape.rows)
     Backend::with_dtype(x, [&](auto zero) {
       using T = decltype(zero);
-      Backend::gelu_forward(GeluForward<T>{data<T>(x), data<float>(bias), data<T>(out), shape.width},
+      Backend::gelu_forward(GeluForward<T>{data<T>(x), data<float>(bias), data<T>(out), shape.width, narrow},
                             shape.rows);
     });
   return out;
@@ -193,15 +213,16 @@ std::tuple<Tensor, Tensor> bias_gelu_backward(const Tensor& grad_, const Tensor&
                                               bool trains) {
   const Tensor grad = packed(grad_), x = matching(x_, grad, "x");
   const Shape shape(x);
-  const Tensor bias = floats(bias_, shape.width, x, "bias");
+  const bool narrow = as_they_are<Backend>(x, bias_);
+  const Tensor bias = numbers(bias_, shape.width, x, "bias", narrow);
   Tensor grad_x = like(x);
   MaybeTensor sums;
-  if (trains) sums = torch::stable::new_zeros(bias, {shape.width});
+  if (trains) sums = torch::stable::new_zeros(bias, {shape.width}, ScalarType::Float);
   if (shape.rows)
     Backend::with_dtype(x, [&](auto zero) {
       using T = decltype(zero);
       Backend::gelu_backward(
-          GeluBackward<T>{data<T>(grad), data<T>(x), data<float>(bias), data<T>(grad_x), shape.width},
+          GeluBackward<T>{data<T>(grad), data<T>(x), data<float>(bias), data<T>(grad_x), shape.width, narrow},
           shape.rows, sums);
     });
   return {grad_x, gradient_of(bias_, sums)};
@@ -213,8 +234,8 @@ template <class T> Gated<T> gated_arguments(const Tensor& x, int64_t activation)
 }
 
 inline void check_gated(const Tensor& x, int64_t activation) {
-  STD_TORCH_CHECK(x.size(-1) % 2 == 0, "rows of ", x.size(-1), " elements have no halves");
-  STD_TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::silu),
+  DSMM_CHECK(x.size(-1) % 2 == 0, "rows of ", x.size(-1), " elements have no halves");
+  DSMM_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::silu),
                   "there is no activation ", activation);
 }
 
@@ -265,7 +286,7 @@ inline MaybeTensor places(const MaybeTensor& argument, int64_t samples, int64_t 
 template <class Backend>
 Tensor rotary(const Tensor& x_, const Tensor& table_, int64_t heads, const MaybeTensor& positions_,
               bool back) {
-  STD_TORCH_CHECK(x_.dim() == 3 && table_.dim() == 3, "rotary takes x (B,S,C) and a table (length,2,D/2)");
+  DSMM_CHECK(x_.dim() == 3 && table_.dim() == 3, "rotary takes x (B,S,C) and a table (length,2,D/2)");
   const Tensor x = packed(x_);
   const Shape shape(x);
   const int64_t length = x.size(1), known = table_.size(0), half = table_.size(2);
@@ -274,9 +295,9 @@ Tensor rotary(const Tensor& x_, const Tensor& table_, int64_t heads, const Maybe
   check_sizes(table_, {known, 2, half}, "table");
   const Tensor table = packed(table_);
   const MaybeTensor positions = places(positions_, shape.samples, length, x);
-  STD_TORCH_CHECK(heads >= 0 && 2 * heads * half <= shape.width, heads, " heads of ", 2 * half,
+  DSMM_CHECK(heads >= 0 && 2 * heads * half <= shape.width, heads, " heads of ", 2 * half,
                   " are wider than ", shape.width, " columns");
-  STD_TORCH_CHECK(positions || length <= known, length, " positions are more than the ", known,
+  DSMM_CHECK(positions || length <= known, length, " positions are more than the ", known,
                   " of the table");
   Tensor out = like(x);
   if (shape.rows)
@@ -284,8 +305,8 @@ Tensor rotary(const Tensor& x_, const Tensor& table_, int64_t heads, const Maybe
       using T = decltype(zero);
       const int64_t period = positions ? positions->numel() : length;
       Backend::rotary(Rotary<T>{data<T>(x), data<float>(table), data_or_null<int64_t>(positions),
-                                data<T>(out), shape.width, heads, half, period, back ? -1.f : 1.f},
-                      shape.rows, known);
+                                data<T>(out), shape.width, heads, half, period, known, back ? -1.f : 1.f},
+                      shape.rows);
     });
   return out;
 }
@@ -331,20 +352,24 @@ Tensor masked_softmax_backward(const Tensor& grad_, const Tensor& probs_, const 
 }
 
 template <class Backend>
-Tensor cross_entropy_(Tensor logits, const Tensor& bias_, const Tensor& targets_, bool needs_grad) {
-  STD_TORCH_CHECK(logits.dim() == 2 && logits.is_contiguous(), "logits must be a contiguous matrix");
+Tensor cross_entropy_(Tensor logits, const MaybeTensor& bias_, const Tensor& targets_, bool needs_grad) {
+  DSMM_CHECK(logits.dim() == 2 && logits.is_contiguous(), "logits must be a contiguous matrix");
   const Shape shape(logits);
   check_device(targets_, logits, "targets");
   check_type(targets_, ScalarType::Long, "int64", "targets");
   check_sizes(targets_, {shape.rows}, "targets");
-  const Tensor targets = packed(targets_), bias = floats(bias_, shape.width, logits, "bias");
-  Tensor losses = torch::stable::new_empty(bias, {shape.rows});
+  const Tensor targets = packed(targets_);
+  const bool narrow = bias_ && as_they_are<Backend>(logits, *bias_);
+  const MaybeTensor bias =
+      bias_ ? MaybeTensor(numbers(*bias_, shape.width, logits, "bias", narrow)) : std::nullopt;
+  Tensor losses = torch::stable::new_empty(logits, {shape.rows}, ScalarType::Float);
   if (shape.rows)
     Backend::with_dtype(logits, [&](auto zero) {
       using T = decltype(zero);
-      Backend::cross_entropy(CrossEntropy<T>{data<T>(logits), data<float>(bias), data<int64_t>(targets),
-                                             data<float>(losses), shape.width, needs_grad},
-                             shape.rows);
+      Backend::cross_entropy(
+          CrossEntropy<T>{data<T>(logits), data_or_null<float>(bias), data<int64_t>(targets),
+                          data<float>(losses), shape.width, needs_grad, narrow},
+          shape.rows);
     });
   return torch::stable::sum(losses, std::vector<int64_t>{0});
 }
@@ -366,18 +391,30 @@ Tensor dropout(const Tensor& x_, double p, const Tensor& row_keys) {
 
 using BoxedKernel = void (*)(StableIValue*, uint64_t, uint64_t);
 
-// Devices and dtypes that the Backend takes go to its kernel, others to the torch reference.
+// What the Backend takes goes to its kernel, all else to the torch reference. Errors are thrown and caught in this
+// library, and thrown again by torch: an exception of ours that crossed into it ended the process where another
+// compiler had built it.
 template <class Backend>
 void serve(const char* reference, BoxedKernel kernel, StableIValue* stack, uint64_t num_inputs,
            uint64_t num_outputs) {
-  int32_t dtype, device;
-  const AtenTensorHandle first = torch::stable::detail::to<AtenTensorHandle>(stack[0]);
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(first, &dtype));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(first, &device));
-  if (Backend::takes(dtype, device))
-    kernel(stack, num_inputs, num_outputs);
-  else
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(reference, "", stack, TORCH_ABI_VERSION));
+  char message[512];
+  try {
+    int32_t dtype, device;
+    int64_t dim, *sizes;
+    const AtenTensorHandle first = torch::stable::detail::to<AtenTensorHandle>(stack[0]);
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(first, &dtype));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(first, &device));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(first, &dim));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(first, &sizes));
+    if (Backend::takes(dtype, device, reference, dim ? sizes[dim - 1] : 1))
+      kernel(stack, num_inputs, num_outputs);
+    else
+      STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(reference, "", stack, TORCH_ABI_VERSION));
+    return;
+  } catch (const std::exception& error) {
+    std::snprintf(message, sizeof message, "%s", error.what());
+  }
+  aoti_torch_check(false, reference, __FILE__, __LINE__, message);
 }
 
 #define DSMM_SERVE(BACKEND, OP, FUNCTION)                                                         \

@@ -25,10 +25,9 @@ Isa isa = best_isa();
 
 int64_t get_isa() { return static_cast<int64_t>(isa); }
 
-// Take a lesser instruction set than the machine has, for tests.
+// Take an instruction set, for tests; not more than the machine has.
 void set_isa(int64_t wanted) {
-  STD_TORCH_CHECK(wanted >= 0 && wanted <= static_cast<int64_t>(best_isa()), "this machine lacks it");
-  isa = static_cast<Isa>(wanted);
+  isa = static_cast<Isa>(std::clamp<int64_t>(wanted, 0, static_cast<int64_t>(best_isa())));
 }
 
 template <class T> const Kernels<T>& kernels();
@@ -76,7 +75,9 @@ bool worth_streaming(const T* matrix, int64_t width, int64_t rows) {
 }
 
 struct Cpu {
-  static bool takes(int32_t dtype, int32_t) {
+  static constexpr bool kReadsNarrow = false;
+
+  static bool takes(int32_t dtype, int32_t, const char*, int64_t) {
     return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_bfloat16();
   }
 
@@ -141,10 +142,10 @@ struct Cpu {
   }
 
   template <class T>
-  static void rotary(const Rotary<T>& a, int64_t rows, int64_t known) {
+  static void rotary(const Rotary<T>& a, int64_t rows) {
     for (int64_t i = 0; a.positions && i < a.period; ++i)
-      STD_TORCH_CHECK(a.positions[i] >= 0 && a.positions[i] < known, "position ", a.positions[i],
-                      " is out of bounds for a table of ", known);
+      DSMM_CHECK(a.positions[i] >= 0 && a.positions[i] < a.known, "position ", a.positions[i],
+                      " is out of bounds for a table of ", a.known);
     for_rows(rows, a.width, [&](int64_t begin, int64_t end) { kernels<T>().rotary(a, begin, end); });
   }
 
@@ -165,7 +166,7 @@ struct Cpu {
   template <class T>
   static void cross_entropy(const CrossEntropy<T>& a, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r)
-      STD_TORCH_CHECK(a.targets[r] == kIgnored || (a.targets[r] >= 0 && a.targets[r] < a.width), "target ",
+      DSMM_CHECK(a.targets[r] == kIgnored || (a.targets[r] >= 0 && a.targets[r] < a.width), "target ",
                       a.targets[r], " is out of bounds for a vocabulary of ", a.width);
     for_rows(rows, a.width, [&](int64_t begin, int64_t end) { kernels<T>().cross_entropy(a, begin, end); });
   }
@@ -198,10 +199,10 @@ struct HeadBatch {
         num_heads(heads),
         num_key_heads(heads),
         dropout_rate(p) {
-    STD_TORCH_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B,S,C*N*D)");
+    DSMM_CHECK(projected.dim() == 3 && (!queries || queries->dim() == 3), "attention takes (B,S,C*N*D)");
     samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
     const int64_t parts = (queries ? 2 : 3) * heads;
-    STD_TORCH_CHECK(heads > 0 && key_pitch % parts == 0, key_pitch, " columns do not divide into ", parts);
+    DSMM_CHECK(heads > 0 && key_pitch % parts == 0, key_pitch, " columns do not divide into ", parts);
     width = key_pitch / parts;
     query_pitch = queries ? width * heads : key_pitch;
     num_queries = queries ? queries->size(1) : num_keys;
@@ -219,17 +220,17 @@ struct HeadBatch {
         after(window.after),
         dropout_rate(p),
         scale(scale_) {
-    STD_TORCH_CHECK(projected.dim() == 3 && queries->dim() == 3, "attention takes (B,S,2*K*D) and (B,Q,N*D)");
+    DSMM_CHECK(projected.dim() == 3 && queries->dim() == 3, "attention takes (B,S,2*K*D) and (B,Q,N*D)");
     samples = projected.size(0), num_keys = projected.size(1), key_pitch = projected.size(2);
     num_queries = queries->size(1), query_pitch = queries->size(2);
-    STD_TORCH_CHECK(heads > 0 && query_pitch % heads == 0, query_pitch, " columns do not divide into ",
+    DSMM_CHECK(heads > 0 && query_pitch % heads == 0, query_pitch, " columns do not divide into ",
                     heads);
     width = query_pitch / heads;
     num_key_heads = width ? key_pitch / (2 * width) : 0;
-    STD_TORCH_CHECK(num_key_heads > 0 && key_pitch == 2 * num_key_heads * width && heads % num_key_heads == 0,
+    DSMM_CHECK(num_key_heads > 0 && key_pitch == 2 * num_key_heads * width && heads % num_key_heads == 0,
                     "keys_values has the shape ", text(sizes_of(projected)), " where it must be (B, S, 2*K*",
                     width, "), ", heads, " a multiple of K");
-    STD_TORCH_CHECK(before >= 0 && after >= 0, "a window must hold its middle");
+    DSMM_CHECK(before >= 0 && after >= 0, "a window must hold its middle");
     check_others(lengths_, row_keys_);
     positions = places(window.positions, samples, num_queries, projected);
   }

@@ -11,7 +11,8 @@ DSMM_INLINE float log_normaliser(const T* logits, const float* bias, int64_t wid
   for (int64_t start = 0; start < width; start += kBlock) {
     const long n = width - start < kBlock ? width - start : kBlock;
     auto score = [&](long i, auto part) {
-      return only(load(logits + start + i, part) + load(bias + start + i, part), part, kLowest);
+      const F32 logit = load(logits + start + i, part);
+      return only(bias ? logit + load(bias + start + i, part) : logit, part, kLowest);
     };
     F32 largest_lanes = splat(largest);
     for_row(n, [&](long i, auto part) { largest_lanes = larger(score(i, part), largest_lanes); });
@@ -34,11 +35,12 @@ DSMM_KERNEL void cross_entropy(const CrossEntropy<T>& a, int64_t begin, int64_t 
       continue;
     }
     const float normaliser = log_normaliser(logits, a.bias, a.width);
-    a.losses[r] = normaliser - (load(logits + target, Part{1})[0] + a.bias[target]);
+    const float target_score = load(logits + target, Part{1})[0] + (a.bias ? a.bias[target] : 0.f);
+    a.losses[r] = normaliser - target_score;
     if (!a.needs_grad) continue;
-    const float target_score = load(logits + target, Part{1})[0] + a.bias[target];
     for_row(a.width, [&](long i, auto part) {
-      F32 score = load(logits + i, part) + load(a.bias + i, part);
+      F32 score = load(logits + i, part);
+      if (a.bias) score += load(a.bias + i, part);
       store(logits + i, exp_of(score - normaliser), part);
     });
     store(logits + target, exp_of(splat(target_score - normaliser)) - 1.f, Part{1});

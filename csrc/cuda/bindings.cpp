@@ -25,17 +25,19 @@ void* current_stream() {
 #endif
 }
 
-void check(int error) { STD_TORCH_CHECK(error == 0, "CUDA error ", error, " at the launch of a kernel"); }
-
-void check_width(int64_t width, int64_t most = cuda::kMaxWidth) {
-  STD_TORCH_CHECK(width <= most, "rows of ", width,
-                  " elements are too wide for the CUDA kernels, which take ", most,
-                  "; DSMM_OPS=reference does without them");
+void check(const char* kernel, int error) {
+  DSMM_CHECK(error == 0, "CUDA error at the launch of ", kernel, ": ", cuda::error_text(error));
 }
+#define DSMM_RUN(KERNEL, ...) check(#KERNEL, cuda::KERNEL(__VA_ARGS__, current_stream()))
 
 struct Cuda {
-  static bool takes(int32_t dtype, int32_t device) {
+  static constexpr bool kReadsNarrow = true;
+
+  // Wide rows go to torch's operators where they would have to lie in shared memory.
+  static bool takes(int32_t dtype, int32_t device, const std::string& op, int64_t width) {
     if (!cuda::has_code_for(device)) return false;
+    const bool holds_rows = op.find("softmax") != op.npos || op == "dsmm_reference::residual_norm";
+    if (width > (holds_rows ? cuda::kMaxWidth : cuda::kMaxColumns)) return false;
     return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_float16() ||
            dtype == aoti_torch_dtype_bfloat16();
   }
@@ -55,59 +57,45 @@ struct Cuda {
   }
 
   template <class T> static void norm_forward(const NormForward<T>& a, int64_t rows) {
-    check_width(a.width);
-    check(cuda::norm_forward(a, rows, current_stream()));
+    DSMM_RUN(norm_forward, a, rows);
   }
   template <class T>
   static void norm_backward(const NormBackward<T>& a, int64_t rows, MaybeTensor& sums) {
-    check_width(a.width);
-    if (!sums) return check(cuda::norm_backward(a, rows, 0, nullptr, current_stream()));
+    if (!sums) return DSMM_RUN(norm_backward, a, rows, 0, nullptr);
     const int64_t slices = cuda::sum_slices(rows, a.width);
     const Tensor partial = torch::stable::new_empty(*sums, {slices, 2, a.width});
-    check(cuda::norm_backward(a, rows, slices, data<float>(partial), current_stream()));
+    DSMM_RUN(norm_backward, a, rows, slices, data<float>(partial));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
   template <class T> static void gelu_forward(const GeluForward<T>& a, int64_t rows) {
-    check(cuda::gelu_forward(a, rows, current_stream()));
+    DSMM_RUN(gelu_forward, a, rows);
   }
   template <class T>
   static void gelu_backward(const GeluBackward<T>& a, int64_t rows, MaybeTensor& sums) {
-    if (!sums) return check(cuda::gelu_backward(a, rows, 0, nullptr, current_stream()));
+    if (!sums) return DSMM_RUN(gelu_backward, a, rows, 0, nullptr);
     const int64_t slices = cuda::sum_slices(rows, a.width);
     const Tensor partial = torch::stable::new_empty(*sums, {slices, a.width});
-    check(cuda::gelu_backward(a, rows, slices, data<float>(partial), current_stream()));
+    DSMM_RUN(gelu_backward, a, rows, slices, data<float>(partial));
     sums = torch::stable::sum(partial, std::vector<int64_t>{0});
   }
   template <class T> static void gated_forward(const Gated<T>& a, T* out, int64_t rows) {
-    check_width(2 * a.width, cuda::kMaxColumns);
-    check(cuda::gated_forward(a, out, rows, current_stream()));
+    DSMM_RUN(gated_forward, a, out, rows);
   }
   template <class T>
   static void gated_backward(const Gated<T>& a, const T* grad, T* grad_x, int64_t rows) {
-    check_width(2 * a.width, cuda::kMaxColumns);
-    check(cuda::gated_backward(a, grad, grad_x, rows, current_stream()));
+    DSMM_RUN(gated_backward, a, grad, grad_x, rows);
   }
-  // Positions are not looked at: reading them would make the host wait.
-  template <class T> static void rotary(const Rotary<T>& a, int64_t rows, int64_t) {
-    check_width(a.width, cuda::kMaxColumns);
-    check(cuda::rotary(a, rows, current_stream()));
-  }
+  template <class T> static void rotary(const Rotary<T>& a, int64_t rows) { DSMM_RUN(rotary, a, rows); }
   template <class T> static void softmax_forward(const SoftmaxForward<T>& a, int64_t rows) {
-    check_width(a.width);
-    check(cuda::softmax_forward(a, rows, current_stream()));
+    DSMM_RUN(softmax_forward, a, rows);
   }
   template <class T> static void softmax_backward(const SoftmaxBackward<T>& a, int64_t rows) {
-    check_width(a.width);
-    check(cuda::softmax_backward(a, rows, current_stream()));
+    DSMM_RUN(softmax_backward, a, rows);
   }
   template <class T> static void cross_entropy(const CrossEntropy<T>& a, int64_t rows) {
-    check_width(a.width, cuda::kMaxColumns);
-    check(cuda::cross_entropy(a, rows, current_stream()));
+    DSMM_RUN(cross_entropy, a, rows);
   }
-  template <class T> static void dropout(const DropoutRows<T>& a, int64_t rows) {
-    check_width(a.width, cuda::kMaxColumns);
-    check(cuda::dropout(a, rows, current_stream()));
-  }
+  template <class T> static void dropout(const DropoutRows<T>& a, int64_t rows) { DSMM_RUN(dropout, a, rows); }
 };
 
 #ifndef DSMM_CPU_SHIM

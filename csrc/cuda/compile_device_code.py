@@ -106,10 +106,12 @@ TRAFFIC = {
 def instances() -> Iterator[str]:
     """Yield every kernel that launch.cu launches, as a name expression."""
     for dtype, pack in PACKS.items():
-        shapes = [(1, 0), (pack, 0), *((pack, quarters * 8 // pack) for quarters in (1, 2, 3, 4))]
+        held = [f"{pack}, {quarters * 8 // pack}" for quarters in (1, 2, 3, 4)]
+        shapes = {"softmax": ["1, 0", f"{pack}, 0", *held]}
+        shapes["norm"] = [*(f"{shape}, false" for shape in ("1, 0", *held)), f"{held[-1]}, true"]
         for name in ROW_KERNELS:
-            yield from (f"dsmm::cuda::{name}<{dtype}, {n}, {packs}>" for n, packs in shapes)
-        yield from (f"dsmm::cuda::norm_backward_with_sums<{dtype}, {n}, {packs}>" for n, packs in shapes if packs)
+            yield from (f"dsmm::cuda::{name}<{dtype}, {shape}>" for shape in shapes[name.partition("_")[0]])
+        yield from (f"dsmm::cuda::norm_backward_with_sums<{dtype}, {shape}>" for shape in held)
         for name, others in COLUMN_KERNELS.items():
             yield from (f"dsmm::cuda::{name}<{dtype}, {n}{other}>" for n in (1, pack) for other in others)
 
@@ -142,7 +144,7 @@ class Kernel:
     @property
     def in_registers(self) -> bool:
         """Whether rows lie in registers."""
-        return self.name in (*ROW_KERNELS, "norm_backward_with_sums") and self.others != ("0",)
+        return self.name in (*ROW_KERNELS, "norm_backward_with_sums") and self.others[0] != "0"
 
     @property
     def ahead(self) -> int:

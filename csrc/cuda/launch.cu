@@ -17,7 +17,7 @@ namespace dsmm::cuda {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
-constexpr int64_t kRowsToShare = 512;  // of cross_entropy, from which on a block has four of them
+constexpr int64_t kWarpColumns = 1024;  // that the registers of a warp hold
 
 // Whether rows can be read in packs of 16 bytes.
 template <class T>
@@ -42,41 +42,39 @@ int64_t row_slices(int64_t rows, int64_t rows_of_lane = 4) {
   return slices < 65535 ? slices : 65535;
 }
 
-template <int N, int P> struct RowShape {
+// A row of packs of N, P of them in the registers of a lane (0: none). B: its block's, not a warp's.
+template <int N, int P, bool B = false> struct RowShape {
   static constexpr int kPack = N, kPacks = P;
+  static constexpr bool kOfBlock = B;
 };
 
-// launch(RowShape, warps of a block, bytes of shared memory) for rows that registers hold, in packs and up
-// to 1024 wide, and for others.
-template <class T, class Launch>
-void with_row_shape(int64_t width, bool takes_packs, Launch launch) {
+// launch(RowShape) for rows that registers hold, in packs and up to 1024 wide; else otherwise().
+template <class T, class Launch, class Otherwise>
+void with_row_in_registers(int64_t width, bool takes_packs, Launch launch, Otherwise otherwise) {
   constexpr int N = 16 / sizeof(T), kQuarter = 8 / N;  // packs of a lane for each 256 columns
-  const int quarters = takes_packs && width <= 1024 ? static_cast<int>((width + 255) / 256) : 0;
-  auto in_shared_memory = [&](auto shape) {
-    const int64_t lane_columns = kWarp * decltype(shape)::kPack;
-    const int64_t row_floats = (width + lane_columns - 1) / lane_columns * lane_columns;
-    const int64_t fitting = kMaxWidth / row_floats;
-    const int warps = static_cast<int>(fitting < kWarpsPerBlock ? fitting : kWarpsPerBlock);
-    launch(shape, warps, warps * row_floats * sizeof(float));
-  };
-  if (quarters == 1)
-    launch(RowShape<N, kQuarter>{}, kWarpsPerBlock, size_t{0});
-  else if (quarters == 2)
-    launch(RowShape<N, 2 * kQuarter>{}, kWarpsPerBlock, size_t{0});
-  else if (quarters == 3)
-    launch(RowShape<N, 3 * kQuarter>{}, kWarpsPerBlock, size_t{0});
-  else if (quarters == 4)
-    launch(RowShape<N, 4 * kQuarter>{}, kWarpsPerBlock, size_t{0});
-  else if (takes_packs)
-    in_shared_memory(RowShape<N, 0>{});
-  else
-    in_shared_memory(RowShape<1, 0>{});
+  switch (takes_packs && width <= kWarpColumns ? (width + 255) / 256 : 0) {
+    case 1: return launch(RowShape<N, kQuarter>{});
+    case 2: return launch(RowShape<N, 2 * kQuarter>{});
+    case 3: return launch(RowShape<N, 3 * kQuarter>{});
+    case 4: return launch(RowShape<N, 4 * kQuarter>{});
+    default: return otherwise();
+  }
+}
+
+// launch(shape, warps of a block, bytes of shared memory) for rows that the shared memory of their warps holds.
+template <class Shape, class Launch> void in_shared_memory(int64_t width, Shape shape, Launch launch) {
+  constexpr int64_t kLaneColumns = kWarp * Shape::kPack;
+  const int64_t row_floats = (width + kLaneColumns - 1) / kLaneColumns * kLaneColumns;
+  const int64_t fitting = kMaxWidth / row_floats;
+  const int warps = static_cast<int>(fitting < kWarpsPerBlock ? fitting : kWarpsPerBlock);
+  launch(shape, warps, warps * row_floats * sizeof(float));
 }
 
 }  // namespace
 
 #ifdef DSMM_CPU_SHIM
 bool has_code_for(int) { return true; }
+const char* error_text(int) { return "none in the shim"; }
 static int processors() { return 2; }
 #else
 bool has_code(int64_t major, int64_t minor) {
@@ -97,6 +95,8 @@ bool has_code_for(int device) {
   return has_code(major, minor);
 }
 
+const char* error_text(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+
 static int processors() {
   int device = 0, count = 1;
   cudaGetDevice(&device);
@@ -110,27 +110,34 @@ int64_t sum_slices(int64_t rows, int64_t width) {
   return wanted < most ? wanted : most;
 }
 
-// The grid of a norm, in blocks of so many warps. Rows in registers (P > 0) are shared out among as many warps
-// as with sums, few enough that some rows are read while others are written; other rows have a warp each.
-static dim3 norm_grid(int64_t rows, int64_t width, int P, int warps) {
-  return P ? dim3(static_cast<unsigned>(sum_slices(rows, width) * kSumWarps / warps)) : row_grid(rows, warps);
+// launch(shape, grid, warps of a block, bytes of shared memory) for the rows of a norm. Those in the registers of a
+// warp are shared out among as many warps as with sums, few enough that some rows are read while others are written;
+// wider ones have a block each, and those that take no packs a warp.
+template <class T, class Launch>
+static void with_norm_shape(int64_t rows, int64_t width, bool packs, bool shares_memory, Launch launch) {
+  constexpr int N = 16 / sizeof(T);
+  auto on_warps = [&](auto shape) {
+    const int64_t blocks = sum_slices(rows, width) * kSumWarps / kWarpsPerBlock;
+    launch(shape, dim3(static_cast<unsigned>(blocks)), kWarpsPerBlock, size_t{0});
+  };
+  with_row_in_registers<T>(width, packs, on_warps, [&] {
+    if (packs && width <= kMaxWidth)
+      return launch(RowShape<N, kWarpColumns / (kWarp * N), true>{}, dim3(static_cast<unsigned>(rows)),
+                    static_cast<int>((width + kWarpColumns - 1) / kWarpColumns), size_t{0});
+    auto of_rows = [&](auto shape, int warps, size_t shared) { launch(shape, row_grid(rows, warps), warps, shared); };
+    if (!shares_memory) return of_rows(RowShape<1, 0>{}, kWarpsPerBlock, 0);
+    in_shared_memory(width, RowShape<1, 0>{}, of_rows);
+  });
 }
 
-// KERNEL<T, N, P> for the rows' width and the pointers, in GRID, which may use `P` and `warps`.
-#define DSMM_LAUNCH_ROWS(KERNEL, GRID, ...)                                                           \
-  do {                                                                                                \
-    with_row_shape<T>(a.width, takes_packs<T>(a.width, {__VA_ARGS__}),                                \
-                      [&](auto shape, int warps, size_t shared) {                                     \
-                        constexpr int P = decltype(shape)::kPacks;                                    \
-                        DSMM_LAUNCH((KERNEL<T, decltype(shape)::kPack, P>), GRID, dim3(kWarp, warps), \
-                                    shared, stream, a, rows);                                         \
-                      });                                                                             \
-    return static_cast<int>(cudaGetLastError());                                                      \
-  } while (0)
-
 template <class T> int norm_forward(const NormForward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(norm_forward, norm_grid(rows, a.width, P, warps), a.x, a.residual, a.weight, a.bias, a.out,
-                   a.total);
+  const bool packs = takes_packs<T>(a.width, {a.x, a.residual, a.weight, a.bias, a.out, a.total});
+  with_norm_shape<T>(rows, a.width, packs, true, [&](auto shape, dim3 grid, int warps, size_t shared) {
+    using S = decltype(shape);
+    DSMM_LAUNCH((norm_forward<T, S::kPack, S::kPacks, S::kOfBlock>), grid, dim3(kWarp, warps), shared, stream, a,
+                rows);
+  });
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <class T>
@@ -139,23 +146,22 @@ int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float*
   const dim3 block(kWarp, kSumWarps);
   const bool packs =
       takes_packs<T>(a.width, {a.grad, a.grad_sum, a.total, a.weight, a.grad_x, a.grad_residual});
-  with_row_shape<T>(a.width, packs, [&](auto shape, int warps, size_t) {
-    using Shape = decltype(shape);
-    constexpr int P = Shape::kPacks;
-    if constexpr (P > 0) {
+  with_norm_shape<T>(rows, a.width, packs, false, [&](auto shape, dim3 grid, int warps, size_t) {
+    using S = decltype(shape);
+    if constexpr (S::kPacks > 0 && !S::kOfBlock) {
       if (partial) {
-        DSMM_LAUNCH((norm_backward_with_sums<T, N, P>), dim3(static_cast<unsigned>(slices)), block, 0, stream,
-                    a, rows, partial);
+        DSMM_LAUNCH((norm_backward_with_sums<T, N, S::kPacks>), dim3(static_cast<unsigned>(slices)), block, 0,
+                    stream, a, rows, partial);
         return;
       }
     }
-    DSMM_LAUNCH((norm_backward<T, Shape::kPack, P>), norm_grid(rows, a.width, P, warps), dim3(kWarp, warps),
-                0, stream, a, rows);
+    DSMM_LAUNCH((norm_backward<T, S::kPack, S::kPacks, S::kOfBlock>), grid, dim3(kWarp, warps), 0, stream, a,
+                rows);
     if (partial)
-      DSMM_LAUNCH((norm_parameter_sums<T, Shape::kPack>), columns_grid(a.width, Shape::kPack, slices), block,
-                  0, stream, a, rows, partial);
+      DSMM_LAUNCH((norm_parameter_sums<T, S::kPack>), columns_grid(a.width, S::kPack, slices), block, 0, stream,
+                  a, rows, partial);
   });
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void* stream) {
@@ -166,7 +172,7 @@ template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void*
     DSMM_LAUNCH((gelu_forward<T, N>), columns_grid(a.width, N, slices), block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((gelu_forward<T, 1>), columns_grid(a.width, 1, slices), block, 0, stream, a, rows);
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <class T>
@@ -183,7 +189,7 @@ int gelu_backward(const GeluBackward<T>& a, int64_t rows, int64_t slices, float*
     DSMM_LAUNCH((gelu_backward<T, 1, true>), grid, block, 0, stream, a, rows, partial);
   else
     DSMM_LAUNCH((gelu_backward<T, 1, false>), grid, block, 0, stream, a, rows, partial);
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <int A> struct ActivationNumber {
@@ -212,7 +218,7 @@ template <class T> int gated_forward(const Gated<T>& a, T* out, int64_t rows, vo
     else
       DSMM_LAUNCH((gated_forward<T, 1, A>), grid, block, 0, stream, a, out, rows);
   });
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <class T>
@@ -228,7 +234,7 @@ int gated_backward(const Gated<T>& a, const T* grad, T* grad_x, int64_t rows, vo
     else
       DSMM_LAUNCH((gated_backward<T, 1, A>), grid, block, 0, stream, a, grad, grad_x, rows);
   });
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
@@ -240,22 +246,40 @@ template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
     DSMM_LAUNCH((rotary<T, N>), grid, block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((rotary<T, 1>), grid, block, 0, stream, a, rows);
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
+// KERNEL<T, N, P> for the rows of a softmax: a warp has one, in registers or in shared memory.
+#define DSMM_LAUNCH_SOFTMAX(KERNEL, ...)                                                                \
+  do {                                                                                                  \
+    const bool packs = takes_packs<T>(a.width, {__VA_ARGS__});                                          \
+    auto launch = [&](auto shape, int warps, size_t shared) {                                           \
+      using S = decltype(shape);                                                                        \
+      DSMM_LAUNCH((KERNEL<T, S::kPack, S::kPacks>), row_grid(rows, warps), dim3(kWarp, warps), shared,  \
+                  stream, a, rows);                                                                     \
+    };                                                                                                  \
+    with_row_in_registers<T>(                                                                           \
+        a.width, packs, [&](auto shape) { launch(shape, kWarpsPerBlock, size_t{0}); },                  \
+        [&] {                                                                                           \
+          packs ? in_shared_memory(a.width, RowShape<16 / sizeof(T), 0>{}, launch)                      \
+                : in_shared_memory(a.width, RowShape<1, 0>{}, launch);                                  \
+        });                                                                                             \
+    return static_cast<int>(cudaPeekAtLastError());                                                     \
+  } while (0)
+
 template <class T> int softmax_forward(const SoftmaxForward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(softmax_forward, row_grid(rows, warps), a.scores, a.out, a.probs);
+  DSMM_LAUNCH_SOFTMAX(softmax_forward, a.scores, a.out, a.probs);
 }
 
 template <class T> int softmax_backward(const SoftmaxBackward<T>& a, int64_t rows, void* stream) {
-  DSMM_LAUNCH_ROWS(softmax_backward, row_grid(rows, warps), a.grad, a.probs, a.grad_scores);
+  DSMM_LAUNCH_SOFTMAX(softmax_backward, a.grad, a.probs, a.grad_scores);
 }
 
 template <class T> int cross_entropy(const CrossEntropy<T>& a, int64_t rows, void* stream) {
   constexpr int N = 16 / sizeof(T);
   const dim3 block(kCrossEntropyThreads);
-  // Few rows rather have a block each, so that all of the device works.
-  const int rows_of_block = rows < kRowsToShare ? 1 : 4;
+  // Rows share a block, four in one, where there are enough for the two blocks of each processor.
+  const int rows_of_block = rows < 4 * 2 * processors() ? 1 : 4;
   const dim3 grid(static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block));
   const bool packs = takes_packs<T>(a.width, {a.logits, a.bias});
   if (packs && rows_of_block == 4)
@@ -266,7 +290,7 @@ template <class T> int cross_entropy(const CrossEntropy<T>& a, int64_t rows, voi
     DSMM_LAUNCH((cross_entropy<T, 1, 4>), grid, block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((cross_entropy<T, 1, 1>), grid, block, 0, stream, a, rows);
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stream) {
@@ -275,7 +299,7 @@ template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stre
     DSMM_LAUNCH((dropout_rows<T, 16 / sizeof(T)>), grid, block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((dropout_rows<T, 1>), grid, block, 0, stream, a, rows);
-  return static_cast<int>(cudaGetLastError());
+  return static_cast<int>(cudaPeekAtLastError());
 }
 
 #define DSMM_INSTANTIATE(T)                                                            \

@@ -1,5 +1,5 @@
 // Host side of the CUDA kernels: raw pointers and a stream, no torch. Each returns a cudaError_t as int.
-// T: float, fp16 or bf16. Rows of norm_forward and softmax hold at most kMaxWidth elements.
+// T: float, fp16 or bf16. Rows of norm_forward and softmax hold at most kMaxWidth elements, of others kMaxColumns.
 #pragma once
 #include "../arguments.h"
 
@@ -12,6 +12,7 @@ constexpr int64_t kMaxColumns = 1 << 30;  // of the others, whose kernels number
 // another kind of device, which the checks of the arguments refuse).
 bool has_code(int64_t major, int64_t minor);
 bool has_code_for(int device);
+const char* error_text(int error);  // CUDA's words for a cudaError_t
 // Of the rows of a matrix, for sums of its columns: as many for each processor of the current device, so that
 // they end together, and more of narrow rows, that enough bytes are under way; fewer where these had no rows.
 int64_t sum_slices(int64_t rows, int64_t width);

@@ -364,23 +364,24 @@ class LanguagePack(nn.Module):
 
     def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
         """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
-        return ops.linear(x_PH, table, self.bias_of(table))
+        return ops.linear(x_PH, table, self.bias_of())
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
-        return ops.linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P, self.kept)
+        return ops.linear_cross_entropy(x_PH, table, self.bias_of(), targets_P, self.kept)
 
     def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """The cross-entropy of each target, (P,) float32, without a gradient."""
-        return ops.token_losses(x_PH, table, self.bias_of(table), targets_P)
+        return ops.token_losses(x_PH, table, self.bias_of(), targets_P)
 
     def log_sums(self, x_PH: Tensor, table: Tensor, first: int = 0) -> Tensor:
         """Logarithms of the sums of the exponentials of the scores of all ids from `first` on, (P,) float32."""
-        return ops.linear(x_PH, table[first:], self.bias_of(table)[first:]).float().logsumexp(-1)
+        bias = self.bias_of()
+        return ops.linear(x_PH, table[first:], None if bias is None else bias[first:]).float().logsumexp(-1)
 
-    def bias_of(self, table: Tensor) -> Tensor:
-        """The output projection's bias, zeros where there is none."""
-        return self.table("bias") if hasattr(self, "bias") else table.new_zeros(len(table))
+    def bias_of(self) -> Tensor | None:
+        """The output projection's bias, where there is one."""
+        return self.table("bias") if hasattr(self, "bias") else None
 
 
 class Body(nn.Module, ABC):

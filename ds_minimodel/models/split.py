@@ -102,10 +102,10 @@ class _Vocabulary(LanguagePack):
         return reduce(found, self.group), table
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
-        return linear_cross_entropy(x_PH, table, self.bias_of(table), targets_P, self.rows, self.group, self.kept)
+        return linear_cross_entropy(x_PH, table, self.bias_of(), targets_P, self.rows, self.group, self.kept)
 
     def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
-        return token_losses(x_PH, table, self.bias_of(table), targets_P, self.rows, self.group)
+        return token_losses(x_PH, table, self.bias_of(), targets_P, self.rows, self.group)
 
     def log_sums(self, x_PH: Tensor, table: Tensor, first: int = 0) -> Tensor:
         return gather(super().log_sums(x_PH, table, first)[:, None], self.group).logsumexp(-1)

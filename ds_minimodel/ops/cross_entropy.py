@@ -29,10 +29,12 @@ TOKEN_ROWS = 1024  # of logits, where each target's loss is wanted
 SUMMED_COLUMNS = 512  # added up at once on CPUs
 
 
-def _losses(logits: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _losses(logits: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Losses (R,), scores (R, V), logarithms of the sums of exponentials (R,), whether a target counts (R,), and its
     column (R, 1)."""
-    scores = logits.to(accumulation_dtype(logits.dtype)) + bias
+    scores = logits.to(accumulation_dtype(logits.dtype), copy=True)
+    if bias is not None:
+        scores += bias
     log_normaliser = torch.logsumexp(scores, -1)
     used = targets != IGNORED
     column = torch.where(used, targets, 0)[:, None]
@@ -40,7 +42,7 @@ def _losses(logits: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tens
     return losses, scores, log_normaliser, used, column
 
 
-def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor, needs_grad: bool) -> Tensor:
+def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor | None, targets: Tensor, needs_grad: bool) -> Tensor:
     losses, scores, log_normaliser, used, column = _losses(logits, bias, targets)
     if needs_grad:
         probs = scores.sub_(log_normaliser[:, None]).exp_()
@@ -51,7 +53,7 @@ def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor, targets: Tensor
 
 # The logits come without the bias, and leave as d loss / d logits if needs_grad.
 _loss_and_logit_grad_ = define(
-    "cross_entropy_(Tensor(a!) logits, Tensor bias, Tensor targets, bool needs_grad) -> Tensor",
+    "cross_entropy_(Tensor(a!) logits, Tensor? bias, Tensor targets, bool needs_grad) -> Tensor",
     _loss_and_logit_grad_reference,
 )
 
@@ -80,7 +82,7 @@ def _forward_by_chunks(x, weight, bias, targets, needs_x, needs_weight, needs_bi
     loss = x.new_zeros((), dtype=dtype)
     grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
     grad_weight = weight.new_zeros(weight[kept:].shape if needs_weight else 0, dtype=dtype)
-    grad_bias = weight.new_zeros(bias.shape if needs_bias else 0, dtype=dtype)
+    grad_bias = weight.new_zeros(len(weight) if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
     (weight,) = upcast_if_emulated(weight)  # once, not for every product
     for start in range(0, x.shape[0], _chunk_rows(x)):
@@ -122,7 +124,7 @@ def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 _forward = define(
-    "linear_cross_entropy(Tensor x, Tensor weight, Tensor bias, Tensor targets, bool needs_x, "
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, bool needs_x, "
     "bool needs_weight, bool needs_bias, int kept) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     _forward_by_chunks,
@@ -132,7 +134,7 @@ _forward = define(
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     x, weight, bias, *_, ctx.kept = inputs
     _, grad_logits, grad_x, grad_weight, grad_bias = output
-    ctx.bias_dtype, ctx.weight_dtype = bias.dtype, weight.dtype
+    ctx.bias_dtype, ctx.weight_dtype = None if bias is None else bias.dtype, weight.dtype
     ctx.one_chunk = _is_one_chunk(x)
     if ctx.one_chunk:
         ctx.save_for_backward(grad_logits, x, weight)
@@ -171,18 +173,19 @@ def _below(kept: int, rows: Tensor) -> Tensor:
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, kept: int = 0) -> Tensor:
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, kept: int = 0) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
 
-    x: (P,H). weight: (V,H). bias: (V,). targets: (P,) int64, those equal to IGNORED give no loss.
+    x: (P,H). weight: (V,H). bias: (V,), or None. targets: (P,) int64, those equal to IGNORED give no loss.
     Gradients are made only for those of x, weight and bias that require them. kept: so many first rows of weight do not
     train, and the product for their gradient is left out.
     """
     tracks = torch.is_grad_enabled()
-    return _differentiable(x, weight, bias, targets, *(tracks and t.requires_grad for t in (x, weight, bias)), kept)
+    needed = (tracks and t is not None and t.requires_grad for t in (x, weight, bias))
+    return _differentiable(x, weight, bias, targets, *needed, kept)
 
 
-def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
 
     Without a gradient, and never holding all logits.

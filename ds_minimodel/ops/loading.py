@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend
 
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
-LIBRARIES = {"cpu": "_kernels_cpu_v4", "cuda": "_kernels_cuda_v4"}
+LIBRARIES = {"cpu": "_kernels_cpu_v5", "cuda": "_kernels_cuda_v5"}
 COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
 OPS = (
     "residual_norm",

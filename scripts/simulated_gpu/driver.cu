@@ -296,7 +296,8 @@ int run(const int64_t rows, const int64_t width, [[maybe_unused]] bool (*is)(con
   Matrix x(all, 0, 2), out(all);
   Vector table(period * 2 * half, 0, 1);
   const int launched =
-      cuda::rotary<T>({x.device, table.device, nullptr, out.device, width, heads, half, period, 1.f}, rows, nullptr);
+      cuda::rotary<T>({x.device, table.device, nullptr, out.device, width, heads, half, period, period, 1.f}, rows,
+                      nullptr);
   out.pull();
   for (int64_t i = 0; i < all; ++i) {
     const int64_t in_head = i % width % (2 * half), place = i / width % period * 2 * half;
@@ -314,7 +315,7 @@ int run(const int64_t rows, const int64_t width, [[maybe_unused]] bool (*is)(con
   const Matrix before = logits;
   const CrossEntropy<T> a{logits.device, bias.device, targets.device, losses.device, width, true};
   int launched = 0;
-  if (is("4")) {  // as many rows as launch.cu gives a block from 512 of them on
+  if (is("4")) {  // as many rows as launch.cu gives a block where there are enough
     cuda::cross_entropy<T, 16 / sizeof(T), 4><<<(unsigned)(rows + 3) / 4, cuda::kCrossEntropyThreads>>>(a, rows);
     launched = (int)cudaGetLastError();
   } else {

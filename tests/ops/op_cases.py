@@ -173,10 +173,10 @@ def _targets(rows, vocabulary):
 
 
 def _cross_entropy(dtype, width):
-    for needs_grad in (True, False):
+    for needs_grad, has_bias in ((True, True), (False, True), (True, False)):
         yield (
             4 * torch.randn(6, 3 * width, dtype=dtype),
-            torch.randn(3 * width, dtype=dtype),
+            torch.randn(3 * width, dtype=dtype) if has_bias else None,
             _targets(6, 3 * width),
             needs_grad,
         )

@@ -1,8 +1,10 @@
 """The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in test_device_code.py."""
 
+import itertools
+
 import pytest
 import torch
-from op_cases import assert_near_reference, cases
+from op_cases import assert_near_reference, cases, run
 from shim import KERNELS
 
 from ds_minimodel.common.vocabulary import IGNORED
@@ -26,7 +28,8 @@ def test_kernel_equals_reference(name, dtype, order, monkeypatch):
 
 @pytest.mark.usefixtures("shim_library")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("width", [64, 768, 1024, 1032])  # of which registers hold the first three
+# Registers of a warp hold the first three, those of a block's warps the next, shared memory of a softmax too.
+@pytest.mark.parametrize("width", [64, 768, 1024, 1032, 2056])
 @pytest.mark.parametrize(
     "name", ["residual_norm", "residual_norm_backward", "masked_softmax", "masked_softmax_backward"]
 )
@@ -43,3 +46,33 @@ def test_cross_entropy_of_rows_that_share_a_block(width):
     targets[[1, 40, 512]] = IGNORED
     inputs = 4 * torch.randn(513, width), torch.randn(width), targets, True
     assert_near_reference("dsmm_shim", "cross_entropy_", inputs, TOLERANCE[torch.float32])
+
+
+@pytest.mark.usefixtures("shim_library")
+@pytest.mark.parametrize("name", ["residual_norm", "residual_norm_backward", "masked_softmax"])
+def test_rows_that_no_kernel_holds(name):
+    """More than 12,288 columns: torch's operators, or a kernel that needs not hold them."""
+    torch.manual_seed(0)
+    assert_near_reference("dsmm_shim", name, next(cases(name, torch.float32, 12296)), TOLERANCE[torch.float32])
+
+
+@pytest.mark.usefixtures("shim_library")
+def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
+    torch.manual_seed(0)
+    for dtype, width in itertools.product((torch.bfloat16, torch.float16), (1032, 64, 33)):
+        x, (weight, bias) = torch.randn(9, width, dtype=dtype), torch.randn(2, width, dtype=dtype)
+        own, wide = (
+            run("dsmm_shim", "residual_norm", (x, None, *parameters, 1e-5, 0.0, None, False))
+            for parameters in ((weight, bias), (weight.float(), bias.float()))
+        )
+        assert all(map(torch.equal, own, wide))
+
+
+@pytest.mark.usefixtures("shim_library")
+def test_a_position_outside_the_table_makes_its_row_nan():
+    """On GPUs, which do not wait for the host to look at positions; and so do targets."""
+    positions = torch.tensor([0, 5, -1])
+    turned = torch.ops.dsmm_shim.rotary(torch.randn(2, 3, 8), torch.ones(4, 2, 4), 1, positions, False)
+    assert turned.isnan().any(-1).tolist() == [[False, True, True]] * 2
+    loss = torch.ops.dsmm_shim.cross_entropy_(torch.randn(2, 8), None, torch.tensor([1, 8]), False)
+    assert loss.isnan()

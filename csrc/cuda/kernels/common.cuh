@@ -1,7 +1,7 @@
 // What all device code shares. No torch and no host headers, so that nvcc, NVRTC and the CPU shim of
 // the tests (tests/ops/cuda_shim.h, which defines DSMM_CPU_SHIM) compile the same source.
 //
-// One warp works on one row of a row-major matrix: blocks are (32, warps). A lane takes packs of N
+// One warp, or one block (B), works on one row of a row-major matrix: blocks are (32, warps). A lane takes packs of N
 // neighbouring elements, so that it reads 16 bytes at once; N divides the width, or is 1. P packs hold a
 // lane's part of the row in registers; P = 0: the row is too wide for that, or has no packs.
 #pragma once
@@ -81,6 +81,14 @@ template <int N, class T> __device__ __forceinline__ Floats<N> load(const T* fro
   return widen(load_pack<N>(from));
 }
 
+// Of a parameter: floats, or as narrow as T.
+template <int N, class T>
+__device__ __forceinline__ Floats<N> load_parameter(const float* from, bool narrow, int64_t i) {
+  if constexpr (sizeof(T) == 2)
+    if (narrow) return load<N>(reinterpret_cast<const T*>(from) + i);
+  return load<N>(from + i);
+}
+
 #ifndef DSMM_CPU_SHIM
 // 16 bytes in one instruction: the compiler splits stores of structs where it likes.
 __device__ __forceinline__ void store_words(void* to, unsigned a, unsigned b, unsigned c, unsigned d) {
@@ -134,12 +142,13 @@ template <class T, int N> __device__ __forceinline__ void store(T* to, const Flo
   store(to, narrow<T>(values));
 }
 
-// body(p, column) for each pack p of this lane.
-template <int N, int P, class Body> __device__ __forceinline__ void for_packs(int width, Body body) {
+// body(p, column) for each pack p of this lane. B: the row is shared out among the warps of a block.
+template <int N, int P, bool B = false, class Body>
+__device__ __forceinline__ void for_packs(int width, Body body) {
   if constexpr (P > 0) {
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      const int column = (p * kWarp + threadIdx.x) * N;
+      const int column = ((p + (B ? threadIdx.y * P : 0)) * kWarp + threadIdx.x) * N;
       if (column < width) body(p, column);
     }
   } else {
@@ -149,14 +158,14 @@ template <int N, int P, class Body> __device__ __forceinline__ void for_packs(in
 }
 
 // A lane's part of a row in memory: read all at once, or (P = 0) pack by pack wherever it is used.
-template <class T, int N, int P> struct Packs {
+template <class T, int N, int P, bool B = false> struct Packs {
   Pack<T, N> packs[P];
   __device__ __forceinline__ void read(const T* row, int width) {
-    for_packs<N, P>(width, [&](int p, int i) { packs[p] = load_pack<N>(row + i); });
+    for_packs<N, P, B>(width, [&](int p, int i) { packs[p] = load_pack<N>(row + i); });
   }
   __device__ __forceinline__ Floats<N> at(int p, int) const { return widen(packs[p]); }
 };
-template <class T, int N> struct Packs<T, N, 0> {
+template <class T, int N> struct Packs<T, N, 0, false> {
   const T* row;
   __device__ __forceinline__ void read(const T* from, int) { row = from; }
   __device__ __forceinline__ Floats<N> at(int, int i) const { return load<N>(row + i); }
@@ -208,6 +217,20 @@ __device__ __forceinline__ float warp_sum(float x) {
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  return x;
+}
+
+// The sum over the threads of a row, the same bits for each.
+template <bool B> __device__ __forceinline__ float row_sum(float x) {
+  x = warp_sum(x);
+  if constexpr (B) {
+    __shared__ float of_warps[kWarp];
+    __syncthreads();  // what was here before has been read
+    if (threadIdx.x == 0) of_warps[threadIdx.y] = x;
+    __syncthreads();
+    x = 0.f;
+    for (int warp = 0; warp < (int)blockDim.y; ++warp) x += of_warps[warp];
+  }
   return x;
 }
 

@@ -28,7 +28,8 @@ __device__ __forceinline__ void for_columns(const CrossEntropy<T>& a, int64_t fi
 #pragma unroll
     for (int r = 0; r < R; ++r)
       if (r < num_rows) packs[r] = load_pack<N>(a.logits + (first + r) * a.width + i);
-    Floats<N> bias = load<N>(a.bias + i);
+    Floats<N> bias = {};
+    if (a.bias) bias = load_parameter<N, T>(a.bias, a.narrow, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) bias.lanes[k] *= kLog2E;
     body(i, packs, bias);
@@ -85,8 +86,10 @@ __global__ void __launch_bounds__(kCrossEntropyThreads, 2) cross_entropy(CrossEn
     if (threadIdx.x == 0 && r < num_rows) {
       // A target outside the vocabulary makes the loss nan instead of reading past the row.
       float loss = target == kIgnored ? 0.f : __int_as_float(0x7fc00000);
-      if (target >= 0 && target < a.width)
-        loss = normalisers[r] * kLn2 - (widen(a.logits[(first + r) * a.width + target]) + a.bias[target]);
+      if (target >= 0 && target < a.width) {
+        const float bias = a.bias ? load_parameter<1, T>(a.bias, a.narrow, target).lanes[0] : 0.f;
+        loss = normalisers[r] * kLn2 - (widen(a.logits[(first + r) * a.width + target]) + bias);
+      }
       a.losses[first + r] = loss;
     }
   }

@@ -29,7 +29,7 @@ constexpr int kRowsAhead = 2;
 template <class T, int N> __global__ void gelu_forward(GeluForward<T> a, int64_t rows) {
   const Columns<N> columns;
   if (columns.first >= a.width) return;
-  const Floats<N> bias = load<N>(a.bias + columns.first);
+  const Floats<N> bias = load_parameter<N, T>(a.bias, a.narrow, columns.first);
   for (int64_t row = columns.first_row; row < rows; row += kRowsAhead * columns.stride) {
     Pack<T, N> packs[kRowsAhead];
 #pragma unroll
@@ -57,7 +57,7 @@ __global__ void gelu_backward(GeluBackward<T> a, int64_t rows, float* partial) {
   const Columns<N> columns;
   float sums[1][N] = {};
   if (columns.first < a.width) {
-    const Floats<N> bias = load<N>(a.bias + columns.first);
+    const Floats<N> bias = load_parameter<N, T>(a.bias, a.narrow, columns.first);
     for (int64_t row = columns.first_row; row < rows; row += columns.stride) {
       const int64_t i = row * a.width + columns.first;
       Floats<N> values = load<N>(a.x + i);

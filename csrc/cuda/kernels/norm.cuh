@@ -5,18 +5,23 @@
 
 namespace dsmm::cuda {
 
-template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, int64_t rows) {
+template <bool B> __device__ __forceinline__ int64_t first_row() { return B ? blockIdx.x : row_of_warp(); }
+template <bool B> __device__ __forceinline__ int64_t row_stride() {
+  return (int64_t)gridDim.x * (B ? 1 : blockDim.y);
+}
+
+template <class T, int N, int P, bool B> __global__ void norm_forward(NormForward<T> a, int64_t rows) {
   DSMM_DYNAMIC_SHARED(float, shared);
-  for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * blockDim.y) {
+  for (int64_t row = first_row<B>(); row < rows; row += row_stride<B>()) {
     const int64_t start = row * a.width;
     const int width = (int)a.width;
     const RowDropout drop(a.dropout, row);
-    Packs<T, N, P> x, residual;
+    Packs<T, N, P, B> x, residual;
     x.read(a.x + start, width);
     if (a.residual) residual.read(a.residual + start, width);
     RowFloats<N, P> values(shared, width);
     float sum = 0.f;
-    for_packs<N, P>(width, [&](int p, int i) {
+    for_packs<N, P, B>(width, [&](int p, int i) {
       Floats<N> v = x.at(p, i);
       drop(i, v);
       if (a.residual) {
@@ -33,23 +38,23 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
         sum += seen.lanes[k];
       }
     });
-    const float mean = a.rms ? 0.f : warp_sum(sum) / width;
+    const float mean = a.rms ? 0.f : row_sum<B>(sum) / width;
     float squares = 0.f;
-    for_packs<N, P>(width, [&](int p, int) {
+    for_packs<N, P, B>(width, [&](int p, int) {
 #pragma unroll
       for (int k = 0; k < N; ++k) squares += (values.at(p, k) - mean) * (values.at(p, k) - mean);
     });
-    const float rstd = rsqrtf(warp_sum(squares) / width + a.eps);
-    for_packs<N, P>(width, [&](int p, int i) {
-      const Floats<N> weight = load<N>(a.weight + i);
+    const float rstd = rsqrtf(row_sum<B>(squares) / width + a.eps);
+    for_packs<N, P, B>(width, [&](int p, int i) {
+      const Floats<N> weight = load_parameter<N, T>(a.weight, a.narrow, i);
       Floats<N> bias = {}, out;
-      if (a.bias) bias = load<N>(a.bias + i);
+      if (a.bias) bias = load_parameter<N, T>(a.bias, a.narrow, i);
 #pragma unroll
       for (int k = 0; k < N; ++k)
         out.lanes[k] = (values.at(p, k) - mean) * rstd * weight.lanes[k] + bias.lanes[k];
       store(a.out + start + i, out);
     });
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && (!B || threadIdx.y == 0)) {
       a.mean[row] = mean;
       a.rstd[row] = rstd;
     }
@@ -57,18 +62,18 @@ template <class T, int N, int P> __global__ void norm_forward(NormForward<T> a, 
 }
 
 // Gradient of one row. see(p, k, grad, normalised) is called with each element of this lane.
-template <class T, int N, int P, class See>
+template <class T, int N, int P, bool B, class See>
 __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int64_t row, See see) {
   const int64_t start = row * a.width;
   const int width = (int)a.width;
   const RowDropout drop(a.dropout, row);
-  Packs<T, N, P> grads, totals;
+  Packs<T, N, P, B> grads, totals;
   grads.read(a.grad + start, width);
   totals.read(a.total + start, width);
   const float mean = a.mean[row], rstd = a.rstd[row];
   float sum = 0.f, sum_with_normalised = 0.f;
-  for_packs<N, P>(width, [&](int p, int i) {
-    const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
+  for_packs<N, P, B>(width, [&](int p, int i) {
+    const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load_parameter<N, T>(a.weight, a.narrow, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float weighted = grad.lanes[k] * weight.lanes[k], normalised = (total.lanes[k] - mean) * rstd;
@@ -77,9 +82,9 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
       see(p, k, grad.lanes[k], normalised);
     }
   });
-  const float mean_grad = a.rms ? 0.f : warp_sum(sum) / width, slope = warp_sum(sum_with_normalised) / width;
-  for_packs<N, P>(width, [&](int p, int i) {
-    const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load<N>(a.weight + i);
+  const float mean_grad = a.rms ? 0.f : row_sum<B>(sum) / width, slope = row_sum<B>(sum_with_normalised) / width;
+  for_packs<N, P, B>(width, [&](int p, int i) {
+    const Floats<N> grad = grads.at(p, i), total = totals.at(p, i), weight = load_parameter<N, T>(a.weight, a.narrow, i);
     Floats<N> grad_total;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -97,9 +102,9 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
   });
 }
 
-template <class T, int N, int P> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
-  for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * blockDim.y)
-    norm_backward_row<T, N, P>(a, row, [](int, int, float, float) {});
+template <class T, int N, int P, bool B> __global__ void norm_backward(NormBackward<T> a, int64_t rows) {
+  for (int64_t row = first_row<B>(); row < rows; row += row_stride<B>())
+    norm_backward_row<T, N, P, B>(a, row, [](int, int, float, float) {});
 }
 
 // The same, and column sums for the gradients of weight and bias, into partial (slices, 2, width): a lane has
@@ -110,9 +115,10 @@ __global__ void __launch_bounds__(kWarp* kSumWarps, sizeof(T) == 4 || P == 4 ? 1
                                                     : P == 1                 ? 4
                                                                              : 2)
     norm_backward_with_sums(NormBackward<T> a, int64_t rows, float* partial) {
+  a.narrow = false;  // it is not, where weights train: registers are scarce here
   float sums[P][2][N] = {};
   for (int64_t row = row_of_warp(); row < rows; row += (int64_t)gridDim.x * kSumWarps)
-    norm_backward_row<T, N, P>(a, row, [&](int p, int k, float grad, float normalised) {
+    norm_backward_row<T, N, P, false>(a, row, [&](int p, int k, float grad, float normalised) {
       sums[p][0][k] += grad * normalised;
       sums[p][1][k] += grad;
     });

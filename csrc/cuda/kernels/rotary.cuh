@@ -34,12 +34,15 @@ template <class T, int N> __global__ void rotary(Rotary<T> a, int64_t rows) {
         Floats<N> values = widen(packs[r]);
         if (turns) {
           const int64_t place = a.positions ? a.positions[at % a.period] : at % a.period;
-          const float* of_place = cosines + place * 2 * half;
+          // A position outside the table makes the row nan: to refuse it, the host would have to wait.
+          const bool is_known = place >= 0 && place < a.known;
+          const float* of_place = cosines + (is_known ? place : 0) * 2 * half;
           const Floats<N> cosine = load<N>(of_place), sine = load<N>(of_place + half),
                           beside = widen(others[r]);
 #pragma unroll
           for (int k = 0; k < N; ++k)
-            values.lanes[k] = values.lanes[k] * cosine.lanes[k] + sign * beside.lanes[k] * sine.lanes[k];
+            values.lanes[k] = is_known ? values.lanes[k] * cosine.lanes[k] + sign * beside.lanes[k] * sine.lanes[k]
+                                       : __int_as_float(0x7fc00000);
         }
         store(a.out + at * a.width + columns.first, values);
       }

@@ -39,12 +39,12 @@ def place_of(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: Ranges, group: Group, kept: int = 0
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: Ranges, group: Group, kept: int = 0
 ) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
 
-    x: (P,H), the same on every rank. weight: (V,H), bias: (V,): the entries in the ranges `rows`, which this rank
-    holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss. kept: as of
+    x: (P,H), the same on every rank. weight: (V,H), bias: (V,) or None: the entries in the ranges `rows`, which this
+    rank holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss. kept: as of
     ops.linear_cross_entropy.
     """
     return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group, kept)
@@ -53,7 +53,7 @@ def linear_cross_entropy(
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: Ranges, group: Group, kept: int
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: Ranges, group: Group, kept: int
     ) -> Tensor:
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         dtype = accumulation_dtype(x.dtype)
@@ -61,8 +61,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_x = torch.empty_like(x) if needs_x else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
         grad_rows = None if grad_weight is None else grad_weight[kept:]
-        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
-        ctx.dtypes = x.dtype, weight.dtype, bias.dtype
+        grad_bias = weight.new_zeros(len(weight), dtype=dtype) if needs_bias else None
+        ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
         (weight,) = upcast_if_emulated(weight)  # once, not for every product
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
@@ -83,7 +83,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *grads, None, None, None, None
 
 
-def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: Ranges, group: Group) -> Tensor:
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: Ranges, group: Group) -> Tensor:
     """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
 
     Without a gradient, and never holding all logits.
@@ -97,7 +97,7 @@ def token_losses(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows:
 
 
 def _loss_and_logit_grad(
-    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: Ranges, group: Group
+    logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor]:
     """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
     losses_R, scores_RV, normaliser_R, own, column = _losses(logits_RV, bias, targets_R, rows, group)
@@ -107,11 +107,13 @@ def _loss_and_logit_grad(
 
 
 def _losses(
-    logits_RV: Tensor, bias: Tensor, targets_R: Tensor, rows: Ranges, group: Group
+    logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials (R,), whether
     this rank has the target's column (R,), and which that is (R, 1)."""
-    scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype)) + bias
+    scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype), copy=True)
+    if bias is not None:
+        scores_RV += bias
     used = targets_R != IGNORED
     is_here, place = place_of(targets_R, rows)
     own, column = used & is_here, place[:, None]
