@@ -11,12 +11,14 @@ V vocabulary, P rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ds_minimodel import ops
 from ds_minimodel.models.kind import BodyConfig
@@ -384,6 +386,10 @@ class LanguagePack(nn.Module):
         return self.table("bias") if hasattr(self, "bias") else None
 
 
+# Dropout's bits are hashes: the second pass has those of the first.
+_checkpointed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+
+
 class Body(nn.Module, ABC):
     """All of a model but its language pack: what turns embeddings into hidden states, and the heads that read them.
 
@@ -393,6 +399,7 @@ class Body(nn.Module, ABC):
 
     layers: nn.ModuleList
     heads: nn.ModuleDict
+    recomputes = False  # whether of each layer its input alone is kept, and the backward pass computes the rest again
 
     def __init__(self, config: BodyConfig, head_depths: Sequence[int] = ()):
         super().__init__()
@@ -433,12 +440,14 @@ class Body(nn.Module, ABC):
             rows, second_B = rows.packed(packing), None if second_B is None else second_B[packing.row_R]
         x_BSH = self.embed(embedded_BSH, rows.positions, None if second_B is None else second_B[:, None])
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
+        again = self.recomputes and torch.is_grad_enabled()
+        run: Callable[..., Tensor] = _checkpointed if again else nn.Module.__call__
         hidden = []
         *layers, last = self.layers
         for depth, layer in enumerate(layers, 1):
-            x_BSH = layer(x_BSH, lengths_B, dropout, None, packing)
+            x_BSH = run(layer, x_BSH, lengths_B, dropout, None, packing)
             if depth in self.head_depths:
                 padded_BSH = _padded(x_BSH, packing)
                 hidden.append(padded_BSH if read_BM is None else gather_rows(padded_BSH, read_BM))
-        x_BSH = last(x_BSH, lengths_B, dropout, read_BM, packing)
+        x_BSH = run(last, x_BSH, lengths_B, dropout, read_BM, packing)
         return (*hidden, _padded(x_BSH, packing) if read_BM is None else x_BSH)

@@ -133,7 +133,6 @@ class LanguageModel(Model):
         guarded = self.guard.loss(self.pack, table, batch)
         return losses + (guarded - guarded.detach())  # what is reported is the loss of the text
 
-
     def _divergence(self, batch: Batch, x_BSH: Tensor, table: Tensor) -> Tensor:
         """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
         it would without its updates, a sum over their targets: self-distillation, with no teacher beside it."""

@@ -57,7 +57,9 @@ def language_model(
     recipe: Recipe, config: BodyConfig, head_depths: Sequence[int], vocab_size: int, kept: int = 0
 ) -> LanguageModel:
     """A fresh model of the recipe's objective; kept: first ids of a target whose rows are the base's."""
-    return LanguageModel(config, vocab_size, head_depths, recipe.trained_by, kept)
+    model = LanguageModel(config, vocab_size, head_depths, recipe.trained_by, kept)
+    model.body.recomputes = recipe.engine.recompute_layers
+    return model
 
 
 def whole_model(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from synthetic import Sampler, model, run_config, same
+from synthetic import TRAINS, Sampler, model, run_config, same
 
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.training.loop import optimizer_step
@@ -27,3 +27,23 @@ def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, v
     optimizer_step(engine, [batch], 1, run, world, 1)
     assert engine.skipped_steps == 1 and not same(read_masters(engine), before[0])
     zero_engine.destroy(engine)
+
+
+@pytest.mark.parametrize("stage, precision", [(0, "fp32"), (1, "bf16"), (2, "bf16"), (3, "fp32"), (3, "bf16")])
+@pytest.mark.parametrize("trains", TRAINS)
+def test_layers_that_are_computed_again_give_the_same_bits(world, stage, precision, trains):
+    """With dropout; at stage 3 over frozen weights that are partitioned, too."""
+    results = []
+    for recomputes in (False, True):
+        run, module = run_config(zero_stage=stage, precision=precision), model(trains)
+        module.body.config = module.body.config.model_copy(update={"dropout": 0.1, "attention_dropout": 0.1})
+        module.body.recomputes, calls = recomputes, []
+        module.body.layers[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
+        engine = zero_engine.build_engine(module, run, world)
+        batches = [to_tensors(Sampler.rows(first, first + 8)) for first in (0, 8)]
+        losses = [optimizer_step(engine, [batch], 1, run, world, 1)[0] for batch in batches]
+        results.append((losses, read_masters(engine)))
+        assert len(calls) == 2 * (1 + recomputes)
+        zero_engine.destroy(engine)
+    (losses, weights), (others, other_weights) = results
+    assert all(map(torch.equal, losses, others)) and same(weights, other_weights)
