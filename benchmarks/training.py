@@ -20,9 +20,9 @@ from torch import nn
 
 from benchmarks.device import CLOCKS, synchronize
 from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, workload
+from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe

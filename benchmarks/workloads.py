@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ds_minimodel.artifacts.mini import is_layer_from
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
-from ds_minimodel.artifacts.mini import is_layer_from
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
 from ds_minimodel.recipe.schema import Finetune, Recipe, Training
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from ways import FIT_BLOCKS, TEACH, WAYS, Model, Way, add_adapters, fit_flops, run, step_flops
 
+from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models import make_body
-from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.models.flops import Work, executed_layer
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.cpu import configure_cpu

@@ -11,17 +11,15 @@ of chats.py.
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chats import QUESTIONS, add, bits, read
 
 from ds_minimodel.api import bits_per_byte, export_hf
-from ds_minimodel.hf.samples import samples
 from ds_minimodel.artifacts.adaptation import load_adaptation, save_adaptation
 from ds_minimodel.artifacts.models import load_body
-from ds_minimodel.models.low_rank import merged
+from ds_minimodel.hf.samples import samples
 
 CELLS = {  # strengths of each, by the amendments of registration.md
     "de-lora-0.333-0.002-seed1-own-replay0.1-constant": (1.0, 0.75, 0.5),
@@ -38,10 +36,9 @@ CELLS = {  # strengths of each, by the amendments of registration.md
 
 
 def weaken(pack: Path, body: Path, tokenizer: Path, strength: float, out: Path) -> None:
-    """Copy a pack with that share of its body's way from the untouched one."""
+    """Copy an adaptation, with that share of its body's way from the untouched one."""
     base = load_body(body)
-    trained = load_pack(pack, base.space)
-    save_pack(out, replace(trained, tensors=merged(trained.tensors, base.tensors, strength)), tokenizer)
+    save_adaptation(out, load_adaptation(pack, base.space), tokenizer, base.config, strength)
 
 
 def main() -> None:

@@ -142,9 +142,9 @@ def test_rotary_positions_are_theirs_to_the_longest_sequence():
     rotary = ModernBertRotaryEmbedding(config_of("modernbert as published", hidden_size=128, num_attention_heads=2))
     x_BSH, positions = torch.randn(1, 8192, 128), torch.arange(8192)
     heads = x_BSH.unflatten(-1, (2, 64)).transpose(1, 2)
-    for kind, base in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
+    for kind, wave in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
         expected, _ = apply_rotary_pos_emb(heads, heads, *rotary(x_BSH, positions[None], kind))
-        table = ops.rotary_table(waves(Rotation(base), 64, x_BSH.device), 8192)
+        table = ops.rotary_table(waves(Rotation(wave), 64, x_BSH.device), 8192)
         torch.testing.assert_close(ops.rotary(x_BSH, 2, table), expected.transpose(1, 2).flatten(2), atol=1e-5, rtol=0)
 
 
