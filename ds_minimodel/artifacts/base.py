@@ -85,6 +85,8 @@ def place_of(model: str | Path, only: str | None = None) -> tuple[Path, str | No
     """
     if is_model(model):  # as step 1 makes it, or a reference
         source = read_artifact(model, ModelManifest).source
+        if source is not None:
+            source.check()
         return Path(source.path if source else model), None, None
     if Path(model).exists():
         return Path(model), None, None

@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.recipe.reading import load_recipe
@@ -64,9 +65,9 @@ def test_to_zero_shot_scores(recipe):
     assert {(row["system"], row["task"], row["language"], row["step"]) for row in rows} == {
         (system, task, "xx", step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4)
     }
-    for part in ("body", "pack"):
-        manifests = [folder / part / "manifest.json" for folder in (base, workdir / "pretrain/bl_base")]
-        assert manifests[0].read_bytes() == manifests[1].read_bytes()
+    places = base, workdir / "pretrain/bl_base/model"
+    one, other = (json.loads((place / "manifest.json").read_text())["source"] for place in places)
+    assert one == other and not [*(workdir / "pretrain").rglob("*.safetensors")], "it is named, not copied"
     assert_shared_rows_are_the_bases(base, workdir, "xx")
     page = (workdir / "report/report.md").read_text()
     assert "taken over from base" in page and "not known and not counted" in page
@@ -76,7 +77,7 @@ def assert_shared_rows_are_the_bases(base, workdir, target):
     vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
     assert vocabularies[0].sha256 == open_tokenizer(base).sha256 and vocabularies[1].vocabulary.size == 60
     first = load_file(workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors")["tokens"]
-    source = load_file(base / "pack/embeddings.safetensors")["tokens"]
+    source = load_model(base)[1].embeddings["tokens"]
     pieces = [vocabulary.pieces() for vocabulary in vocabularies]
     shared = [piece for piece in pieces[1] if piece in pieces[0] and piece != "<pad>"]
     assert {"▁", "a", "<mask>"} <= set(shared)
@@ -109,7 +110,7 @@ def test_costs(recipe):
         ("model.num_layers=4", "model.num_layers 4 is not the base's 3"),
         ("languages.source=xx", "must all be different"),
         ("languages={source: de, targets: [xx]}", "languages.source de: the base's pack is of en"),
-        ("base=nowhere", "nowhere does not hold the folders body and pack"),
+        ("base=nowhere", "nowhere is no folder here, so it was looked for on the Hub"),
         ("mini.depth=3", "mini.depth 3 must be below model.num_layers 3"),
     ],
 )
@@ -122,7 +123,6 @@ def test_what_does_not_fit(recipe, override, words):
 @pytest.mark.parametrize(
     "key, value, words",
     [
-        ("task", {"kind": "qa", "labels": None}, "is a task model"),
         ("objective", "guessing", "objective: Input should be 'masked-lm'"),
         ("architecture", {"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert, modernbert"),
         ("head_depths", [1, 3], "has heads after [1, 3] layers"),
@@ -130,12 +130,16 @@ def test_what_does_not_fit(recipe, override, words):
 )
 def test_what_is_no_base(recipe, tmp_path, key, value, words):
     base = shutil.copytree(recipe.parent / "base", tmp_path / "base")
-    path = base / "body/config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    path = base / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "body": {**manifest["body"], key: value}}))
     with pytest.raises(UserError) as error:
         load_recipe(recipe, [f"base={base}"])
     assert str(base) in str(error.value) and words in str(error.value)
     assert "\n" not in str(error.value)
+    path.write_text(json.dumps({**manifest, "kind": "task-model"}))
+    with pytest.raises(UserError, match="base is no model; give one as step 1 makes it"):
+        load_recipe(recipe, [f"base={base}"])
 
 
 def test_the_baseline_alone_needs_no_text_of_the_source(recipe):
@@ -145,12 +149,14 @@ def test_the_baseline_alone_needs_no_text_of_the_source(recipe):
         load_recipe(recipe, [text])
 
 
-def test_a_damaged_base(tmp_path, xlm_r):  # noqa: F811
-    recipe = make_recipe(tmp_path, xlm_r)
+def test_a_base_that_is_another_one_now(tmp_path, xlm_r):  # noqa: F811
+    theirs = shutil.copytree(xlm_r, tmp_path / "theirs")
+    recipe = make_recipe(tmp_path, theirs)
     run_step(STEPS["tokenizer"], load_recipe(recipe))
-    weights = tmp_path / "base/model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert "model.safetensors: damaged" in refused("pretrain", recipe)
+    weights = theirs / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert f"{weights}: another file than when this was begun" in refused("pretrain", recipe)
     assert not (tmp_path / "run/pretrain/bl_base").exists()
+    weights.write_bytes(data)
+    run_step(STEPS["prepare"], load_recipe(recipe))

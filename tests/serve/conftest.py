@@ -1,4 +1,4 @@
-"""A body with two heads, task models over it and packs of two languages, with random weights."""
+"""A model with two heads, task models over it and two languages, with random weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,16 +7,19 @@ import pytest
 import torch
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
-from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, save_body
+from ds_minimodel.artifacts.models import BodyArtifact, save_body, save_model
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.models import make_body
+from ds_minimodel.models.body import LanguagePack
 from ds_minimodel.tasks import KINDS
-from tests.small_models import masked_lm, roberta
+from tests.small_models import roberta
 
 CONFIG, DEPTHS = roberta(3, 16, 2, 32, 48), (1, 3)
 LABELS = ["no", "perhaps", "yes"]
 # (language, text, size of the vocabulary)
 TEXT = [
+    ("en", "the small dog runs quickly over the green meadow and barks loudly", 28),
     ("de", "der kleine Hund läuft schnell über die grüne Wiese und bellt laut", 33),
     ("zh", "小狗在绿色的草地上跑得很快 今天的天气很好 我们去公园玩", 30),
 ]
@@ -42,36 +45,25 @@ def random(module, seed):
 
 
 def make_family(root, space):
-    """body, classification, pair and qa task models, and packs de and zh; zh replaces the body's positions."""
-    tensors = random(masked_lm(CONFIG, 2, *DEPTHS), 1)
-    body = {name.removeprefix("body."): tensor for name, tensor in tensors.items() if name.startswith("body.")}
-    save_body(root / "body", BodyArtifact(CONFIG, DEPTHS, body, space), "body")
-    for kind in ("classification", "pair", "qa"):
-        labels = None if kind == "qa" else LABELS
-        own = {
-            name: tensor
-            for name, tensor in random(KINDS[kind].module(CONFIG, 2, labels), 2).items()
-            if not name.startswith("pack.")
-        }
-        task = {"name": kind, "kind": kind, "labels": labels}
-        save_body(root / kind, BodyArtifact(CONFIG, (), own, space, task), "task-model")
+    """model, whose language is en; task models classification, pair and qa; languages de and zh, with positions."""
+    found = {}
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
         train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)
         rows = open_tokenizer(root / f"{language}.tok").vocabulary.size
-        generator = torch.Generator().manual_seed(seed)
-        tensors = {
-            name: torch.randn(*shape, generator=generator)
-            for name, shape in (("tokens", (rows, 16)), ("bias", (rows,)))
-        }
-        if language == "zh":
-            tensors["body.positions"] = torch.randn(50, 16, generator=generator)
-        save_adaptation(
-            root / language,
-            Adaptation(language, tensors, space, 7, 0.5),
-            root / f"{language}.tok",
-            initialisation="overlap",
-        )
+        found[language] = random(LanguagePack(rows, CONFIG), seed)
+    body = BodyArtifact(CONFIG, DEPTHS, random(make_body(CONFIG, DEPTHS), 1), space)
+    save_model(root / "model", body, body.adaptation("en", found.pop("en")), root / "en.tok")
+    for kind in ("classification", "pair", "qa"):
+        labels = None if kind == "qa" else LABELS
+        own = random(KINDS[kind].module(CONFIG, 2, labels), 2)
+        own = {name: tensor for name, tensor in own.items() if not name.startswith("pack.")}
+        task = {"name": kind, "kind": kind, "labels": labels}
+        save_body(root / kind, BodyArtifact(CONFIG, (), own, space, task), "task-model", root / "model")
+    for language, rows in found.items():
+        update = {"positions": torch.randn(50, 16, generator=torch.Generator().manual_seed(9))}
+        learned = body.adaptation(language, rows, steps=7, eflops=0.5, update=update if language == "zh" else {})
+        save_adaptation(root / language, learned, root / f"{language}.tok", CONFIG, initialisation="overlap")
     return Family(root, space)
 
 

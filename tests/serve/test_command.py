@@ -30,7 +30,7 @@ def test_show(family, call):
 
 def test_check(family, other_family, call):
     assert call("pack", "check", family.de, family.qa)[:2] == (0, [f"{family.de}: whole, fits {family.qa}"])
-    for arguments in ((family.de, other_family.body), (family.body,), (family.root / "none",)):
+    for arguments in ((family.de, other_family.model), (family.root,), (family.root / "none",)):
         code, out, err = call("pack", "check", *arguments)
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ")
 

@@ -12,7 +12,7 @@ from ..pipeline.conftest import make_world, refused
 RECIPE = """
 workdir: {folder}/run
 systems: [bl_base]
-base: {folder}/base
+base: {folder}/theirs
 languages: {{source: en, targets: [xx, yy]}}
 tokenizer: {{vocabulary: extend, vocab_size: 20}}
 data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt, yy: {folder}/yy.txt}}}}
@@ -30,11 +30,13 @@ def folder(tmp_path_factory):
     (folder / "yy.txt").write_text(words.replace("z", "q").replace("g", "j"))
     save_llama(folder / "en.txt", folder / "theirs", "$A")
     path.write_text(RECIPE.format(folder=folder))
-    code, _, err = run("import-hf", folder / "theirs", folder / "base", "--language", "en")
-    assert code == 0, err
     code, _, err = run("run", path)
     assert code == 0, err
     return folder
+
+
+def model_of(folder):
+    return folder / "run/pretrain/bl_base/model"
 
 
 def packs(folder):
@@ -44,7 +46,7 @@ def packs(folder):
 def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder, tmp_path):
     code, _, err = run("pack", "join", tmp_path / "joined", *packs(folder))
     assert code == 0, err
-    code, _, err = run("export-hf", folder / "base", tmp_path / "hf", "--pack", tmp_path / "joined")
+    code, _, err = run("export-hf", model_of(folder), tmp_path / "hf", "--pack", tmp_path / "joined")
     assert code == 0, err
     base = AutoTokenizer.from_pretrained(folder / "theirs")
     joined, model = (kind.from_pretrained(tmp_path / "hf") for kind in (AutoTokenizer, AutoModelForCausalLM))
@@ -65,9 +67,9 @@ def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder
 
 
 def test_what_cannot_be_joined_is_refused(folder, tmp_path):
-    assert "no pack that only adds rows" in refused("pack", "join", tmp_path / "a", packs(folder)[0], folder / "base")
     xx = packs(folder)[0]
+    assert "is of kind model, not an adaptation" in refused("pack", "join", tmp_path / "a", xx, model_of(folder))
     assert "give each language once" in refused("pack", "join", tmp_path / "a", xx, xx)
-    assert "give two packs" in refused("pack", "join", tmp_path / "a", packs(folder)[0])
+    assert "give two packs" in refused("pack", "join", tmp_path / "a", xx)
     assert not (tmp_path / "a").exists()
     assert "in: lies in " in refused("pack", "join", xx / "in", *packs(folder))

@@ -1,4 +1,4 @@
-"""A pack shows what it is; what is damaged, mixed up or of another body is refused in one line."""
+"""A language shows what it is; what is damaged, mixed up or of another body is refused in one line."""
 
 import shutil
 
@@ -10,6 +10,7 @@ from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
+from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.serve.packs import check_pack, facts_of, plugged_module, save_plugged
 
 
@@ -28,89 +29,91 @@ def test_facts(family):
 
 def test_a_vocabulary_of_another_pack(family, pack):
     """Its manifest is in order again, as if made by hand."""
-    from ds_minimodel.data.tokenizer_training import train_tokenizer
-
     train_tokenizer([family.root / "de.txt"], pack.parent / "tok", 31, 1.0, 1000)
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")
     sealed(pack)
     with pytest.raises(UserError, match="tokenizer.model: has 31 ids, where manifest.json says 33"):
-        check_pack(pack, family.body)
+        check_pack(pack, family.model)
 
 
-def test_plugged_together_they_are_whole_and_nothing_is_overwritten(family, other_family, tmp_path):
-    save_plugged(family.pair, family.de, tmp_path / "out")
-    check_pack(tmp_path / "out/pack", tmp_path / "out/body")
-    with pytest.raises(UserError, match="out: exists"):
-        save_plugged(family.pair, family.zh, tmp_path / "out")
+def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_path):
+    save_plugged(family.pair, other_family.zh, tmp_path / "out")
+    check_pack(tmp_path / "out", family.pair)
+    before, after = facts_of(other_family.zh), facts_of(tmp_path / "out")
+    assert after["trained_over"] == before["space"] != after["space"] == family.space
+    same = ("language", "vocab_size", "steps", "eflops", "initialisation", "files")
+    assert all(after[key] == before[key] for key in same)
+    for pack, out, words in (
+        (family.de, "new", "is over this body already; `ds-minimodel export-hf` writes both as one model"),
+        (other_family.de, "out", "out: exists"),
+        (shutil.copytree(other_family.de, tmp_path / "de"), "de/in", "de/in: lies in .*de"),
+    ):
+        with pytest.raises(UserError, match=words):
+            save_plugged(family.pair, pack, tmp_path / out)
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "de"}
     with pytest.raises(UserError, match="embedding space"):
-        save_plugged(family.pair, other_family.de, tmp_path / "new")
-    with pytest.raises(UserError, match="out/pack/in: lies in .*out/pack"):
-        save_plugged(family.pair, tmp_path / "out/pack", tmp_path / "out/pack/in")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        check_pack(other_family.de, family.pair)
 
 
-def test_a_pack_is_put_beside_another_body_of_its_space_by_declaration(family, other_family, tmp_path):
-    save_plugged(family.pair, other_family.de, tmp_path / "out", onto=True)
-    check_pack(tmp_path / "out/pack", tmp_path / "out/body")
-    before, after = facts_of(other_family.de), facts_of(tmp_path / "out/pack")
-    assert after["trained_over"] == before["space"] != after["space"]
-    assert all(after[key] == before[key] for key in ("language", "vocab_size", "steps", "eflops"))
-    with pytest.raises(UserError, match="leave out --onto"):
-        save_plugged(family.pair, family.de, tmp_path / "new", onto=True)
-    assert not (tmp_path / "new").exists()
-
-
-def sealed(folder, change=lambda tensors: None, **changes):
-    """Change the tensors of an artifact under a manifest that agrees, as a stranger would. changes: of its facts."""
+def sealed(folder, changed=(), file=None, **changes):
+    """Change an artifact under a manifest that agrees, as a stranger would. changed: tensors of one file of its, None
+    for one that it has not. changes: of its facts."""
     facts = {**read_json(folder / MANIFEST), **changes}
     del facts["files"]
-    (path,) = folder.glob("*.safetensors")
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path)
+    path = folder / file if file else next(folder.glob("*.safetensors"))
+    tensors = (load_file(path) if path.exists() else {}) | dict(changed)
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
     (folder / MANIFEST).unlink()
     write_manifest(folder, **facts)
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "changed, words",
     [
-        (lambda tensors: tensors["bias"].fill_(float("nan")), "'bias' holds NaN or infinite numbers"),
-        (lambda tensors: tensors.update(bias=tensors["bias"].int()), "'bias' is of type torch.int32"),
-        (lambda tensors: tensors.update(bias=tensors["bias"][:-1]), "are not those of 33 rows"),
-        (lambda tensors: tensors.pop("bias"), "languages of this body have bias, tokens"),
-        (lambda tensors: tensors.update(more=torch.zeros(1)), r"'more': .1,."),
-        (lambda tensors: tensors.update({"body.positions": torch.zeros(3, 16)}), "replaces body.positions of shape"),
+        ({"bias": torch.zeros(33) / 0}, "'bias' holds NaN or infinite numbers"),
+        ({"bias": torch.zeros(33).int()}, "'bias' is of type I32"),
+        ({"bias": torch.zeros(32)}, "are not those of 33 rows"),
+        ({"bias": None}, "languages of this body have bias, tokens"),
+        ({"more": torch.zeros(1)}, r"'more': .1,."),
     ],
 )
-def test_tensors_that_no_pack_has(family, pack, change, words):
-    sealed(pack, change)
+def test_tensors_that_no_language_has(family, pack, changed, words):
+    sealed(pack, changed)
     with pytest.raises(UserError, match=words):
-        check_pack(pack, family.body)
+        check_pack(pack, family.model)
+
+
+@pytest.mark.parametrize(
+    "name, shape", [("positions", (3, 16)), ("layers.9.qkv.weight", (48, 16)), ("layers.1.qkv.norm", (1,))]
+)
+def test_what_a_body_has_not_cannot_change(family, pack, name, shape):
+    sealed(pack, {name: torch.zeros(shape)}, "body.safetensors")
+    with pytest.raises(UserError, match=f"changes {name} of shape .*, which the body has not"):
+        check_pack(pack, family.model)
 
 
 def test_a_body_that_was_trained_takes_no_tasks(family, pack):
-    layers = {f"body.{name}": rows for name, rows in load_file(family.body / "model.safetensors").items()}
-    sealed(pack, lambda tensors: tensors.update(layers))
-    check_pack(pack, family.body)
+    sealed(pack, load_body(family.model).tensors, "body.safetensors")
+    check_pack(pack, family.model)
     with pytest.raises(UserError, match="not the one that the task was finetuned on"):
         check_pack(pack, family.classification)
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "changed, words",
     [
-        (lambda tensors: tensors["out.bias"].fill_(float("nan")), "'out.bias' holds NaN"),
-        (lambda tensors: tensors.pop("out.bias"), "out.bias is of shape"),
-        (lambda tensors: tensors.update({"more.bias": torch.zeros(2)}), "more.bias is of shape none by config.json"),
-        (lambda tensors: tensors.pop("body.positions"), "body.positions is of shape"),
+        ({"out.bias": torch.zeros(3).int()}, "'out.bias' is of type I32"),
+        ({"out.bias": None}, "out.bias is of shape"),
+        ({"more.bias": torch.zeros(2)}, "more.bias is of shape none by its configuration"),
+        ({"body.positions": None}, "body.positions is of shape"),
     ],
 )
-def test_tensors_that_no_task_model_has(family, pack, tmp_path, change, words):
+def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
-    sealed(model, change)
+    sealed(model, changed)
     with pytest.raises(UserError, match=words):
         check_pack(pack, model)
+        dict(load_body(model).tensors)
 
 
 @pytest.mark.parametrize(
@@ -134,28 +137,27 @@ def test_tasks_that_a_model_is_not_of(family, pack, tmp_path, task, words):
 
 def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
     for model, pack, words in (
-        (family.de, family.de, "a language-pack, not a body"),
-        (family.body, family.classification, "a task-model, not a language pack"),
+        (family.de, family.de, "is of kind adaptation, not a mini-model or a model of a task"),
+        (family.model, family.classification, "it is not a tokenizer or a language pack"),
     ):
         with pytest.raises(UserError, match=words):
             check_pack(pack, model)
-    body = shutil.copytree(family.body, tmp_path / "body")
-    sealed(body, kind="task-model")
+    check_pack(family.model, family.qa)
+    body = shutil.copytree(family.qa, tmp_path / "body")
+    sealed(body, kind="mini-model")
     with pytest.raises(UserError, match="say another space or kind"):
         check_pack(family.de, body)
 
 
-def test_a_plugged_module_is_the_body_with_the_pack(family, other_family):
-    body, pack = load_body(family.body), load_adaptation(family.zh)
-    model = plugged_module(body, pack)
-    expected = {f"body.{name}": tensor for name, tensor in body.tensors.items()}
-    for name, tensor in pack.tensors.items():
-        expected[name if name.startswith("body.") else f"pack.{name}"] = tensor
-    state = model.state_dict()
-    assert not model.training and state.keys() == expected.keys()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in expected.items())
+def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
+    body, language = load_body(family.model), load_adaptation(family.zh)
+    model = plugged_module(body, language)
+    expected = {f"body.{name}": tensor for name, tensor in {**body.tensors, **language.update}.items()}
+    expected |= {f"pack.{name}": tensor for name, tensor in language.embeddings.items()}
+    assert not model.training
+    torch.testing.assert_close(dict(model.state_dict()), expected, rtol=0, atol=0)
     assert not torch.equal(body.tensors["positions"], model.body.positions)  # the body itself stays as it is
-    with pytest.raises(UserError, match="the pack of de: this pack was trained for embedding space fedc"):
+    with pytest.raises(UserError, match="the language de: this was trained for embedding space fedc"):
         plugged_module(body, load_adaptation(other_family.de))
     with pytest.raises(UserError, match="a task model has a head of its own"):
-        plugged_module(load_body(family.qa), pack)
+        plugged_module(load_body(family.qa), language)
