@@ -1,5 +1,8 @@
 """`ds-minimodel plan`: tables, JSON, and one line for each mistake."""
 
+import contextlib
+import functools
+import io
 import json
 
 import pytest
@@ -7,7 +10,7 @@ from transformers import LlamaConfig, ModernBertConfig
 
 from ds_minimodel.cli.main import main
 
-SMALL = ["paper", "systems=[minipost]", "--device", "v100-16g", "--ranks", "8"]
+SMALL = ["paper", "systems=[minipost]", "model.num_layers=5", "--device", "v100-16g", "--ranks", "8"]
 
 
 @pytest.fixture
@@ -22,33 +25,35 @@ def plan(capsys):
     return plan
 
 
-@pytest.fixture
-def rows(plan):
-    """rows(OPTIONS): {step: its row} of a plan as JSON."""
-    return lambda *options: {row["step"]: row for row in json.loads(plan(*SMALL, "--json", *options)[1])["rows"]}
+@functools.cache
+def rows(*options):
+    """{step: its row} of a plan as JSON."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main(["plan", *SMALL, "--zero", "1", "--peak", "125", "--json", *options])
+    return {row["step"]: row for row in json.loads(out.getvalue())["rows"]}
 
 
-def test_bytes_of_step_2_by_hand(rows):
+def test_bytes_of_step_2_by_hand():
     """50,000 x 768 embeddings and as many biases: fp16 gradients, an eighth of a fp32 copy and two moments a rank."""
-    trained, step = 50_000 * 769, rows("--zero", "1")["adapt"]
+    trained, step = 50_000 * 769, rows()["adapt"]
     memory, traffic = step["memory"], step["traffic"]
     assert memory["gradients"] == 2 * trained and memory["optimizer"] == 12 * trained / 8
     assert traffic["all-reduce"] == 2 * 2 * trained * 7 // 8 and traffic["all-gather"] == 2 * trained * 7 // 8
     assert memory["activations"] < memory["total"] <= sum(memory[kind] for kind in memory if kind != "total")
 
 
-def test_bytes_of_step_2_with_each_replica_on_two_ranks(rows):
+def test_bytes_of_step_2_with_each_replica_on_two_ranks():
     """Half of the rows of the vocabulary a rank, their optimizer state divided among four replicas."""
-    whole, split = (rows("--zero", "1", f"engine.tensor_parallel={size}")["adapt"] for size in (1, 2))
-    memory, whole = split["memory"], whole["memory"]
+    whole, split = rows()["adapt"]["memory"], rows("engine.tensor_parallel=2")["adapt"]
+    memory = split["memory"]
     assert memory["gradients"] == 25_000 * 769 * 2 and memory["optimizer"] == 25_000 * 769 * 12 / 4
     assert split["traffic"]["all-reduce"] == 2 * 25_000 * 769 * 2 * 3 // 4
     assert 0.5 * whole["weights"] < memory["weights"] < 0.52 * whole["weights"]
     assert 0.5 * whole["activations"] < memory["activations"] < 0.9 * whole["activations"]
 
 
-def test_the_least_time_is_that_of_the_executed_flops_at_the_peak_of_all_devices(rows):
-    for row in rows("--peak", "125").values():
+def test_the_least_time_is_that_of_the_executed_flops_at_the_peak_of_all_devices():
+    for row in rows().values():
         assert row["least_hours"] == pytest.approx(row["executed_eflops"] * 1e18 / (8 * 125e12) / 3600)
 
 
