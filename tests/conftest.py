@@ -33,8 +33,10 @@ LONG_CASES = (
     "pipeline/test_extension.py::test_two_ranks_train_the_same_rows[untied]",
     "pipeline/test_longer.py::test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run[split]",
     "pipeline/test_longer.py::test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run[stage 1]",
+    "pipeline/test_newcomers.py::test_two_ranks_that_hold_one_replica_train_the_same",
     "pipeline/test_tensor_parallel.py::test_bodies_of_today_are_split_as_well[modernbert]",
     "pipeline/test_whole_body.py::test_two_ranks_train_the_same_body[untied]",
+    "training/test_launch.py::test_a_signal_to_torchrun_saves",
     "training/test_launch.py::test_the_others_end_when_a_rank_is_killed[deepspeed]",
 )
 assert all((TESTS / name.partition("::")[0]).exists() for name in SLOW + LONG + LONG_CASES)

@@ -16,7 +16,7 @@ from ds_minimodel.training.ranks.launch import CPU
 COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard".split()
 LOADED += "deepspeed.module_inject.auto_ep_layer deepspeed.ops.op_builder.all_ops ruamel.yaml".split()
-LOADED += ["matplotlib.backends.backend_agg"]
+LOADED += ["matplotlib.backends.backend_agg", "transformers.models.llama.modeling_llama"]
 OWN = "cli.main cli.steps recipe.reading training.loop report.page steps.run steps.evaluate steps.report costs.plans"
 LOADED += [f"ds_minimodel.{name}" for name in OWN.split()]
 CONTEXT = multiprocessing.get_context("forkserver")
