@@ -14,11 +14,13 @@ from typing import Any
 
 from ds_minimodel.common.sections import Section
 from ds_minimodel.models import BODIES
-from ds_minimodel.recipe.schema import OptimizerSection, PaperRecipe, Task
+from ds_minimodel.recipe.schema import OptimizerSection, PaperRecipe
+from ds_minimodel.tasks import KINDS
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
 BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
 NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
 
 
@@ -26,11 +28,13 @@ def type_of(schema: Mapping[str, Any]) -> str:
     """A key's type in words, from its JSON schema."""
     if "anyOf" in schema:
         return " or ".join(map(type_of, schema["anyOf"]))
+    if "const" in schema:
+        return f"`{schema['const']}`"
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema["type"] == "object":
-        inner = schema["additionalProperties"]
-        return f"{{text: {'task' if '$ref' in inner else type_of(inner)}}}"
+        inner, names = schema["additionalProperties"], type_of(schema.get("propertyNames", {"type": "string"}))
+        return f"{{{names}: {'task' if 'oneOf' in inner else type_of(inner)}}}"
     if "prefixItems" in schema:
         return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
     if schema["type"] == "array":
@@ -71,7 +75,21 @@ def table(section: type[Section], keys: Collection[str] | None = None, without: 
         for key in sorted(schemas, key=OptimizerSection.model_fields.keys().__contains__)
         if (keys is None or key in keys) and key not in without and "$ref" not in schemas[key]
     ]
-    return "| key | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
+    return HEAD + "".join(rows)
+
+
+def tasks() -> str:
+    """The rows of the keys of any kind of task, each with the kinds that have it where not all do."""
+    own = {name: kind.config.model_json_schema()["properties"] for name, kind in KINDS.items()}
+    rows = ""
+    for key in dict.fromkeys(key for schemas in own.values() for key in schemas):
+        kinds = [name for name, schemas in own.items() if key in schemas]
+        type, default = (
+            " or ".join(dict.fromkeys(of(own[name][key]) for name in kinds)) for of in (type_of, default_of)
+        )
+        of = "" if len(kinds) == len(KINDS) else f"{', '.join(f'`{name}`' for name in kinds)}: "
+        rows += f"| `{key}` | {type} | {default} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
+    return HEAD + rows
 
 
 def kinds_of_body(model: type[Section]) -> str:
@@ -104,7 +122,7 @@ def all_tables() -> str:
         "`finetune`, beside the optimizer's keys as above": table(
             section["finetune"], without=OptimizerSection.model_fields
         ),
-        "`finetune.tasks.NAME`": table(Task),
+        "`finetune.tasks.NAME`": tasks(),
         "`engine`": table(section["engine"]),
         "`checkpoint`": table(section["checkpoint"]),
     }

@@ -21,6 +21,7 @@ from ds_minimodel.models import BODIES
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.schema import Recipe, recipe_class
+from ds_minimodel.tasks import KINDS
 
 MOST_BYTES = 1 << 17  # of a file: aliases, which make much of little, make no more than some seconds' work of it
 _PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which has a writer
@@ -162,11 +163,18 @@ def _refusal(
     faults.sort(key=lambda fault: (fault["loc"] not in _CHOOSE_KEYS, fault["type"] != "extra_forbidden"))
     first, *others = faults
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
+    keys, within = schema, where
+    if where[:2] == ["finetune", "tasks"] and where[3:]:  # pydantic puts the kind after the task's name
+        keys, within = KINDS[where.pop(3)].config, where[3:]
     message = reason_of(first)
     if first["type"] == "extra_forbidden":
-        message = "unknown key" + _suggestion(where, schema)
+        message = "unknown key" + _suggestion(within, keys)
     elif first["type"] == "missing":
         message = "this key is missing"
+    elif first["type"].startswith("union_tag"):
+        where.append("kind")
+        expected = first["ctx"].get("expected_tags")
+        message = f"Input should be one of {expected}" if expected else "this key is missing"
     message += f" (and {len(others)} more)" if others else ""
     if where:
         what = f"{'.'.join(where)}: {message}"

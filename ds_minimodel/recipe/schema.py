@@ -16,10 +16,8 @@ from pydantic import (
     PrivateAttr,
     ValidationInfo,
     create_model,
-    field_validator,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
 
 from ds_minimodel.common.names import Name, check_workdir
 from ds_minimodel.common.sections import (
@@ -46,7 +44,8 @@ from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
-from ds_minimodel.tasks import FINETUNED, KINDS
+from ds_minimodel.tasks import KINDS, AnyTask
+from ds_minimodel.tasks.kind import FinetunedConfig, Keep
 
 
 class Languages(Section):
@@ -171,10 +170,6 @@ class BuildMini(Training):
     """How the new layers start: as the paper's, or as copies of the body's last ones."""
 
 
-# Which weights a pack or a task model has: those after the last step, or of the best score on text left out.
-Keep = Literal["last", "best"]
-
-
 class Adapt(Training):
     schedule: Annotated[Literal["linear", "constant"], RECORDED_ELSEWHERE] = "linear"
     """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
@@ -255,75 +250,8 @@ class Adapt(Training):
         return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
 
 
-class TaskOfAnyKind(Section):
-    """The keys of every task."""
-
-    kind: Annotated[str, OneOf(KINDS)]
-    """Kind of task."""
-    train: Annotated[str, DECIDES_NOTHING, Field(validate_default=True)] = ""
-    """Training file, in the source language; kinds that are not finetuned have none."""
-    dev: Annotated[str, DECIDES_NOTHING] = ""
-    """Development file, in the source language: scored after every epoch of finetuning."""
-    test: Annotated[dict[str, str], DECIDES_NOTHING]
-    """Language → test file; one file may serve several languages."""
-    labels: Annotated[list[str], EachOnce] | None = None
-    """In the order of their ids; those of the training file, sorted, where not given."""
-    columns: Annotated[dict[str, str], EachOnce] = {}
-    """Role (`text`, `sentence1`, `sentence2`, `label`, `language`) → column."""
-    test_columns: Annotated[dict[str, str], EachOnce] = {}
-    """The same of the test files, where they differ."""
-    keep: Keep | None = None
-    """As in `finetune`, whose value holds where it is not given; the next four likewise."""
-    lr: PositiveFloat | None = None
-    """Peak learning rate."""
-    epochs: PositiveInt | None = None
-    """Passes over the training file."""
-    batch_size: Size | None = None
-    """Examples of a step."""
-    max_length: Length | None = None
-    """Tokens of an example; of `qa`, of a window."""
-
-    @model_validator(mode="after")
-    def _columns_are_of_the_kind(self) -> Self:
-        kind = KINDS[self.kind]
-        for key in ("columns", "test_columns"):
-            unknown = sorted(getattr(self, key).keys() - kind.roles)
-            if unknown:
-                known = ", ".join(sorted(kind.roles)) or kind.form
-                raise ValueError(f"{key}: a {kind.name} task has no {unknown[0]}; it has {known}")
-        return self
-
-    @field_validator("train")
-    @classmethod
-    def _is_given(cls, train: str, info: ValidationInfo) -> str:
-        if not train and info.data.get("kind") in FINETUNED:
-            raise PydanticKnownError("missing")
-        return train
-
-    @model_validator(mode="after")
-    def _what_trains_is_finetuned(self) -> Self:
-        given = [key for key in ("train", "dev", "labels", "keep", "lr", "epochs", "batch_size") if getattr(self, key)]
-        if given and self.kind not in FINETUNED:
-            raise ValueError(f"{given[0]}: a {self.kind} task is not finetuned; leave the key out")
-        return self
-
-    @property
-    def training_files(self) -> list[str]:
-        return [self.train] if self.train else []
-
-    def settings(self) -> dict[str, object]:
-        """All but the files and the keys of other kinds, for job records."""
-        others = {kind.keys for kind in KINDS.values() if kind.keys} - {KINDS[self.kind].keys}
-        foreign = {key for keys in others for key in keys.model_fields}
-        return self.model_dump(exclude={"train", "dev", "test", "keep", *foreign})
-
-
-class Task(*filter(None, dict.fromkeys(kind.keys for kind in KINDS.values())), TaskOfAnyKind):  # type: ignore[misc]
-    """A task: the keys of any kind, and those that the kinds have of their own (tasks/*.py)."""
-
-
 class Finetune(OptimizerSection):
-    tasks: Annotated[dict[Name, Task], RECORDED_ELSEWHERE] = {}
+    tasks: Annotated[dict[Name, AnyTask], RECORDED_ELSEWHERE] = {}
     """Name → task; without tasks the run ends with the packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
     """Independent finetuning runs; may grow and shrink."""
@@ -341,10 +269,6 @@ class Finetune(OptimizerSection):
     """Share of the steps with rising rate; then linear fall to 0."""
 
     @model_validator(mode="after")
-    def _names_differ(self) -> "Finetune":
-        return self
-
-    @model_validator(mode="after")
     def _best_is_known(self) -> "Finetune":
         for name, task in self.finetuned_tasks.items():
             if self.of(name, "keep") == "best" and not task.dev:
@@ -352,14 +276,14 @@ class Finetune(OptimizerSection):
         return self
 
     @property
-    def finetuned_tasks(self) -> dict[str, Task]:
+    def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
         """The tasks but those that are scored with the body as it is."""
-        return {name: task for name, task in self.tasks.items() if task.kind in FINETUNED}
+        return {name: task for name, task in self.tasks.items() if isinstance(task, FinetunedConfig)}
 
     def files_of(self, task_name: str) -> list[str]:
         """The files that decide what the finetuning of a task makes."""
-        task = self.tasks[task_name]
-        return [*task.training_files, *([task.dev] if self.of(task_name, "keep") == "best" else [])]
+        task = self.finetuned_tasks[task_name]
+        return [task.train, *([task.dev] if self.of(task_name, "keep") == "best" else [])]
 
     def of(self, task_name: str, key: str) -> Any:
         """`key` as the task sets it, else as `finetune` does."""
@@ -658,13 +582,9 @@ class Recipe(Section):
         lengths |= {"adapt": self.adapt.seq_length}
         lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
         for name, task in self.finetune.tasks.items():
-            kind = KINDS[task.kind]
-            length, least = self.finetune.of(name, "max_length"), kind.least_length(task)
+            length, least = self.finetune.of(name, "max_length"), task.least_length
             if length < least:
                 raise ValueError(f"finetune.tasks.{name}: max_length {length}: examples need {least} or more")
-            key = kind.needed_over_base
-            if self.base and key and not getattr(task, key):
-                raise ValueError(f"finetune.tasks.{name}: give {key}, by which the base's pieces and new compare")
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(

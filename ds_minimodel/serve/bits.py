@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -19,8 +18,8 @@ from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve.packs import open_pack
 from ds_minimodel.tasks.batches import outputs
-from ds_minimodel.tasks.kind import R, Scores
-from ds_minimodel.tasks.likelihood import LikelihoodKind, Scored, Text
+from ds_minimodel.tasks.kind import C, R, Scores
+from ds_minimodel.tasks.likelihood import LikelihoodKind, Scored, Text, TextConfig
 
 CONTEXT = 600  # bytes
 
@@ -50,7 +49,7 @@ def bits_per_byte(
     """
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
-    task, rows = SimpleNamespace(context_bytes=context_bytes), []
+    task, rows = TextConfig(kind="text", test={}, context_bytes=context_bytes), []
     for name, text, records, encoded, score in score_files(
         Text(), task, body_folder, packs, texts, precision, strength
     ):
@@ -62,8 +61,8 @@ def bits_per_byte(
 
 
 def score_files(
-    kind: LikelihoodKind[R],
-    task: Any,
+    kind: LikelihoodKind[R, C],
+    task: C,
     body_folder: str | Path,
     packs: Mapping[str, str | Path],
     files: Sequence[str | Path],

@@ -26,14 +26,14 @@ from ds_minimodel.jobs.records import Job
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import TaskModel, load_into, materialise
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.schema import Recipe, Task
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import outputs
-from ds_minimodel.tasks.kind import Encoded, Logits, Scores
+from ds_minimodel.tasks.kind import Encoded, Logits, Scores, TaskConfig
 
 
 def jobs(context: Context) -> list[Job]:
@@ -66,12 +66,12 @@ def jobs(context: Context) -> list[Job]:
     return listed
 
 
-def _asks_source(recipe: Recipe, task: Task) -> bool:
+def _asks_source(recipe: Recipe, task: TaskConfig) -> bool:
     """Whether the texts of a target language are scored with the source's pack, too."""
     return recipe.base is not None or bool(KINDS[task.kind].objective)
 
 
-def _on_source(recipe: Recipe, task: Task, language: str) -> list[str]:
+def _on_source(recipe: Recipe, task: TaskConfig, language: str) -> list[str]:
     """The source's test file where a language that is added to its vocabulary is scored on it, else nothing."""
     source = recipe.languages.source
     is_asked = recipe.kept_rows and KINDS[task.kind].objective and language != source
@@ -90,7 +90,7 @@ def _evaluate(context: Context, system: System, name: str, language: str, seed: 
     gathered = world.gather(partial(_score_packs, context, system, name, language, seed))
     rows = sorted((row for scored in gathered for row in scored), key=itemgetter("step"))
     task = recipe.finetune.tasks[name]
-    metric = KINDS[task.kind].metric(task, recipe.languages.source)
+    metric = KINDS[task.kind].metric(task)
 
     def save() -> None:
         with atomic_folder(out) as folder:
@@ -158,7 +158,7 @@ def _named(prefix: str, scores: Scores) -> Scores:
     return {prefix + name: value for name, value in scores.items()}
 
 
-def _module(context: Context, task: Task, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:
+def _module(context: Context, task: TaskConfig, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:
     """This rank's part of the task model or body in `folder`, all but the pack, ready to be scored."""
     kind, world = KINDS[task.kind], context.world
     if model.task is not None:

@@ -57,7 +57,7 @@ def jobs(context: Context) -> list[Job]:
 
 def _finetune(context: Context, system: System, name: str, seed: int) -> None:
     recipe, layout, world = context.recipe, context.layout, context.world
-    section, task, source = recipe.finetune, recipe.finetune.tasks[name], recipe.languages.source
+    section, task, source = recipe.finetune, recipe.finetune.finetuned_tasks[name], recipe.languages.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = FINETUNED[task.kind]
     labels = kind.labels(task, source)
@@ -141,7 +141,7 @@ def development_evaluation(
     weights of the best score. Batches are the same on any number of ranks, and need no more memory than a training
     step's.
     """
-    task, source = recipe.finetune.tasks[name], recipe.languages.source
+    task, source = recipe.finetune.finetuned_tasks[name], recipe.languages.source
     if not task.dev:
         return Evaluation()
     kind, max_length = FINETUNED[task.kind], recipe.finetune.of(name, "max_length")

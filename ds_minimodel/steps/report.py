@@ -41,7 +41,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[
     results = RunResults(
         recipe,
         _facts(recipe, layout, finished),
-        {name: KINDS[task.kind].metric(task, recipe.languages.source) for name, task in recipe.finetune.tasks.items()},
+        {name: KINDS[task.kind].metric(task) for name, task in recipe.finetune.tasks.items()},
         list(_scores(recipe, layout)),
         list(_losses(recipe, layout)),
         fertility(recipe) if recipe.kept_rows else [],

@@ -253,7 +253,7 @@ def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, ob
         ) from None
     keys = ("epochs", "batch_size", "lr", "max_length") if task.kind in FINETUNED else ("max_length",)
     settings = {key: recipe.finetune.of(name, key) for key in keys}
-    return {**task.settings(), **settings, "files": contents}
+    return {**task.recorded(), **settings, "files": contents}
 
 
 def train_on_source(

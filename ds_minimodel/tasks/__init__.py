@@ -7,23 +7,30 @@ A task's life: `read` a file into records -> `encode` into Examples -> TaskSampl
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.classification import Classification, Pair
+from ds_minimodel.tasks.classification import Classification, ClassificationConfig, Pair, PairConfig
 from ds_minimodel.tasks.kind import FinetunedKind, TaskKind
-from ds_minimodel.tasks.likelihood import Choice, Hidden, Text
-from ds_minimodel.tasks.qa import QuestionAnswering
+from ds_minimodel.tasks.likelihood import Choice, ChoiceConfig, Hidden, HiddenConfig, Text, TextConfig
+from ds_minimodel.tasks.qa import QuestionAnswering, QuestionConfig
 
 if TYPE_CHECKING:
     from ds_minimodel.artifacts.models import BodyArtifact
 
 # A kind of task is one of these and what its file says.
-KINDS: dict[str, TaskKind] = {
+KINDS: dict[str, TaskKind[Any, Any, Any]] = {
     kind.name: kind for kind in (Classification(), Pair(), QuestionAnswering(), Text(), Hidden(), Choice())
 }
+# What a recipe says of a task, by its kind.
+AnyTask = Annotated[
+    ClassificationConfig | PairConfig | QuestionConfig | TextConfig | HiddenConfig | ChoiceConfig,
+    Field(discriminator="kind"),
+]
 # Those that are finetuned; the others are scored with the body as it is.
-FINETUNED: dict[str, FinetunedKind] = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}
+FINETUNED = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}
 
 
 def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, list[str] | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.sections import EachOnce
 from ds_minimodel.tasks.batches import Examples, join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Scores, TaskSettings, accuracy
+from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores, accuracy
 from ds_minimodel.tasks.tables import (
     MULTINLI,
     PAIR,
@@ -29,12 +30,42 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
 
 
-class Classification(FinetunedKind[Records, Encoded]):
+Role = TypeVar("Role", bound=str)
+
+
+class LabelledConfig(FinetunedConfig, Generic[Role]):
+    """What a recipe says of tables with labels."""
+
+    labels: Annotated[list[str], EachOnce] | None = None
+    """In the order of their ids; those of the training file, sorted, where not given."""
+    columns: Annotated[dict[Role, str], EachOnce] = {}
+    """Role → column."""
+    test_columns: Annotated[dict[Role, str], EachOnce] = {}
+    """The same of the test files, where they differ."""
+
+
+class ClassificationConfig(LabelledConfig[Literal["text", "label", "language"]]):
+    """What a recipe says of sentences with labels."""
+
+    kind: Literal["classification"]
+
+
+class PairConfig(LabelledConfig[Literal["sentence1", "sentence2", "label", "language"]]):
+    """What a recipe says of pairs with labels."""
+
+    kind: Literal["pair"]
+
+    @property
+    def least_length(self) -> int:
+        return 6
+
+
+class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
     """One label for each sentence."""
 
     name = "classification"
+    config: ClassVar[type[FinetunedConfig]] = ClassificationConfig
     fields: tuple[str, ...] = ("text",)
-    roles = frozenset({"text", "label", "language"})
     known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
     reads_start = True
     hugging_face_class = "ForSequenceClassification"
@@ -44,15 +75,15 @@ class Classification(FinetunedKind[Records, Encoded]):
         """The forms that a task's tables may have: those known, or the one that `named`, {role: column}, is."""
         return (columns_named(self.fields, named),) if named else self.known_forms
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Records:
+    def read(self, path: str, task: LabelledConfig, language: str, labels: Labels) -> Records:
         is_test = path not in (task.train, task.dev) and bool(task.test_columns)
         return read_table(path, self.table_forms(task.test_columns if is_test else task.columns), labels, language)
 
-    def labels(self, task: TaskSettings, source: str) -> list[str]:
+    def labels(self, task: LabelledConfig, source: str) -> list[str]:
         return task.labels or list(self.read(task.train, task, source, None).labels)
 
     def encode(
-        self, tokenizer: Tokenizer, records: Records, task: TaskSettings, max_length: int, separators: int = 2
+        self, tokenizer: Tokenizer, records: Records, task: LabelledConfig, max_length: int, separators: int = 2
     ) -> Encoded:
         return Encoded(encode_table(tokenizer, records, max_length, separators))
 
@@ -64,10 +95,10 @@ class Classification(FinetunedKind[Records, Encoded]):
     def hugging_face_config(self, labels: Labels) -> dict[str, object]:
         return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
 
-    def score(self, task: TaskSettings, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
+    def score(self, task: LabelledConfig, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
         return {"score": accuracy(_predicted(encoded, logits), records.targets)}
 
-    def metric(self, task: TaskSettings, source: str) -> str:
+    def metric(self, task: LabelledConfig) -> str:
         return "accuracy"
 
 
@@ -75,12 +106,9 @@ class Pair(Classification):
     """One label for each pair of sentences, in XNLI's, MultiNLI's and PAWS-X's tables or others."""
 
     name = "pair"
+    config = PairConfig
     fields = ("sentence1", "sentence2")
-    roles = frozenset({"sentence1", "sentence2", "label", "language"})
     known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)
-
-    def least_length(self, task: TaskSettings) -> int:
-        return 6
 
 
 def _predicted(encoded: Encoded, logits: Logits) -> np.ndarray:

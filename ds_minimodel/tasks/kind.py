@@ -11,15 +11,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
+from ds_minimodel.common.sections import DECIDES_NOTHING, RECORDED_ELSEWHERE, Length, PositiveInt, Section, Size
 from ds_minimodel.tasks.batches import Examples
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
@@ -29,15 +29,40 @@ Scores = dict[str, float]  # in percent
 Labels = list[str] | None  # names in the order of their ids; None where there are none, or where a file's serve
 
 
-class TaskSettings(Protocol):
-    """Settings of a task in the recipe that every kind reads; those of its own are in the kind's `keys`."""
+Keep = Literal["last", "best"]
 
-    train: str
-    dev: str
-    test: dict[str, str]
-    labels: list[str] | None
-    columns: dict[str, str]
-    test_columns: dict[str, str]
+
+class TaskConfig(Section):
+    """What a recipe says of a task of any kind."""
+
+    kind: str
+    """Kind of task."""
+    test: Annotated[dict[str, str], DECIDES_NOTHING]
+    """Language → test file; one file may serve several languages."""
+    max_length: Length | None = None
+    """Tokens of an example; of `qa`, of a window."""
+
+    @property
+    def least_length(self) -> int:
+        """The `max_length` below which no example can be encoded."""
+        return 3
+
+
+class FinetunedConfig(TaskConfig):
+    """What a recipe says of a task that is finetuned."""
+
+    train: Annotated[str, DECIDES_NOTHING, Field(min_length=1)]
+    """Training file, in the source language."""
+    dev: Annotated[str, DECIDES_NOTHING] = ""
+    """Development file, in the source language: scored after every epoch of finetuning."""
+    keep: Annotated[Keep | None, RECORDED_ELSEWHERE] = None
+    """As in `finetune`, whose value holds where it is not given, as of `lr`, `epochs`, `batch_size`, `max_length`."""
+    lr: PositiveFloat | None = None
+    """Peak learning rate."""
+    epochs: PositiveInt | None = None
+    """Passes over the training file."""
+    batch_size: Size | None = None
+    """Examples of a step."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +74,16 @@ class Encoded:
 
 R = TypeVar("R")  # the records of a file: sentences with labels, questions, …
 E = TypeVar("E", bound=Encoded)
+C = TypeVar("C", bound=TaskConfig)
+F = TypeVar("F", bound=FinetunedConfig)
 
 
-class TaskKind(ABC, Generic[R, E]):
+class TaskKind(ABC, Generic[R, E, C]):
     """One kind of task: how its files are read and encoded, its model and scores."""
 
     # In the recipe.
     name: ClassVar[str]  # of the key `kind`
-    roles: ClassVar[frozenset[str]] = frozenset()  # what the key `columns` may name
-    form: ClassVar[str] = ""  # what a file looks like where `columns` names nothing, for a message
-    keys: ClassVar[type[BaseModel] | None] = None  # further keys of the task, with their defaults
-    needed_over_base: ClassVar[str] = ""  # a key, by which scores with the pieces of a base and with new ones compare
+    config: ClassVar[type[TaskConfig]]  # its keys
     objective: ClassVar[str] = ""  # that its body must have been trained with; empty: any
 
     # The model. reads_start: the head is a dense layer and the outputs at position 0, else the outputs everywhere.
@@ -69,28 +93,24 @@ class TaskKind(ABC, Generic[R, E]):
     # --- Files ---
 
     @abstractmethod
-    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> R:
+    def read(self, path: str, task: C, language: str, labels: Labels) -> R:
         """The records of one file, those of `language` where a file mixes several.
 
         labels: names in the order of their ids, None for those of the file. UserError, with file and line, where
         something is missing, damaged or has a label that is not among them.
         """
 
-    def check_files(self, task: TaskSettings, source: str) -> None:
+    def check_files(self, task: C, source: str) -> None:
         """Raise UserError where a file of the task cannot be used, before anything is trained."""
         for language, path in sorted(task.test.items()):
             self.read(path, task, language, None)
 
     @abstractmethod
-    def encode(self, tokenizer: Tokenizer, records: R, task: TaskSettings, max_length: int, separators: int = 2) -> E:
+    def encode(self, tokenizer: Tokenizer, records: R, task: C, max_length: int, separators: int = 2) -> E:
         """Records as sequences of at most `max_length` tokens.
 
         separators: how many </s> the body that reads them has between two texts (BodyConfig.separators).
         """
-
-    def least_length(self, task: TaskSettings) -> int:
-        """The `max_length` below which no example can be encoded."""
-        return 3
 
     # --- Model ---
 
@@ -101,19 +121,19 @@ class TaskKind(ABC, Generic[R, E]):
     # --- Scores ---
 
     @abstractmethod
-    def score(self, task: TaskSettings, language: str, records: R, encoded: E, logits: Logits) -> Scores:
+    def score(self, task: C, language: str, records: R, encoded: E, logits: Logits) -> Scores:
         """{"score": what reports show, and further columns of scores.json} on a test file in `language`."""
 
     @abstractmethod
-    def metric(self, task: TaskSettings, source: str) -> str:
+    def metric(self, task: C) -> str:
         """Name of the metric that "score" is, for the titles of tables."""
 
-    def compressed(self, task: TaskSettings, language: str) -> float | None:
+    def compressed(self, task: C, language: str) -> float | None:
         """Bits a byte that xz, which knows no language, takes for a test file; None where no bits are counted."""
         return None
 
 
-class FinetunedKind(TaskKind[R, E]):
+class FinetunedKind(TaskKind[R, E, F]):
     """A kind of task with a head that is finetuned on a training file."""
 
     # For export.
@@ -121,13 +141,13 @@ class FinetunedKind(TaskKind[R, E]):
     head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's of RoBERTa
 
     @abstractmethod
-    def labels(self, task: TaskSettings, source: str) -> Labels:
+    def labels(self, task: F, source: str) -> Labels:
         """Names of the labels in id order: the recipe's, else the training file's; None for a kind without labels.
 
         source: language of the training file.
         """
 
-    def check_files(self, task: TaskSettings, source: str) -> None:
+    def check_files(self, task: F, source: str) -> None:
         """Also of the training and development files, and for a label that the task does not have."""
         labels = self.labels(task, source)
         for language, path in sorted({(source, task.train), (source, task.dev or task.train), *task.test.items()}):

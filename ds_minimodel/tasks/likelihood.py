@@ -10,19 +10,20 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import ValidationInfo, model_validator
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, uniform
-from ds_minimodel.common.sections import NonNegativeInt, Section
+from ds_minimodel.common.sections import EachOnce, NonNegativeInt, PositiveInt
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, Labels, Logits, R, Scores, TaskKind, TaskSettings, accuracy
+from ds_minimodel.tasks.kind import C, Encoded, Labels, Logits, R, Scores, TaskConfig, TaskKind, accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
 
 SHARE = 0.15  # of words that are hidden
-PART = 400  # bytes, in which they are
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Scored(Encoded):
         return found
 
 
-class LikelihoodKind(TaskKind[R, Scored]):
+class LikelihoodKind(TaskKind[R, Scored, C]):
     """A kind that asks how likely tokens are."""
 
     objective = "next-token"
@@ -79,40 +79,56 @@ class Documents:
         return sum(len(text.encode()) for text in self.texts)
 
 
-class TextKeys(Section):
-    """Keys of a task of this kind."""
+class DocumentKind(LikelihoodKind[Documents, C]):
+    """A kind that counts the bits of documents, each of which stands between empty lines, as in text to train on."""
 
+    def read(self, path: str, task: C, language: str, labels: Labels) -> Documents:
+        return Documents(["\n".join(document) for document in read_documents([path])])
+
+    def score(self, task: C, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
+        """ "bits_per_byte"; "score" is bytes in 100 bits: more is better."""
+        bits = float(encoded.nats(logits).sum()) / math.log(2) / records.num_bytes
+        return {"score": 100 / bits, "bits_per_byte": bits}
+
+    def metric(self, task: C) -> str:
+        return "bytes in 100 bits (100 / bits a byte)"
+
+
+class TextConfig(TaskConfig):
+    """What a recipe says of documents whose bits are counted."""
+
+    kind: Literal["text"]
     context_bytes: NonNegativeInt = 0
-    """Bytes of a part, the same for all vocabularies, and at most `max_length`; 0: of `text`, with no `base`,
-    `max_length` tokens; of `hidden` 400 bytes."""
+    """Bytes of a part, the same for all vocabularies, at most `max_length`; 0, with no `base`: `max_length` tokens."""
+
+    @property
+    def least_length(self) -> int:
+        return max(super().least_length, self.context_bytes)  # a token is a byte at least
+
+    @model_validator(mode="after")
+    def _vocabularies_compare(self, info: ValidationInfo) -> Self:
+        if (info.context or {}).get("base") and not self.context_bytes:
+            raise ValueError("give context_bytes, by which the base's pieces and new compare")
+        return self
 
 
-class Text(LikelihoodKind[Documents]):
-    """Bits a byte of documents, each of which stands between empty lines, as in the text that is trained on.
+class Text(DocumentKind[TextConfig]):
+    """Bits a byte of documents.
 
     Vocabularies compare at equal bytes of context: of longer pieces as many tokens hold more text.
     """
 
     name = "text"
-    keys = TextKeys
-    needed_over_base = "context_bytes"
-    form = "documents, with an empty line between them"
-
-    def least_length(self, task: TaskSettings) -> int:
-        context: int = task.context_bytes  # type: ignore[attr-defined]
-        return max(super().least_length(task), context)  # a token is a byte at least
-
-    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Documents:
-        return Documents(["\n".join(document) for document in read_documents([path])])
+    config = TextConfig
 
     def encode(
-        self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
+        self, tokenizer: Tokenizer, records: Documents, task: TextConfig, max_length: int, separators: int = 2
     ) -> Scored:
         """Each document after the tokenizer's `scored_after`; what is longer than `max_length` in parts that begin as
         samples of training do; with `context_bytes` what has more bytes than these.
         """
         start, sequences, owner, unknown = _scored_after(tokenizer), [], [], []
-        context: int = task.context_bytes  # type: ignore[attr-defined]
+        context = task.context_bytes
         sizes = tokenizer.num_bytes() if context else []
         for number, ids in enumerate(tokenizer.encode(records.texts)):
             whole = [*start, *ids]
@@ -124,15 +140,7 @@ class Text(LikelihoodKind[Documents]):
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
         return Scored(examples, np.ones(len(owner), np.int64), np.array(owner), unknown)
 
-    def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
-        """ "bits_per_byte"; "score" is bytes in 100 bits: more is better."""
-        bits = float(encoded.nats(logits).sum()) / math.log(2) / records.num_bytes
-        return {"score": 100 / bits, "bits_per_byte": bits}
-
-    def metric(self, task: TaskSettings, source: str) -> str:
-        return "bytes in 100 bits (100 / bits a byte)"
-
-    def compressed(self, task: TaskSettings, language: str) -> float | None:
+    def compressed(self, task: TextConfig, language: str) -> float | None:
         data = "\n\n".join(self.read(task.test[language], task, language, None).texts).encode()
         return 8 * len(lzma.compress(data, preset=9)) / len(data)
 
@@ -150,7 +158,19 @@ class Parts(Documents):
         return sum(len(word.encode()) + 1 for part in words for word, is_hidden in part if is_hidden)
 
 
-class Hidden(Text):
+class HiddenConfig(TaskConfig):
+    """What a recipe says of documents with hidden words."""
+
+    kind: Literal["hidden"]
+    context_bytes: PositiveInt = 400
+    """Bytes of a part, the same for all vocabularies, and less than `max_length`."""
+
+    @property
+    def least_length(self) -> int:
+        return self.context_bytes + 2  # a token is a byte at least
+
+
+class Hidden(DocumentKind[HiddenConfig]):
     """Bits a byte of words that are hidden in documents, the same ones for every vocabulary.
 
     A word of several tokens is asked for from left to right, all of it and of the other hidden words masked but the
@@ -158,10 +178,11 @@ class Hidden(Text):
     """
 
     name = "hidden"
+    config = HiddenConfig
     objective = "masked-lm"
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Parts:
-        texts, bytes_of_part = [], _context(task)
+    def read(self, path: str, task: HiddenConfig, language: str, labels: Labels) -> Parts:
+        texts, bytes_of_part = [], task.context_bytes
         for document in super().read(path, task, language, labels).texts:
             by_byte = " ".join(document.split()).encode().decode("latin-1")  # textwrap counts characters
             parts = textwrap.wrap(by_byte, bytes_of_part, break_long_words=False, break_on_hyphens=False)
@@ -173,11 +194,8 @@ class Hidden(Text):
             raise UserError(f"{path}: too short for words to be hidden in it; give a longer text")
         return Parts(texts, hidden)
 
-    def least_length(self, task: TaskSettings) -> int:
-        return _context(task) + 2  # a token is a byte at least
-
     def encode(
-        self, tokenizer: Tokenizer, records: Documents, task: TaskSettings, max_length: int, separators: int = 2
+        self, tokenizer: Tokenizer, records: Documents, task: HiddenConfig, max_length: int, separators: int = 2
     ) -> Scored:
         """Each part between the tokens that begin and end a text, once for each token of its longest hidden word."""
         assert isinstance(records, Parts)
@@ -203,18 +221,10 @@ class Hidden(Text):
 
         return HiddenLikelihoods(config, vocab_size)
 
-    def score(self, task: TaskSettings, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
+    def score(self, task: HiddenConfig, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
         """ "bits_per_hidden_byte"; "score" as of documents."""
         found = super().score(task, language, records, encoded, logits)
         return {"score": found["score"], "bits_per_hidden_byte": found["bits_per_byte"]}
-
-    def compressed(self, task: TaskSettings, language: str) -> float | None:
-        return None
-
-
-def _context(task: TaskSettings) -> int:
-    context: int = task.context_bytes  # type: ignore[attr-defined]
-    return context or PART
 
 
 @dataclass(frozen=True)
@@ -226,15 +236,25 @@ class Choices:
     answers: np.ndarray
 
 
-class Choice(LikelihoodKind[Choices]):
+_Role = Literal["question", "options", "answer"]
+
+
+class ChoiceConfig(TaskConfig):
+    """What a recipe says of questions with options."""
+
+    kind: Literal["choice"]
+    columns: Annotated[dict[_Role, str], EachOnce] = {}
+    """Role → key of a line."""
+
+
+class Choice(LikelihoodKind[Choices, ChoiceConfig]):
     """Which option is likeliest after a question, its log-likelihood divided by its bytes."""
 
     name = "choice"
-    roles = frozenset({"question", "options", "answer"})
-    form = "JSON lines with question, options (a list of text) and answer (the place of the right one, from 0)"
+    config = ChoiceConfig
 
-    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> Choices:
-        asked, offered, right = (task.columns.get(role, role) for role in ("question", "options", "answer"))
+    def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> Choices:
+        asked, offered, right = (task.columns.get(role, role) for role in get_args(_Role))
         questions, choices, answers = [], [], []
         for number, line in enumerate(text_lines(read_text(path), path), 1):
             if not line.strip():
@@ -262,7 +282,7 @@ class Choice(LikelihoodKind[Choices]):
         return Choices(questions, choices, np.array(answers))
 
     def encode(
-        self, tokenizer: Tokenizer, records: Choices, task: TaskSettings, max_length: int, separators: int = 2
+        self, tokenizer: Tokenizer, records: Choices, task: ChoiceConfig, max_length: int, separators: int = 2
     ) -> Scored:
         """Two texts for each option: the question, a space and the option, of a long question its end; and the option
         alone, as a document begins. One that is longer than `max_length` is in parts, as documents are.
@@ -291,7 +311,7 @@ class Choice(LikelihoodKind[Choices]):
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
         return Scored(examples, np.array(first), np.array(owner), unknown)
 
-    def score(self, task: TaskSettings, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
+    def score(self, task: ChoiceConfig, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
         """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole.
 
         "mutual_information": of the one that the question makes likelier by most, whatever it is by itself.
@@ -310,7 +330,7 @@ class Choice(LikelihoodKind[Choices]):
             for kind, of_options in by_kind.items()
         }
 
-    def metric(self, task: TaskSettings, source: str) -> str:
+    def metric(self, task: ChoiceConfig) -> str:
         return "accuracy"
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import PositiveInt, Section
+from ds_minimodel.common.sections import PositiveInt
 from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
-from ds_minimodel.tasks.kind import Encoded, FinetunedKind, Labels, Logits, Scores, TaskSettings
+from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores
 from ds_minimodel.tasks.tables import read_text
 
 if TYPE_CHECKING:
@@ -43,44 +43,44 @@ _ARTICLES = {
 _HAN = re.compile("([\u4e00-\u9fa5])")
 
 
-class QuestionAnsweringKeys(Section):
-    """Keys of a question-answering task."""
+class QuestionConfig(FinetunedConfig):
+    """What a recipe says of a question-answering task."""
 
+    kind: Literal["qa"]
     question_length: PositiveInt = 64
-    """`qa`: tokens of a question; the rest is cut."""
+    """Tokens of a question; the rest is cut."""
     stride: PositiveInt = 128
-    """`qa`: tokens from the start of one window to that of the next."""
+    """Tokens from the start of one window to that of the next."""
     answer_length: PositiveInt = 30
-    """`qa`: tokens of an answer, at most."""
+    """Tokens of an answer, at most."""
     metric: Literal["squad", "mlqa"] = "squad"
-    """`qa`: rules of F1 and exact match."""
+    """Rules of F1 and exact match."""
+
+    @property
+    def least_length(self) -> int:
+        return self.question_length + 4
 
 
-class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
+class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfig]):
     """Questions on contexts, answered by a span of the context."""
 
     name = "qa"
-    form = "the form of SQuAD 1.1"
-    keys = QuestionAnsweringKeys
+    config = QuestionConfig
     has_labels = False
     reads_start = False
     hugging_face_class = "ForQuestionAnswering"
     head_names = {"out": "qa_outputs"}
 
-    def least_length(self, task: TaskSettings) -> int:
-        return _keys_of(task).question_length + 4
-
-    def read(self, path: str, task: TaskSettings, language: str, labels: Labels) -> list[Question]:
+    def read(self, path: str, task: QuestionConfig, language: str, labels: Labels) -> list[Question]:
         return read_squad(path)
 
-    def labels(self, task: TaskSettings, source: str) -> None:
+    def labels(self, task: QuestionConfig, source: str) -> None:
         return None
 
     def encode(
-        self, tokenizer: Tokenizer, records: list[Question], task: TaskSettings, max_length: int, separators: int = 2
+        self, tokenizer: Tokenizer, records: list[Question], task: QuestionConfig, max_length: int, separators: int = 2
     ) -> Windows:
-        keys = _keys_of(task)
-        return encode_questions(tokenizer, records, max_length, keys.question_length, keys.stride)
+        return encode_questions(tokenizer, records, max_length, task.question_length, task.stride)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.trainable import SpanExtractor
@@ -91,21 +91,15 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows"]):
         return 2  # start and end
 
     def score(
-        self, task: TaskSettings, language: str, records: list[Question], encoded: Windows, logits: Logits
+        self, task: QuestionConfig, language: str, records: list[Question], encoded: Windows, logits: Logits
     ) -> Scores:
-        keys = _keys_of(task)
-        found = find_answers(records, encoded, logits, keys.answer_length)
+        found = find_answers(records, encoded, logits, task.answer_length)
         texts = {name: answer.text for name, answer in found.items()}
-        scores = score_qa(texts, records, language if keys.metric == "mlqa" else None)
+        scores = score_qa(texts, records, language if task.metric == "mlqa" else None)
         return {"score": scores["f1"], "exact_match": scores["exact_match"]}
 
-    def metric(self, task: TaskSettings, source: str) -> str:
-        return "F1 by MLQA's rules" if _keys_of(task).metric == "mlqa" else "F1"
-
-
-def _keys_of(task: TaskSettings) -> QuestionAnsweringKeys:
-    assert isinstance(task, QuestionAnsweringKeys)
-    return task
+    def metric(self, task: QuestionConfig) -> str:
+        return "F1 by MLQA's rules" if task.metric == "mlqa" else "F1"
 
 
 # --- Files ---

@@ -183,15 +183,9 @@ def read_text(path: str | Path) -> str:
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file; check the path")
     try:
-        return decoded(Path(path).read_bytes(), path)
+        return Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def decoded(data: bytes, path: str | Path) -> str:
-    """The text of a file's bytes; UserError, with the line, where they are not UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]

@@ -20,13 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
 from ds_minimodel.recipe.schema import WARM_UP
 from ds_minimodel.serve.bits import score_files
-from ds_minimodel.tasks.likelihood import Choice
+from ds_minimodel.tasks.likelihood import Choice, ChoiceConfig
 
 RECIPE = Path(__file__).with_name("study.yaml").resolve()
 LANGUAGES = "de", "el", "tr"
@@ -167,7 +166,8 @@ class Study:
             pack, languages = pack_of(workdir, of["system"], of["language"]), [of["language"]]
         with self.alone(name) as is_ours:
             if is_ours and pack.exists():  # else it was made on another machine
-                files, task = [f"{language}.choices.jsonl" for language in languages], SimpleNamespace(columns={})
+                files = [f"{language}.choices.jsonl" for language in languages]
+                task = ChoiceConfig(kind="choice", test={})
                 found = score_files(Choice(), task, "base/body", {"pack": pack}, files, "auto")
                 self.add({"cell": name, "right": {file[:2]: score for _, file, *_, score in found}})
 

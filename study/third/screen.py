@@ -13,7 +13,6 @@ import random
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from ds_minimodel.models.flops import Work, executed_layer
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, inference_batches
-from ds_minimodel.tasks.likelihood import Documents, Text
+from ds_minimodel.tasks.likelihood import Documents, Text, TextConfig
 
 BATCH, LENGTH = 8, 128  # of new pieces; old ones have as many bytes
 WARM_UP = 0.1
@@ -101,7 +100,7 @@ def bits_per_byte(model: Model, tokenizer: Tokenizer, text: Documents, num_bytes
         texts.append(document)
         used += len(document.encode())
     records = Documents(texts)
-    encoded = Text().encode(tokenizer, records, SimpleNamespace(context_bytes=CONTEXT), 1024)
+    encoded = Text().encode(tokenizer, records, TextConfig(kind="text", test={}, context_bytes=CONTEXT), 1024)
     nats = 0.0
     for _, batch in inference_batches(encoded.examples, INFERENCE_TOKENS):
         losses = model.token_losses(torch.from_numpy(batch["tokens"])).float().numpy()

@@ -127,12 +127,18 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         ("engine.tensor_parallel=4; model.ffn_size=254", "engine.tensor_parallel 4 does not divide model.ffn_size 254"),
         (
             "finetune.tasks.topic.columns={language: lang, text: body}; finetune.tasks.topic.kind=pair",
-            "a pair task has no text",
+            "Input should be 'sentence1', 'sentence2', 'label' or 'language'",
         ),
-        ("finetune.tasks.topic.columns={language: lang}; finetune.tasks.topic.kind=qa", "a qa task has no language"),
-        ("finetune.tasks.topic.test_columns={question: text}", "test_columns: a classification task has no question"),
-        (TASK % "hidden, train: x", "train: a hidden task is not finetuned; leave the key out"),
+        (
+            "finetune.tasks.topic.columns={language: lang}; finetune.tasks.topic.kind=qa",
+            "unknown key; known keys: kind, test",
+        ),
+        ("finetune.tasks.topic.test_columns={question: text}", "Input should be 'text', 'label' or 'language'"),
+        (TASK % "hidden, train: x", "train: unknown key; known keys: kind, test"),
         (TASK % "qa", "train: this key is missing"),
+        (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
+        (TASK % "poetry", "finetune.tasks.t.kind: Input should be one of 'classification', 'pair'"),
+        ("finetune.tasks={t: {test: {de: y}}}", "finetune.tasks.t.kind: this key is missing"),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
         ("languages.targets=[de,de]", "must all be different languages"),

@@ -18,17 +18,16 @@ from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
-from ds_minimodel.recipe.schema import Task
 from ds_minimodel.serve.packs import open_pack
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import inference_batches, outputs
-from ds_minimodel.tasks.likelihood import Choices, Documents
+from ds_minimodel.tasks.likelihood import ChoiceConfig, Choices, Documents, HiddenConfig, TextConfig
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.test_decoders import BEGIN, save_llama
 
 TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("text", "hidden", "choice"))
-SETTINGS = Task(kind="text", test={"de": "de"})
+SETTINGS = TextConfig(kind="text", test={"de": "de"})
 
 
 class Letters:
@@ -91,7 +90,7 @@ class Parts:
 def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left_to_right(tmp_path):
     words = [f"{'abcdefgh'[: number % 8 + 1]}ü{number}" for number in range(90)]
     (tmp_path / "de").write_text("\n".join(words), encoding="utf-8")
-    task = Task(kind="hidden", test={"de": "de"}, context_bytes=150)
+    task = HiddenConfig(kind="hidden", test={"de": "de"}, context_bytes=150)
     records = HIDDEN.read(str(tmp_path / "de"), task, "de", None)
     assert " ".join(records.texts).split() == words and max(len(text.encode()) for text in records.texts) <= 150
     hidden = [
@@ -103,7 +102,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
     assert 5 < len(hidden) < 25 and records.num_bytes == sum(len(word.encode()) + 1 for word in hidden)
     for size in (2, 3, 99):
         tokenizer = Parts(size)
-        encoded = HIDDEN.encode(tokenizer, records, task, HIDDEN.least_length(task))
+        encoded = HIDDEN.encode(tokenizer, records, task, task.least_length)
         examples, asked = encoded.examples, []
         for first, end in itertools.pairwise(examples.bounds):
             tokens, targets = examples.tokens[first:end], examples.targets[first:end]
@@ -129,7 +128,7 @@ def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
     assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
     choices = Choices(["q?"], [["b", "??"]], np.array([0]))
-    encoded = CHOICE.encode(Letters(bos=150), choices, Task(kind="choice", test={"de": "de"}), 64)
+    encoded = CHOICE.encode(Letters(bos=150), choices, ChoiceConfig(kind="choice", test={"de": "de"}), 64)
     assert encoded.unknown == [0, 0, 2, 2]
 
 
@@ -139,7 +138,7 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         {"question": "q", "options": ["b", "a"], "answer": 0},
     ]
     (tmp_path / "de").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
-    task = Task(kind="choice", test={"de": "de"})
+    task = ChoiceConfig(kind="choice", test={"de": "de"})
     records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
@@ -236,4 +235,4 @@ def edit(path, change):
 def test_files_that_are_none_are_refused(kind, text, said, tmp_path):
     (tmp_path / "de").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        kind.read(str(tmp_path / "de"), Task(kind=kind.name, test={"de": "de"}), "de", None)
+        kind.read(str(tmp_path / "de"), kind.config(kind=kind.name, test={"de": "de"}), "de", None)
