@@ -178,9 +178,9 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     refer(theirs, tmp_path / "ours", "en")
     body = load_body(tmp_path / "ours")
     pack, tokenizer = open_pack(tmp_path / "ours", body, tmp_path / "ours")
-    module = TokenLikelihoods(body.config, len(pack.tensors["tokens"])).eval()
+    module = TokenLikelihoods(body.config, len(pack.embeddings["tokens"])).eval()
     load_into(module, tensors_of(body, module.body), "body.")
-    plug(module, pack)
+    plug(module, pack, body)
 
     def likelihoods(kind, records):
         encoded = kind.encode(tokenizer, records, SETTINGS, 64)
