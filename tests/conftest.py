@@ -20,6 +20,7 @@ SLOW = ("pipeline", "training", "benchmarks", "costs/test_measure.py", "test_ins
 LONG = (
     "benchmarks/test_parts.py",
     "data/test_ranks.py",
+    "hf/test_transformers_4.py",
     "training/test_costs.py",
     "training/test_two_hosts.py",
     "faults",

@@ -37,11 +37,17 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
     in unigram vocabularies: docs/hugging-face.md).
     """
     vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    inputs = ["input_ids", *(["token_type_ids"] if body.token_types > 1 else []), "attention_mask"]
     if (pack / SETTINGS_FILE).is_file():
         shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
         settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], "put the pack back from a copy")
         for key in ("auto_map", "local_files_only"):  # names code; how this package has read it
             settings.pop(key, None)
+        # transformers 4 has no TokenizersBackend; its LlamaTokenizer and GemmaTokenizer begin a text by themselves.
+        if body.causal or settings.get("tokenizer_class") == "TokenizersBackend":
+            settings = {"model_input_names": inputs, **settings, "tokenizer_class": "PreTrainedTokenizerFast"}
+        if isinstance(settings.get("extra_special_tokens"), list):
+            settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
         ids: dict[str, Any] = files.read_model(
             pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy"
         )
@@ -52,12 +58,11 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
         file = TokenizerJson(path) if path.is_file() else _json_of_unigram(pack / UNIGRAM_FILE, vocabulary)
         (folder / JSON_FILE).write_text(_framed(file, vocabulary, body), encoding="utf-8")
         spelt = {role: file.strings[id] for role, id in vocabulary.special.items()}
-        inputs = ["input_ids", "token_type_ids", "attention_mask"]
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": body.max_positions,
             **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
-            "model_input_names": inputs if body.token_types > 1 else [inputs[0], inputs[2]],
+            "model_input_names": inputs,
         }
         ids = {**token_ids(vocabulary)}
     files.write_json(folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {}))

@@ -76,6 +76,8 @@ def _modernbert_keys(config: Any) -> dict[str, Any]:
         "global_attn_every_n_layers": config.global_every,
         "local_attention": 2 * config.window,
         "rope_parameters": {_GLOBAL: _angles(config.global_base), _LOCAL: _angles(config.local_base)},
+        "global_rope_theta": config.global_base,
+        "local_rope_theta": config.local_base,
         "embedding_dropout": config.dropout,
     }
 
@@ -91,8 +93,10 @@ def _grouped_fields(theirs: Any) -> dict[str, Any]:
 
 
 def _grouped_keys(config: Any) -> dict[str, Any]:
-    heads = {"num_key_value_heads": config.num_key_heads, "head_dim": config.head_width}
-    return heads | {"rope_parameters": _angles_of(config)}
+    heads, angles = {"num_key_value_heads": config.num_key_heads, "head_dim": config.head_width}, _angles_of(config)
+    scaling = {"type": angles["rope_type"], **{key: angles[key] for key in angles if key not in _angles(0)}}
+    older = {"rope_theta": angles["rope_theta"], "rope_scaling": scaling if len(scaling) > 1 else None}
+    return heads | older | {"rope_parameters": angles}  # transformers 4 reads the older form, 5 takes both
 
 
 def _gemma3_fields(theirs: Any) -> dict[str, Any]:
@@ -107,6 +111,7 @@ def _gemma3_keys(config: Any) -> dict[str, Any]:
         "layer_types": _layer_types(config),
         "sliding_window_pattern": config.global_every,
         "rope_parameters": {_GLOBAL: _angles_of(config), _LOCAL: _angles(config.local_base)},
+        "rope_local_base_freq": config.local_base,
     }
 
 
