@@ -13,7 +13,6 @@ import functools
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,15 @@ from ds_minimodel.artifacts.names import ARCHITECTURES, Architecture
 from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
 from ds_minimodel.artifacts.vocabularies import keep_tokenizer
 from ds_minimodel.common.errors import UserError, one_line, reason_of
-from ds_minimodel.common.files import Content, atomic_folder, read_artifact, refuse_existing, write_json, write_manifest
+from ds_minimodel.common.files import (
+    Content,
+    atomic_folder,
+    copy_artifact,
+    read_artifact,
+    refuse_existing,
+    write_json,
+    write_manifest,
+)
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
@@ -200,7 +207,7 @@ def refer(model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, 
         if tokenizer is None:
             keep_vocabulary(model, folder / VOCABULARY)
         else:
-            shutil.copytree(tokenizer, folder / VOCABULARY)
+            copy_artifact(tokenizer, folder / VOCABULARY)
         refer_to(folder, own, own.adaptation(language, embeddings), reference, **facts)
 
 
@@ -209,7 +216,7 @@ def keep_vocabulary(model: str | Path, out: Path) -> None:
     UserError where there is none, or it would give other ids."""
     with atomic_folder(out) as folder:
         if is_model(model):
-            shutil.copytree(Path(model) / VOCABULARY, folder, dirs_exist_ok=True)
+            copy_artifact(Path(model) / VOCABULARY, folder)
             return
         found = _read_config(*place_of(model))
         generation, theirs = found.source.generation(), found.source.tokenizer(found.theirs)

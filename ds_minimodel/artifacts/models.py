@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +35,7 @@ from ds_minimodel.common.files import (
     Sha256,
     Stored,
     atomic_folder,
+    copy_artifact,
     read_artifact,
     read_json,
     read_model,
@@ -240,7 +240,7 @@ def save_model(folder: str | Path, body: BodyArtifact, pack: Adaptation, tokeniz
     with atomic_folder(folder) as out:
         depth, architecture = max(body.head_depths), body.architecture
         ours = named(body.tensors, pack.embeddings)
-        shutil.copytree(tokenizer, out / VOCABULARY)
+        copy_artifact(tokenizer, out / VOCABULARY)
         others = ours
         if architecture is not None:
             theirs = architecture.to_theirs(ours, body.config, architecture.language_model_head(depth))

@@ -168,8 +168,11 @@ def read_json(path: str | Path) -> Any:
     if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would be waited for
         raise UserError(f"{path}: a folder, a pipe or a device, where a JSON file is to be")
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        text = Path(path).read_text(encoding="utf-8")
+        value = json.loads(text)
+        if "\\ud" in text.lower():  # of a surrogate pair, half of which is no text
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -353,6 +356,13 @@ class Manifest(Stored):
 
 
 A = TypeVar("A", bound=Manifest)
+
+
+def copy_artifact(folder: str | Path, to: Path) -> None:
+    """Copy the files that an artifact's manifest names, and no other: a link beside them may lead anywhere."""
+    for name in (MANIFEST, *read_artifact(folder, Manifest).files):
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(folder) / name, to / name)
 
 
 def write_manifest(folder: str | Path, **facts: object) -> None:

@@ -304,7 +304,10 @@ class JsonTokenizer(Tokenizer):
         return self._file.strings[id]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # of its own kind: a token for what is unknown that is not there
+            raise UserError(f"{self.path}: a text is not encoded ({error})") from None
         return [encoding.ids for encoding in encodings]
 
     def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:

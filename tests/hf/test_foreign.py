@@ -1,0 +1,134 @@
+"""What strangers write beside their weights: adapters, settings of generation, templates, names of tokens."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from transformers import AutoTokenizer
+
+from ds_minimodel.artifacts.base import keep_vocabulary, refer
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.hf.rehearsal import rehearse
+from ds_minimodel.hf.samples import Sample, Samples, samples, samples_page
+
+from .refusing import change, refused
+from .test_decoders import save_llama
+
+QUESTION = "the boat"
+
+
+@pytest.fixture(scope="module")
+def made(text_file, tmp_path_factory):
+    return save_llama(text_file, tmp_path_factory.mktemp("foreign") / "theirs", "$A")
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "theirs")
+
+
+def test_no_library_asks_a_question_unseen():
+    """What stands on standard input is neither an answer to it, nor lost."""
+    code = (
+        "import os, sys; from ds_minimodel.common.errors import *\n"
+        "for read in (input, lambda: os.read(0, 9) or 1 / 0, lambda: os.system('read line') and 1 / 0):\n"
+        "    try:\n        with one_line('there', 'asks'): read(); print('answered')\n"
+        "    except UserError as error: print(error)\n"
+        "print(input())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input="y\n", capture_output=True, text=True)
+    assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["there: asks"] * 3 + ["y"], done
+    done = subprocess.run(f'{sys.executable} -c "{code.rpartition(chr(10))[0]}" <&-', shell=True, capture_output=True)
+    assert b"answered" not in done.stdout and b"Traceback" not in done.stderr, done
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_adapter_is_named(folder, tmp_path, alone):
+    (folder / "adapter_config.json").write_text("{}")
+    if alone:
+        (folder / "config.json").unlink()
+    what = "an adapter without its model" if alone else "an adapter beside a model"
+    refused(folder, tmp_path / "out", f"adapter_config.json: {what}", "merge_and_unload")
+
+
+@pytest.mark.parametrize(
+    "name, values, words",
+    [
+        ("generation_config.json", {"suppress_tokens": 7}, "generation_config.json: suppress_tokens: "),
+        ("generation_config.json", {"suppress_tokens": "7"}, "generation_config.json: suppress_tokens: "),
+        ("generation_config.json", {"x": "\ud800"}, "generation_config.json: not a readable JSON file"),
+        ("generation_config.json", {"max_new_tokens": "x"}, "generation_config.json: transformers does not take it"),
+        ("config.json", {"x": "\ud800"}, "config.json: not a readable JSON file"),
+        ("tokenizer_config.json", {"x": "\ud800"}, "is not written as tokenizer.json"),
+        ("tokenizer_config.json", {"unk_token": "<nowhere>"}, "the tokenizer 331 ids; resize"),
+    ],
+)
+def test_settings_that_are_none(folder, tmp_path, name, values, words):
+    (folder / name).exists() or (folder / name).write_text("{}")
+    change(folder / name, **values)
+    refused(folder, tmp_path / "out", words)
+
+
+def test_text_that_is_unknown_to_a_tokenizer_without_a_token_for_it(folder, tmp_path):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"]["of no text"] = content["model"]["vocab"].pop("\xf1")  # a byte of planes without letters
+    (folder / "tokenizer.json").write_text(json.dumps(content | {"model": {**content["model"], "unk_token": "<no>"}}))
+    refer(folder, tmp_path / "in")
+    with pytest.raises(UserError, match="tokenizer.json: a text is not encoded .*<no>"):
+        open_tokenizer(tmp_path / "in").encode(["\U00050000"])
+
+
+def vocabulary_of(folder, tmp_path, template=None):
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
+    keep_vocabulary(folder, tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"return_dict_in_generate": True}, {"stop_strings": ["x"]}, {"penalty_alpha": 0.6, "top_k": 4}, {"num_beams": 3}],
+)
+def test_samples_are_the_likeliest_whatever_the_settings_of_generation(folder, made, tmp_path, settings):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **settings}))
+    tokenizer = vocabulary_of(folder, tmp_path)
+    found, plain = (samples(str(place), tokenizer, [QUESTION], []) for place in (folder, made))
+    assert found.continued == plain.continued and found.continued[0].text
+
+
+ROLES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('a system message first') }}{% endif %}" + ROLES
+
+
+@pytest.mark.parametrize(
+    "template, before",
+    [(ROLES, "user: "), (SYSTEM, "system: \nuser: "), ("{{ tools.x.y }}", None), ("{% for %}", None)],
+)
+def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before):
+    tokenizer = vocabulary_of(folder, tmp_path, template)
+    answers = samples(str(folder), tokenizer, [], [QUESTION]).answers
+    assert [sample.prompt for sample in answers] == ([QUESTION] if before else [])
+    rehearse(folder, tokenizer, tmp_path / "out", tokens=64)
+    first = AutoTokenizer.from_pretrained(folder)((before or "").strip(" "))["input_ids"]
+    assert TokenStore(tmp_path / "out", verify=True).read(0, len(first)).tolist() == first
+
+
+def test_a_page_of_samples_moves_no_cursor():
+    sample = Sample("a\x1b[2Jb", "c\x9b1m\u202ed ß字\u200d\xa0")
+    page = samples_page({"before": Samples([sample], [], 1.0, 1.0)})
+    assert r"a\\x1b[2Jb" in page and r"c\\x9b1m\\u202ed ß字" in page and "\u200d\xa0" in page
+    assert not {*page} & {"\x1b", "\x9b", "\u202e"}
+
+
+def test_what_no_manifest_names_is_not_copied(folder, tmp_path):
+    """A link in a stranger's model may lead anywhere."""
+    (tmp_path / "secret").write_text("mine")
+    refer(folder, tmp_path / "model")
+    (tmp_path / "model/tokenizer/link").symlink_to(tmp_path / "secret")
+    keep_vocabulary(tmp_path / "model", tmp_path / "out")
+    assert "tokenizer.json" in os.listdir(tmp_path / "out") and "link" not in os.listdir(tmp_path / "out")
