@@ -20,7 +20,7 @@ from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, open_tensors
 from ds_minimodel.artifacts.names import Architecture
 from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
 from ds_minimodel.common.errors import UserError, one_line
-from ds_minimodel.common.files import NameInside, Stored, read_json, read_model
+from ds_minimodel.common.files import MANIFEST, NameInside, Stored, read_json, read_model
 from ds_minimodel.data.tokenizer import JSON_FILE
 from ds_minimodel.models import BodyConfig
 
@@ -86,6 +86,8 @@ class Folder(Source):
         self.name, self.path, self.config_path = path.name, path, path / CONFIG
         if (path / ADAPTER).exists():
             what = "an adapter beside a model" if self.config_path.exists() else "an adapter without its model"
+            if (path / MANIFEST).is_file():
+                raise UserError(f"{path}: an adaptation, not a model; export-hf writes it and its model as one")
             raise UserError(
                 f"{path / ADAPTER}: {what}; merge it by peft (AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
                 ".merge_and_unload().save_pretrained(NEW)) and take that, with the tokenizer beside it"

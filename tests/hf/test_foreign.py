@@ -54,6 +54,8 @@ def test_an_adapter_is_named(folder, tmp_path, alone):
         (folder / "config.json").unlink()
     what = "an adapter without its model" if alone else "an adapter beside a model"
     refused(folder, tmp_path / "out", f"adapter_config.json: {what}", "merge_and_unload")
+    (folder / "manifest.json").write_text('{"kind": "adaptation"}')
+    refused(folder, tmp_path / "out", "an adaptation, not a model")
 
 
 @pytest.mark.parametrize(
