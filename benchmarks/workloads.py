@@ -118,7 +118,7 @@ def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageM
     module: SequenceClassifier | LanguageModel = (
         SequenceClassifier(work.body, work.vocab_size, NUM_LABELS)
         if work.name == "finetune"
-        else LanguageModel(work.body, work.vocab_size, (work.body.num_layers,), recipe.trained_by)
+        else LanguageModel(work.body, work.vocab_size, (work.body.num_layers,))
     )
     if work.rank:
         add_low_rank(module.body, work.rank, recipe.seed)

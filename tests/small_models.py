@@ -22,4 +22,4 @@ def roberta(num_layers, hidden_size, num_heads, ffn_size, max_positions, dropout
 
 def masked_lm(config, vocab_size, *head_depths):
     """A LanguageModel of a configuration with heads after `head_depths` layers, by default after the last."""
-    return LanguageModel(config, vocab_size, head_depths or (config.num_layers,), MASKED_LM)
+    return LanguageModel(config, vocab_size, head_depths or (config.num_layers,))

@@ -266,7 +266,7 @@ def _checked(found: Foreign) -> tuple[LazyTensors, LazyTensors]:
         if not tensor.isfinite().all():
             raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
     with torch.device("meta"):
-        ours = LanguageModel(config, found.theirs.vocab_size, (config.num_layers,), OBJECTIVES[found.objective])
+        ours = LanguageModel(config, found.theirs.vocab_size, (config.num_layers,))
     tensors = LazyTensors(
         named_as_ours(found.architecture, LazyTensors(theirs), config, [*ours.state_dict()], source.path)
     )
@@ -310,7 +310,7 @@ def _prove(found: Foreign, theirs: dict[str, Lazy], ours: LazyTensors) -> None:
     with torch.inference_mode(), one_line(path, "it cannot be computed"), torch.random.fork_rng(devices=[]):
         model = found.their_class(settings).eval()
         fill(model, theirs, f"{found.architecture.layers}.")
-        own = LanguageModel(small, rows, (len(layers),), OBJECTIVES[found.objective]).eval()
+        own = LanguageModel(small, rows, (len(layers),)).eval()
         last, top = f"body.heads.{config.num_layers}.", f"body.heads.{len(layers)}."
         fill(own, {name.replace(last, top): lazy for name, lazy in ours.entries.items()}, "body.layers.")
         windows = [sum(filter(None, layer.window)) for layer in products_of(small).layers]

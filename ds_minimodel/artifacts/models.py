@@ -299,7 +299,7 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
     file, source = manifest.body, manifest.source
     config, depths = file.architecture, tuple(file.head_depths)
     with torch.device("meta"):
-        module = LanguageModel(config, manifest.rows, depths, OBJECTIVES[file.objective])
+        module = LanguageModel(config, manifest.rows, depths)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     body = BodyArtifact(config, depths, {}, file.space, objective=file.objective, model_type=manifest.model_type)
     own = folder / (WEIGHTS if body.architecture is None else HEADS)

@@ -20,7 +20,6 @@ from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig, make_body
 from ds_minimodel.models.body import Body, LanguagePack, Linear, Packing, init_weights
 from ds_minimodel.models.low_rank import switched_off
-from ds_minimodel.models.objectives import Objective
 from ds_minimodel.ops.parallel import full_shape, own_part
 
 Batch = Mapping[str, Any]
@@ -96,7 +95,7 @@ class Guard(NamedTuple):
 
 
 class LanguageModel(Model):
-    """Body and language pack under the loss of an objective, at every head.
+    """Body and language pack under the cross-entropy of what an objective has predicted, at every head.
 
     guard: of an added language while it trains, or None. replay_kl: weight, against a token that is trained on, of the
     divergence from the body without its low-rank updates where a row is replayed; 0: such rows are trained on.
@@ -105,11 +104,8 @@ class LanguageModel(Model):
     guard: Guard | None = None
     replay_kl: float = 0.0
 
-    def __init__(
-        self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], objective: Objective, kept: int = 0
-    ):
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], kept: int = 0):
         super().__init__(config, vocab_size, head_depths, kept)
-        self.objective = objective
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
@@ -119,10 +115,11 @@ class LanguageModel(Model):
         if replayed is not None:
             targets_BS = batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)
             batch = {**batch, "targets": targets_BS}
+        heads, targets = self.body.heads.values(), batch["targets"].flatten()
         losses = torch.stack(
             [
-                self.objective.loss(self.pack, self.body.heads[str(depth)](x_BMH.flatten(0, 1)), table, batch)
-                for depth, x_BMH in zip(self.body.head_depths, hidden, strict=True)
+                self.pack.cross_entropy(head(x_BMH.flatten(0, 1)), table, targets)
+                for head, x_BMH in zip(heads, hidden, strict=True)
             ]
         )
         if replayed is not None:

@@ -45,7 +45,7 @@ from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import KINDS, AnyTask
-from ds_minimodel.tasks.kind import FinetunedConfig, Keep
+from ds_minimodel.tasks.kind import FinetunedConfig
 
 
 class Languages(Section):
@@ -175,10 +175,6 @@ class Adapt(Training):
     """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
     decay: Annotated[Share, RECORDED_ELSEWHERE] = 0.2
     """`constant`: share of the steps, at the end, in which it falls."""
-    keep: Annotated[Keep, RECORDED_ELSEWHERE] = "last"
-    """Weights of a pack: after the last step, or of the lowest loss of the whole body on held-out text."""
-    patience: Annotated[PositiveInt | None, RECORDED_ELSEWHERE] = None
-    """`keep: best`: so many such losses without a lower one end the training."""
     initialisation: Annotated[Literal["overlap", "random", "pieces", "ofa"], RECORDED_ELSEWHERE] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
@@ -236,14 +232,6 @@ class Adapt(Training):
             raise ValueError("replay_kl: is of what the base writes by itself; give replay_from base")
         return self
 
-    @model_validator(mode="after")
-    def _best_is_found(self) -> "Adapt":
-        if self.patience and self.keep == "last":
-            raise ValueError("patience: with keep last nothing is the best; give keep best")
-        if self.keep == "best" and self.decay_steps and not self.held_out_every:
-            raise ValueError("keep best: with schedule constant give held_out_every; a share of the steps would grow")
-        return self
-
     def snapshots(self) -> list[int]:
         """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
         every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
@@ -255,8 +243,6 @@ class Finetune(OptimizerSection):
     """Name → task; without tasks the run ends with the packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
     """Independent finetuning runs; may grow and shrink."""
-    keep: Annotated[Keep, RECORDED_ELSEWHERE] = "last"
-    """Weights of a task model: after the last step, or of the best score on its development file."""
     epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
     """Passes over the training file."""
     batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
@@ -268,22 +254,10 @@ class Finetune(OptimizerSection):
     warmup_ratio: Probability = 0.06
     """Share of the steps with rising rate; then linear fall to 0."""
 
-    @model_validator(mode="after")
-    def _best_is_known(self) -> "Finetune":
-        for name, task in self.finetuned_tasks.items():
-            if self.of(name, "keep") == "best" and not task.dev:
-                raise ValueError(f"keep best: the task {name} has no development file; name one, tasks.{name}.dev")
-        return self
-
     @property
     def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
         """The tasks but those that are scored with the body as it is."""
         return {name: task for name, task in self.tasks.items() if isinstance(task, FinetunedConfig)}
-
-    def files_of(self, task_name: str) -> list[str]:
-        """The files that decide what the finetuning of a task makes."""
-        task = self.finetuned_tasks[task_name]
-        return [task.train, *([task.dev] if self.of(task_name, "keep") == "best" else [])]
 
     def of(self, task_name: str, key: str) -> Any:
         """`key` as the task sets it, else as `finetune` does."""
@@ -489,12 +463,6 @@ class Recipe(Section):
             )
         if self._base.language not in (UNKNOWN_LANGUAGE, self.languages.source):
             raise ValueError(f"languages.source {self.languages.source}: the base's pack is of {self._base.language}")
-        return self
-
-    @model_validator(mode="after")
-    def _best_is_measured(self) -> "Recipe":
-        if self.adapt.keep == "best" and not self.data.held_out:
-            raise ValueError("adapt.keep best: with data.held_out 0 there is no text to find it on")
         return self
 
     @model_validator(mode="after")

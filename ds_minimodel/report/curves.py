@@ -279,9 +279,8 @@ class RunResults:
     """Results of a recipe in its workdir.
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
-    and steps with every seed. losses: as of read_losses; of step 2
-    with the updates ("steps") of the pack that is kept, and what is to be said of it ("kept"). fertility: rows of
-    steps/fertility.py where a base's vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}.
+    and steps with every seed. losses: as of read_losses. fertility: rows of steps/fertility.py where a base's
+    vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}.
     """
 
     recipe: Recipe

@@ -320,17 +320,15 @@ def held_out_table(losses: Iterable[Row]) -> Table:
     note = (
         "Bits a byte of text that was not trained on, after the last step; of step 2 (adapt) those of the whole body "
         "with the pack plugged in. Beside it the best of the training, where it is another one: in step 2 the best "
-        "snapshot; or which step was kept as the best, whose loss is shown."
+        "snapshot."
     )
     cells = {}
     for row in losses:
         if row["held_out"]:
             last, bits = row["held_out"][-1]
             best, least = min(row["held_out"], key=operator.itemgetter(1))
-            kept = row.get("kept")  # what to say of the best, where that is kept
-            detail = kept or ("" if best == last else f"best {least:.3f} at step {best:,}")
-            shown = least if kept else bits
-            cells[row["system"], row["stage"], row["language"]] = Cell(f"{shown:.3f}", detail)
+            detail = "" if best == last else f"best {least:.3f} at step {best:,}"
+            cells[row["system"], row["stage"], row["language"]] = Cell(f"{bits:.3f}", detail)
     return _table_of_runs("Held-out loss", cells, note)
 
 

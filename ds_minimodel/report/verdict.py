@@ -49,8 +49,6 @@ def verdicts(run: RunResults) -> list[Verdict]:
 
 def _verdict(run: RunResults, system: str, language: str) -> Verdict:
     steps, clauses, worse = run.recipe.adapt.steps, dict[str, str](), []
-    adapted = [loss for loss in run.losses if loss["stage"] == "adapt"]
-    kept = {(loss["system"], loss["language"]): loss.get("steps", steps) for loss in adapted}
     for task, metric in run.metrics.items():
         of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
         rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
@@ -76,12 +74,7 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
     return Verdict(
-        system=system,
-        language=language,
-        steps=kept.get((system, language), steps),
-        clauses=clauses,
-        worse=worse,
-        cost=_cost(run, system, language),
+        system=system, language=language, steps=steps, clauses=clauses, worse=worse, cost=_cost(run, system, language)
     )
 
 

@@ -23,7 +23,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, refuse_existing
 from ds_minimodel.data.extension import join_tokenizers
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
 from ds_minimodel.tasks import task_of
 
@@ -126,7 +125,7 @@ def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1
     check_space(f"the language {language.language}", language.space, body.space)
     with torch.device("meta"):
         rows = shapes_of(language.embeddings)["tokens"][0]
-        model = LanguageModel(body.config, rows, body.head_depths, OBJECTIVES[body.objective])
+        model = LanguageModel(body.config, rows, body.head_depths)
     materialise(model, torch.float32)
     load_into(model, body.tensors, "body.")
     plug(model, language, body, strength)

@@ -3,6 +3,7 @@
 Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
 
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,6 @@ from torch import nn
 from ds_minimodel.artifacts.adaptation import AdaptationManifest, keep_rows, load_adaptation, plug, save_adaptation
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, identity, load_body, load_model
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.body import KEPT
@@ -33,10 +33,8 @@ from ds_minimodel.steps.guard import source_guard
 from ds_minimodel.steps.training import (
     WholeBody,
     body_of,
-    checkpoints_of,
     finished_checkpoints,
     held_out_evaluation,
-    held_out_sampler,
     language_model,
     micro_batches,
     snapshot_folder,
@@ -46,7 +44,6 @@ from ds_minimodel.steps.training import (
     text_schedule,
     whole_model,
 )
-from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import train
 
 
@@ -69,8 +66,6 @@ def jobs(context: Context) -> list[Job]:
         inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
         inputs |= {"old_rows": section.old_rows} if section.old_rows == "trained" else {}
         inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
-        if section.keep == "best":
-            inputs |= {"keep": {"every": section.held_out_every, "patience": section.patience}}
         parents = [layout.pretrain(system), layout.tokenizer(source)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         for language in recipe.languages.targets:
@@ -105,8 +100,6 @@ def _adapt(context: Context, system: System, language: str) -> None:
     recipe, layout, world = context.recipe, context.layout, context.world
     section, folder = recipe.adapt, layout.adapt(system, language)
     sampler = text_sampler(context, section, language, section.replay)
-    if section.keep == "best" and held_out_sampler(context, section, language) is None:
-        raise UserError(f"adapt.keep best: no document of {language} is held out; give more text or data.held_out")
     vocab_size = sampler.reader.store.vocabulary.size
     model = layout.model(system)
     body, source = load_model(model)
@@ -143,19 +136,18 @@ def _adapt(context: Context, system: System, language: str) -> None:
 
     num_layers = body_of(recipe, system)[0].num_layers
 
+    @functools.cache
+    def whole() -> LanguageModel:
+        return whole_model(recipe, world, run, prefix(body, num_layers), initial, source)
+
     def plugged(trained: nn.Module, weights: Callable[[], Tensors]) -> nn.Module:
         """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""
         if not system.builds_mini and frozen.config.num_layers == num_layers:
             return trained
-        whole = prefix(body, num_layers)
-        return whole_model(recipe, world, run, whole, learned(0, weights()), source)
+        plug(whole(), learned(0, weights()))
+        return whole()
 
     evaluated = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
-
-    trunk, steps = run.schedule.trunk, run.schedule.steps
-    job = inputs_hash(folder, "adapt" if trunk else "")
-    best = BestWeights(checkpoints_of(folder), job, world, trunk) if section.keep == "best" else None
-    evaluation = held_out_evaluation(context, section, language, run, evaluated, best, section.patience)
     weights = train(
         module,
         micro_batches(sampler, run, world),
@@ -163,15 +155,12 @@ def _adapt(context: Context, system: System, language: str) -> None:
         world,
         folder / "run",
         f"adapt {system.name} {language}",
-        job,
+        inputs_hash(folder, "adapt" if run.schedule.trunk else ""),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
-        evaluation,
+        held_out_evaluation(context, section, language, run, evaluated),
     )
-    if best is not None:
-        facts["ended"] = min((step for step in evaluation.steps if evaluation.is_over(step)), default=steps)
-        steps, weights = best.load()
-    save(steps, weights, folder / "pack")
+    save(run.schedule.steps, weights, folder / "pack")
 
 
 def _save_first(

@@ -19,7 +19,7 @@ import torch
 from ds_minimodel.artifacts.adaptation import check_space, load_adaptation, plug, whole
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model, load_task_model
-from ds_minimodel.common.files import atomic_folder, read_manifest, write_json, write_manifest
+from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
@@ -197,15 +197,9 @@ def _in_source_language(
 
 
 def _packs(context: Context, system: System, language: str) -> list[tuple[Path | None, int | None, int]]:
-    """(folder, its updates, step) of a language's packs, by rising step; None: the source's, of the model itself.
-
-    Where it is the best that is kept, it stands for the steps after its last update, too.
-    """
+    """(folder, its updates, step) of a language's packs, by rising step; None: the source's, of the model itself."""
     recipe, layout = context.recipe, context.layout
     if language == recipe.languages.source:
         return [(None, None, 0)]
     folder, steps = layout.adapt(system, language), recipe.adapt.snapshots()
-    last = steps[-1] if recipe.adapt.keep == "last" else read_manifest(folder / "pack")["steps"]
-    return [
-        (folder / "pack", last, step) if step >= last else (snapshot_folder(folder, step), step, step) for step in steps
-    ]
+    return [(folder / "pack" if step == steps[-1] else snapshot_folder(folder, step), step, step) for step in steps]

@@ -16,17 +16,9 @@ from ds_minimodel.models.trainable import load_into, to_tensors, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import (
-    checkpoints_of,
-    finished_checkpoints,
-    micro_batches,
-    seeds_of_task,
-    task_inputs,
-    training_run,
-)
+from ds_minimodel.steps.training import finished_checkpoints, micro_batches, seeds_of_task, task_inputs, training_run
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_batches
-from ds_minimodel.training.checkpoints.best import BestWeights
 from ds_minimodel.training.loop import Evaluation, Weights, train
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import Schedule, fill_batch
@@ -45,9 +37,8 @@ def jobs(context: Context) -> list[Job]:
     shared = {"finetune": section.recorded(), **recipe.engine.recorded()}
     for body in recipe.bodies:
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
-        for name in section.finetuned_tasks:
-            inputs = shared | {"task": task_inputs(recipe, name, section.files_of(name))}
-            inputs |= {"keep": "best"} if section.of(name, "keep") == "best" else {}
+        for name, task in section.finetuned_tasks.items():
+            inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
             for seed in seeds_of_task(recipe, name):
                 folder = layout.finetune(body, name, seed)
                 make = partial(_finetune, context, body, name, seed)
@@ -92,8 +83,6 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
         micro_batch_size=micro_batch_size,
     )
     folder = layout.finetune(system, name, seed)
-    job, keeps_best = inputs_hash(folder), section.of(name, "keep") == "best"
-    best = BestWeights(checkpoints_of(folder), job, world) if keeps_best else None
     epochs = range(epoch, steps + 1, epoch)
     weights = train(
         module,
@@ -102,10 +91,9 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
         world,
         folder / "run",
         f"finetune {system.body_name} {name} seed {seed}",
-        job,
-        evaluation=development_evaluation(recipe, name, labels, tokenizer, body.config.separators, epochs, world, best),
+        inputs_hash(folder),
+        evaluation=development_evaluation(recipe, name, labels, tokenizer, body.config.separators, epochs, world),
     )
-    steps, weights = best.load() if best else (steps, weights)
     trained = replace(
         body,
         head_depths=body.config.task_depths,
@@ -133,13 +121,11 @@ def development_evaluation(
     separators: int,
     steps: range,
     world: World,
-    best: BestWeights | None,
 ) -> Evaluation:
     """The score on a task's development file after each epoch of its finetuning; without such a file there is none.
 
-    labels, separators: as the task's model has them. steps: after which it is scored. best: what is to keep the
-    weights of the best score. Batches are the same on any number of ranks, and need no more memory than a training
-    step's.
+    labels, separators: as the task's model has them. steps: after which it is scored. Batches are the same on any
+    number of ranks, and need no more memory than a training step's.
     """
     task, source = recipe.finetune.finetuned_tasks[name], recipe.languages.source
     if not task.dev:
@@ -162,9 +148,7 @@ def development_evaluation(
                 own.append((index, logits))
         outputs = [pair for pairs in world.gather(lambda: own) for pair in pairs]
         values = world.from_main(lambda: kind.score(task, source, records, encoded, outputs))
-        score = values.pop("score")
-        if best is not None:
-            best.offer(step, score, weights, is_first=step == steps.start)
+        score = values.pop("score")  # the last, which progress shows
         return {f"dev/{key}": value for key, value in values.items()} | {"dev/score": score}
 
     return Evaluation(steps, scores)

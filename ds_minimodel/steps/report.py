@@ -13,7 +13,6 @@ from ds_minimodel.report.curves import SCORES_FILE, Row, RunResults, ScoreRow, r
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.fertility import fertility
-from ds_minimodel.steps.status import outcome
 from ds_minimodel.steps.training import seeds_of_task
 from ds_minimodel.tasks import KINDS
 
@@ -84,8 +83,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
         "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
         "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary {_vocabulary(recipe)}"
         + (f"; mini-models of depth {recipe.mini.depth}" if recipe.reads_mini_depth else ""),
-        "Step 2": f"{'at most ' if adapt.patience else ''}{adapt.steps:,} updates of "
-        f"{adapt.batch_size} x {adapt.seq_length} tokens",
+        "Step 2": f"{adapt.steps:,} updates of {adapt.batch_size} x {adapt.seq_length} tokens",
         "Run": f"{seeds}adapted on {run.world_size} rank(s), "
         f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
         **origin,
@@ -106,5 +104,4 @@ def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
         for stage, folder, language in runs:
             row = read_losses(folder / "run/metrics.jsonl", system.name, stage, language)
             if row:
-                steps, kept = outcome(folder, recipe) if stage == "adapt" else (0, "")
-                yield {**row, "steps": steps, "kept": kept}
+                yield row

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_json, read_manifest
+from ds_minimodel.common.files import read_json
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, State, state_of
 from ds_minimodel.steps.order import STEPS, Step
@@ -53,22 +53,10 @@ def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
 
 def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
     state, why = state_of(job, WorkdirLayout(recipe.workdir), verify)
-    if state is State.COMPLETE and step.name == "adapt":
-        _, why = outcome(job.folder, recipe)
     has_trained = state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
     training = training_in(job.folder / "run") if has_trained else None
     name = os.path.relpath(job.folder, recipe.workdir)
     return JobStatus(step.name, name, state.value, why, training, _size(job.folder))
-
-
-def outcome(folder: Path, recipe: Recipe) -> tuple[int, str]:
-    """(updates of the pack that step 2 in `folder` has kept, what to say of it: nothing where it is the last)."""
-    steps = recipe.adapt.steps
-    if recipe.adapt.keep == "last":
-        return steps, ""
-    pack = read_manifest(folder / "pack")
-    early = f", ended by patience at {pack['ended']:,}" if pack["ended"] < steps else ""
-    return pack["steps"], f"kept step {pack['steps']:,}{early}"
 
 
 def training_in(folder: Path) -> TrainingProgress | None:

@@ -33,7 +33,6 @@ from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.tasks import FINETUNED
-from ds_minimodel.training.checkpoints.best import BestWeights, drop_best
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
 from ds_minimodel.training.ranks.world import World
@@ -57,7 +56,7 @@ def language_model(
     recipe: Recipe, config: BodyConfig, head_depths: Sequence[int], vocab_size: int, kept: int = 0
 ) -> LanguageModel:
     """A fresh model of the recipe's objective; kept: first ids of a target whose rows are the base's."""
-    model = LanguageModel(config, vocab_size, head_depths, recipe.trained_by, kept)
+    model = LanguageModel(config, vocab_size, head_depths, kept)
     model.body.recomputes = recipe.engine.recompute_layers
     return model
 
@@ -107,23 +106,12 @@ def snapshot_folder(folder: Path, step: int) -> Path:
     return folder / "snapshots" / f"step-{step:08}"
 
 
-def checkpoints_of(folder: Path) -> Path:
-    """Folder of the checkpoints of the training run in `folder`."""
-    return folder / "run" / "checkpoints"
-
-
 def finished_checkpoints(folder: Path, trunk: int = 0) -> Callable[[], None]:
     """A function that removes what a finished training run in `folder` needs no more (Job.clean_up).
 
     trunk: of its schedule, from which a longer run goes on.
     """
-    checkpoints = checkpoints_of(folder)
-
-    def drop() -> None:
-        drop_best(checkpoints, trunk)
-        drop_all(checkpoints, trunk)
-
-    return drop
+    return partial(drop_all, folder / "run" / "checkpoints", trunk)
 
 
 def training_run(
@@ -300,21 +288,13 @@ class WholeBody:
 
 
 def held_out_evaluation(
-    context: Context,
-    section: Training,
-    language: str,
-    run: Run,
-    body: WholeBody | None = None,
-    best: BestWeights | None = None,
-    patience: int | None = None,
+    context: Context, section: Training, language: str, run: Run, body: WholeBody | None = None
 ) -> Evaluation:
     """The Evaluation of a step that trains on a language's text; without held-out text there is none.
 
     Its samples, their order and what is hidden in them are the same at every step, for any seed and number of ranks.
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
-    where the text has them: of a short run there are fewer evaluations. best: what keeps the weights with which the
-    whole body has the lowest loss; then it is evaluated at each of these steps. patience: so many without a lower one
-    end the training.
+    where the text has them: of a short run there are fewer evaluations.
     """
     recipe, world = context.recipe, context.world
     sampler = held_out_sampler(context, section, language)
@@ -325,10 +305,8 @@ def held_out_evaluation(
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers if body else 0
-    trained, passes = section.steps, len(steps) + len(snapshots) * whole_costs
-    if best is not None:  # what is the best must not depend on how many steps follow
-        trained, passes = every, 1 + whole_costs
-    affordable = int(MOST_COST * trained * section.batch_size / passes)
+    passes = len(steps) + len(snapshots) * whole_costs
+    affordable = int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
     sizes = bytes_of_ids(open_tokenizer(context.layout.tokenizer(language)))
     objective, data = recipe.trained_by, world.data
@@ -357,16 +335,8 @@ def held_out_evaluation(
 
     def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
         values = losses(module, "held_out/")
-        if body and (step in body.snapshots or best is not None):
+        if body and step in body.snapshots:
             values |= losses(body.plugged(module, weights), "held_out/body_")
-        if best is not None:
-            bits = world.from_main(lambda: values.get("held_out/body_bits_per_byte", math.inf))
-            best.offer(step, -bits, weights, is_first=step == 0)
         return values
 
-    def is_over(step: int) -> bool:
-        if best is None or best.best is None or patience is None:
-            return False
-        return sum(best.best.step < scored <= step for scored in steps) >= patience
-
-    return Evaluation(steps, scores, is_over)
+    return Evaluation(steps, scores)

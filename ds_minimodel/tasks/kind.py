@@ -11,12 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeVar
 
 import numpy as np
 from pydantic import Field, PositiveFloat
 
-from ds_minimodel.common.sections import DECIDES_NOTHING, RECORDED_ELSEWHERE, Length, PositiveInt, Section, Size
+from ds_minimodel.common.sections import DECIDES_NOTHING, Length, PositiveInt, Section, Size
 from ds_minimodel.tasks.batches import Examples
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
 Scores = dict[str, float]  # in percent
 Labels = list[str] | None  # names in the order of their ids; None where there are none, or where a file's serve
-
-
-Keep = Literal["last", "best"]
 
 
 class TaskConfig(Section):
@@ -55,10 +52,8 @@ class FinetunedConfig(TaskConfig):
     """Training file, in the source language."""
     dev: Annotated[str, DECIDES_NOTHING] = ""
     """Development file, in the source language: scored after every epoch of finetuning."""
-    keep: Annotated[Keep | None, RECORDED_ELSEWHERE] = None
-    """As in `finetune`, whose value holds where it is not given, as of `lr`, `epochs`, `batch_size`, `max_length`."""
     lr: PositiveFloat | None = None
-    """Peak learning rate."""
+    """As in `finetune`, whose value holds where it is not given, as of `epochs`, `batch_size`, `max_length`."""
     epochs: PositiveInt | None = None
     """Passes over the training file."""
     batch_size: Size | None = None

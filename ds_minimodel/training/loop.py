@@ -37,13 +37,11 @@ class Evaluation(NamedTuple):
     """Scores of the model while it trains, which change nothing of the training.
 
     steps: after which it is evaluated; 0: before the first. scores: called on every rank with (step, the module in
-    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics. is_over: whether
-    after so many steps training ends early, by what the scores were; the same on all ranks, and in a run that goes on.
+    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics.
     """
 
     steps: Collection[int] = ()
     scores: Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]] = lambda *_: {}
-    is_over: Callable[[int], bool] = lambda _: False
 
 
 def train(
@@ -113,10 +111,6 @@ def train(
             meter.write({"step": 0, "eflops": 0.0}, scores)
         done = first
         for step in range(first, steps):
-            if evaluation.is_over(step):
-                if step <= run.schedule.trunk:
-                    save(step)
-                break
             micro_batches = next(stream)
             counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
             count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.has_failed)

@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from ds_minimodel.models import flops
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import Gemma3Config, LlamaConfig, ModernBertConfig
-from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.roberta import RobertaConfig
 from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.recipe.flops import recipe_costs
@@ -137,7 +136,7 @@ SMALL: dict[str, Any] = dict(num_layers=3, hidden_size=32, num_heads=4, ffn_size
     ],
 )
 def test_windows_and_shared_heads(body, objective, step):
-    module = LanguageModel(body, 50, (3,), OBJECTIVES[objective])
+    module = LanguageModel(body, 50, (3,))
     batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": TOKENS} if body.causal else MASKED
     share_read = 1 if body.causal else 0.15
     expected = flops.step_flops(step, flops.Work(body, 50, 20, share_read, 2), [3]).executed

@@ -18,7 +18,6 @@ from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import FAMILIES, Rotation
 from ds_minimodel.models.modern.model import waves
 from ds_minimodel.models.trainable import LanguageModel, encode
-from tests.small_models import MASKED_LM
 
 SIZES = dict(vocab_size=90, hidden_size=32, intermediate_size=40, num_attention_heads=4, max_position_embeddings=64)
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
@@ -67,7 +66,7 @@ def twins(shape):
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    ours = LanguageModel(config, vocab_size, (config.num_layers,), MASKED_LM).eval()
+    ours = LanguageModel(config, vocab_size, (config.num_layers,)).eval()
     own = architecture.from_theirs(lazily(theirs.state_dict()), config, [*ours.state_dict()])
     ours.load_state_dict(LazyTensors(own))
     return theirs, ours, architecture

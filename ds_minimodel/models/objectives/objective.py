@@ -18,10 +18,7 @@ from ds_minimodel.common.sections import Section, Share
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ds_minimodel.data.samples import Integers, Keys, MixedReader, SampleReader, Samples
-    from ds_minimodel.models.body import LanguagePack
 
 
 class Objective(ABC):
@@ -62,13 +59,6 @@ class Objective(ABC):
 
         Plans are made of it.
         """
-
-    def loss(self, pack: LanguagePack, x_PH: Tensor, table: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        """Sum of the losses of a batch at one head, a float32 scalar.
-
-        x_PH: the head's output at the positions read, row after row. table: the pack's output projection.
-        """
-        return pack.cross_entropy(x_PH, table, batch["targets"].flatten())
 
     def text_bytes(self, batch: Mapping[str, Any], bytes_of_ids: NDArray[np.int64]) -> int:
         """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which losses on held-out text
