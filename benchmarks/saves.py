@@ -56,7 +56,7 @@ def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     """Parameters and bytes of a square map, and the median seconds of each of TIMES."""
     from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
     from ds_minimodel.training.ranks.world import join_ranks
-    from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
+    from ds_minimodel.training.run import Accounting, AdamWConfig, CheckpointPolicy, Execution, Run, Schedule
     from ds_minimodel.training.zero.engine import build_engine
 
     world = join_ranks()
@@ -64,7 +64,7 @@ def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
         Schedule(steps=1000, lr=1e-4),
         Execution(batch_size=8, micro_batch_size=8, zero_stage=1, precision="bf16"),
         Accounting(tokens_per_step=1),
-        Optimizer(weight_decay=0.0),
+        AdamWConfig(weight_decay=0.0),
         CheckpointPolicy(every=1, keep_last=1),
     )
     engine = build_engine(torch.nn.Linear(width, width, bias=False).to(world.device), run, world)

@@ -101,7 +101,7 @@ def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dic
     return {"recipe": PAPER, "overrides": overrides, **ours, **more}
 
 
-def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
+def trains(work: Workload) -> Callable[[str], bool]:
     """Function that says of a parameter's name in our module whether the step trains it."""
     if work.name == "pretrain":
         return lambda name: True
@@ -109,7 +109,7 @@ def trains(work: Workload, recipe: Recipe) -> Callable[[str], bool]:
         return lambda name: not name.startswith("pack.")
     if work.name == "build-mini":
         return lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), work.frozen_layers)
-    return lambda name: trains_in_adapt(name, recipe.adapt, SYSTEMS["lora" if work.rank else BASELINE])
+    return lambda name: trains_in_adapt(name, SYSTEMS["lora" if work.rank else BASELINE])
 
 
 def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageModel:
@@ -122,7 +122,7 @@ def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageM
     )
     if work.rank:
         add_low_rank(module.body, work.rank, recipe.seed)
-    train_only(module, trains(work, recipe))
+    train_only(module, trains(work))
     return module
 
 

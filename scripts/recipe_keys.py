@@ -14,8 +14,9 @@ from typing import Any
 
 from ds_minimodel.common.sections import Section
 from ds_minimodel.models import BODIES
-from ds_minimodel.recipe.schema import OptimizerSection, PaperRecipe
+from ds_minimodel.recipe.schema import PaperRecipe
 from ds_minimodel.tasks import KINDS
+from ds_minimodel.training.run import AdamWConfig
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
@@ -72,7 +73,7 @@ def table(section: type[Section], keys: Collection[str] | None = None, without: 
     schemas = section.model_json_schema()["properties"]
     rows = [
         f"| `{key}` | {type_of(schemas[key])} | {default_of(schemas[key])} | {meaning_of(section, key)} |\n"
-        for key in sorted(schemas, key=OptimizerSection.model_fields.keys().__contains__)
+        for key in sorted(schemas, key=AdamWConfig.model_fields.keys().__contains__)
         if (keys is None or key in keys) and key not in without and "$ref" not in schemas[key]
     ]
     return HEAD + "".join(rows)
@@ -120,7 +121,7 @@ def all_tables() -> str:
         "`build_mini` also": table(section["build_mini"], without=training),
         "`adapt` also": table(section["adapt"], without=training),
         "`finetune`, beside the optimizer's keys as above": table(
-            section["finetune"], without=OptimizerSection.model_fields
+            section["finetune"], without=AdamWConfig.model_fields
         ),
         "`finetune.tasks.NAME`": tasks(),
         "`engine`": table(section["engine"]),

@@ -140,14 +140,12 @@ class BodyKind(ABC):
 
     name: in recipes (model.kind) and config.json. objective: what it is trained with where the recipe names none.
     starts: names of the ways in which a fresh body may start beside `random` (model.initialisation).
-    adaptable: parts of the body that step 2 can train beside the pack (adapt.train_positions, train_embedding_norm).
     """
 
     name: str
     config: type[BodyConfig]
     objective: str = "masked-lm"
     starts: tuple[str, ...] = ()
-    adaptable: tuple[str, ...] = ("positions", "embedding_norm")
 
     @abstractmethod
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:

@@ -46,6 +46,7 @@ from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import KINDS, AnyTask
 from ds_minimodel.tasks.kind import FinetunedConfig
+from ds_minimodel.training.run import AdamWConfig
 
 
 class Languages(Section):
@@ -114,25 +115,10 @@ class Mini(Section):
     """MiniPost: layers that step 1b trains on top of them."""
 
 
-class OptimizerSection(Section):
-    """AdamW's hyperparameters, for training and finetuning."""
-
-    weight_decay: NonNegativeFloat = 0.01
-    """AdamW's decoupled decay, of all that trains."""
-    beta1: Probability = 0.9
-    """AdamW's decay of the first moment."""
-    beta2: Probability = 0.98
-    """AdamW's decay of the second moment."""
-    eps: PositiveFloat = 1e-6
-    """AdamW's epsilon."""
-    clip: NonNegativeFloat = 0.0
-    """Largest norm of the gradient; 0: not clipped."""
-
-
 WARM_UP = 0.08  # of the steps
 
 
-class Training(OptimizerSection):
+class Training(AdamWConfig):
     """One training run on text; the objective has further keys (models/objectives/)."""
 
     steps: PositiveInt = 125_000
@@ -196,12 +182,6 @@ class Adapt(Training):
     """`lora`: of the updates of the body's linear layers."""
     strength: Annotated[float, Field(gt=0, le=1), RECORDED_ELSEWHERE] = 1.0
     """`full`, `lora`: share of what the body has learned that is scored and exported; held-out losses are of all."""
-    train_output_bias: bool = True
-    """The target's output bias trains too; `false` is the paper's code."""
-    train_positions: bool = False
-    """Learned positions train too, and are kept in the pack."""
-    train_embedding_norm: bool = False
-    """The norm after the embeddings trains too, and is kept in the pack."""
     snapshot_every: PositiveInt | None = None
     """Steps between packs that are kept and scored for the curves."""
     snapshot_at: list[PositiveInt] = []
@@ -238,7 +218,7 @@ class Adapt(Training):
         return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
 
 
-class Finetune(OptimizerSection):
+class Finetune(AdamWConfig):
     tasks: Annotated[dict[Name, AnyTask], RECORDED_ELSEWHERE] = {}
     """Name → task; without tasks the run ends with the packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
@@ -481,8 +461,6 @@ class Recipe(Section):
             raise ValueError("adapt.guard: the base's rows train, and their scores move; use adapt.replay")
         if self.adapt.guard and not any(map(self.is_guarded, self.chosen_systems)):
             raise ValueError(f"adapt.guard: {self.systems[0]} trains the body, and its states move; use adapt.replay")
-        if self.adapt.guard and (self.adapt.train_positions or self.adapt.train_embedding_norm):
-            raise ValueError("adapt.guard: train_positions and train_embedding_norm move the body's states; leave them")
         return self
 
     @model_validator(mode="after")
@@ -506,14 +484,6 @@ class Recipe(Section):
                     f"finetune.tasks.{name}.kind {task.kind}: it needs a body that is trained with "
                     f"{KINDS[task.kind].objective}, not with {self.objective}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _body_has_what_trains(self) -> "Recipe":
-        kind = BODIES[self.model.kind]
-        for part in BodyKind.adaptable:
-            if getattr(self.adapt, f"train_{part}") and part not in kind.adaptable:
-                raise ValueError(f"adapt.train_{part}: a body of kind {kind.name} has none; leave the key out")
         return self
 
     @model_validator(mode="after")

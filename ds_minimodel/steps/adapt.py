@@ -192,7 +192,7 @@ def adapted_model(
     frozen = prefix(body, system.adapt_depth(recipe.model.num_layers, recipe.mini))
     with torch.device("meta"):
         module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.frozen_rows)
-    train_only(module, lambda name: trains_in_adapt(name, recipe.adapt, system))
+    train_only(module, lambda name: trains_in_adapt(name, system))
     materialise(module, dtype, device)
     load_into(module, frozen.tensors, "body.")
     if system.trains == "low-rank":
@@ -200,14 +200,8 @@ def adapted_model(
     return frozen, module
 
 
-def trains_in_adapt(name: str, section: Adapt, system: System) -> bool:
+def trains_in_adapt(name: str, system: System) -> bool:
     """Whether step 2 of a system trains the model's parameter of this name."""
-    if name.startswith(f"pack.{KEPT}"):
-        return False
     if name.startswith("pack."):
-        return name != "pack.bias" or section.train_output_bias
-    if system.trains == "all" or is_low_rank(name):
-        return True
-    return (name == "body.positions" and section.train_positions) or (
-        name.startswith("body.embedding_norm.") and section.train_embedding_norm
-    )
+        return not name.startswith(f"pack.{KEPT}")
+    return system.trains == "all" or is_low_rank(name)

@@ -11,7 +11,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.recipe.schema import OptimizerSection, Recipe
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
@@ -20,8 +20,9 @@ from ds_minimodel.steps.training import text_schedule, text_steps
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
+    AdamWConfig,
+    CheckpointPolicy,
     Execution,
-    Optimizer,
     Run,
     Schedule,
     fill_batch,
@@ -73,7 +74,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     if file is None:
         return
     unknown = _OF_PRECISION if engine.precision == "auto" else ()
-    forms: dict[str, tuple[OptimizerSection, Schedule, int, int, Collection[str]]] = {
+    forms: dict[str, tuple[AdamWConfig, Schedule, int, int, Collection[str]]] = {
         step: (section, text_schedule(section), section.batch_size, 0, unknown)
         for step, section in text_steps(recipe, recipe.chosen_systems).items()
     }
@@ -85,8 +86,7 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     for step, (section, schedule, batch_size, micro, left) in forms.items():
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
-        rule = Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip)
-        run = Run(schedule, execution, Accounting(1), rule, deepspeed=file.settings, deepspeed_file=file.path)
+        run = Run(schedule, execution, Accounting(1), section.adamw(), CheckpointPolicy(), file.settings, file.path)
         for disagreement in disagreements(run, replicas, left):
             steps_of.setdefault(disagreement, []).append(step)
     refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in steps_of.items()])

@@ -29,14 +29,14 @@ from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.flops import step_work
-from ds_minimodel.recipe.schema import OptimizerSection, Recipe, Training
+from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.tasks import FINETUNED
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
+from ds_minimodel.training.run import Accounting, AdamWConfig, CheckpointPolicy, Execution, Run, Schedule
 from ds_minimodel.training.zero.config import check_deepspeed, needed_stage
 
 
@@ -116,7 +116,7 @@ def finished_checkpoints(folder: Path, trunk: int = 0) -> Callable[[], None]:
 
 def training_run(
     recipe: Recipe,
-    section: OptimizerSection,
+    section: AdamWConfig,
     world: World,
     *,
     schedule: Schedule,
@@ -136,7 +136,7 @@ def training_run(
         schedule,
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, cost.formula, cost.executed),
-        Optimizer(section.weight_decay, section.beta1, section.beta2, section.eps, section.clip),
+        section.adamw(),
         CheckpointPolicy(kept.every, kept.keep_last),
         *((engine.deepspeed.settings, engine.deepspeed.path) if engine.deepspeed else ()),
     )

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from pydantic import NonNegativeFloat, PositiveFloat
+
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.sections import Probability, Section
 
 
 @dataclass(frozen=True)
@@ -108,18 +111,23 @@ def replicas_of(ranks: int, tensor_parallel: int) -> int:
     return ranks // tensor_parallel
 
 
-@dataclass(frozen=True)
-class Optimizer:
-    """AdamW's hyperparameters but for the learning rate; the defaults are the paper's.
+class AdamWConfig(Section):
+    """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the paper's."""
 
-    weight_decay: decoupled, on all parameters. clip: largest norm of the gradients; 0: they are not clipped.
-    """
+    weight_decay: NonNegativeFloat = 0.01
+    """AdamW's decoupled decay, of all that trains."""
+    beta1: Probability = 0.9
+    """AdamW's decay of the first moment."""
+    beta2: Probability = 0.98
+    """AdamW's decay of the second moment."""
+    eps: PositiveFloat = 1e-6
+    """AdamW's epsilon."""
+    clip: NonNegativeFloat = 0.0
+    """Largest norm of the gradient; 0: not clipped."""
 
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.98
-    eps: float = 1e-6
-    clip: float = 0.0
+    def adamw(self) -> "AdamWConfig":
+        """These keys of a section that has more."""
+        return AdamWConfig(**self.model_dump(include=set(AdamWConfig.model_fields)))
 
 
 @dataclass(frozen=True)
@@ -163,7 +171,7 @@ class Run:
     schedule: Schedule
     execution: Execution
     accounting: Accounting
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: AdamWConfig = field(default_factory=AdamWConfig)
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     deepspeed: Mapping[str, Any] = field(default_factory=dict, hash=False)
     deepspeed_file: str = ""
@@ -177,7 +185,7 @@ class Run:
             "lr": schedule.lr,
             "warmup_steps": schedule.warmup_steps,
             "decay_steps": schedule.decay_steps,
-            **asdict(self.optimizer),
+            **self.optimizer.model_dump(),
             "zero_stage": execution.zero_stage,
             "precision": execution.precision,
             "micro_batch_size": execution.micro_batch_size,

@@ -77,7 +77,6 @@ class ToyBody(Body):
 
 class Toy(BodyKind):
     name, config, objective = "toy", ToyConfig, "unswap"
-    adaptable = ()
 
     def body(self, config, head_depths=()):
         return ToyBody(config, head_depths)

@@ -247,7 +247,6 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     assert "adapt.guard: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
     assert "adapt.guard: lora trains the body" in refused("run", other, extended, "systems=[lora]")
-    assert "adapt.guard: train_positions" in refused("run", other, extended, "adapt.train_embedding_norm=true")
     assert "adapt.guard: the base's rows train" in refused("run", other, extended, "adapt.old_rows=trained")
     alone = "tokenizer={vocab_size: 300}", "adapt.guard=0", "adapt.old_rows=trained"
     assert "adapt.old_rows trained: no vocabulary is extended" in refused("run", other, *alone)

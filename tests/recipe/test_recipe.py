@@ -86,14 +86,13 @@ def test_scalars_are_those_of_yaml_1_2(load):
         "seed=010",
         "pretrain.lr=1E-3",
         "pretrain.weight_decay=.5",
-        "adapt.train_positions=True",
         "workdir=2024-02-30",
     )
     assert recipe.languages.all == ["en", "no", "on"]
     assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
     assert recipe.seed == 10 and recipe.workdir == "2024-02-30"
     assert (recipe.pretrain.lr, recipe.pretrain.weight_decay) == (1e-3, 0.5)
-    assert recipe.adapt.train_positions is True
+    assert load("model={kind: llama, tie_output: True}").model.tie_output is True
     assert load("data.workers=~").data.workers is None
 
 

@@ -13,7 +13,7 @@ from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.models.trainable import train_only
 from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training import loop
-from ds_minimodel.training.run import Accounting, CheckpointPolicy, Execution, Optimizer, Run, Schedule
+from ds_minimodel.training.run import Accounting, AdamWConfig, CheckpointPolicy, Execution, Run, Schedule
 from ds_minimodel.training.zero import engine as zero_engine
 from tests.small_models import masked_lm, roberta
 
@@ -82,7 +82,7 @@ def run_config(deepspeed=None, **changes):
         Schedule(run.steps, run.lr, run.warmup_steps, run.decay_steps),
         Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
         Accounting(run.tokens_per_step, run.formula_flops, run.executed_flops),
-        Optimizer(run.weight_decay, run.beta1, run.beta2, run.eps, run.clip),
+        AdamWConfig(**{key: getattr(run, key) for key in AdamWConfig.model_fields}),
         CheckpointPolicy(run.checkpoint_every, run.keep_last),
         deepspeed or {},
     )

@@ -300,7 +300,6 @@ class ModernKind(BodyKind):
     def __init__(self, config: type[ModernConfig]):
         self.name, self.config = config.model_fields["kind"].default, config
         self.objective = "next-token" if config.causal else "masked-lm"
-        self.adaptable = ("embedding_norm",) if config.embedding_norm else ()
 
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
         from ds_minimodel.models.modern.model import ModernBody
