@@ -50,9 +50,9 @@ KINDS = {
         "systems=[minijoint, minipost]",
     ],
 }
-# Over the body and pack of the run before.
+# Over what the run before has pretrained.
 EXTENDED = (
-    "base={folder}/run/pretrain/bl_base",
+    "base={base}",
     "workdir={folder}/extended",
     "systems=[bl_base, lora]",
     "tokenizer.vocabulary=extend",
@@ -97,9 +97,14 @@ def _run(tree: Path, folder: Path, kind: str, ops: str, precision: str, ranks: s
     for language in ("en", "xx"):
         pages = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
         (folder / f"bits.{language}.txt").write_text("\n\n".join(pages))
-    extended = [key.format(folder=folder) for key in EXTENDED]
-    for options in [KINDS[kind], extended] if kind == "llama" else [KINDS[kind]]:
-        settings = [*common, *options, f"engine.precision={precision}"]
+    for options in [KINDS[kind], EXTENDED] if kind == "llama" else [KINDS[kind]]:
+        made = folder / "run/pretrain/bl_base"
+        base = made / "model" if (made / "model").is_dir() else made  # of a checkout whose bases are body and pack
+        settings = [
+            *common,
+            *(key.format(folder=folder, base=base) for key in options),
+            f"engine.precision={precision}",
+        ]
         python("-m", "ds_minimodel", "run", recipe, "--ranks", ranks, *settings)
     return {key: found for name in ("run", "extended") for key, found in _found(folder, folder / name).items()}
 
@@ -116,7 +121,8 @@ def _found(folder: Path, workdir: Path) -> Record:
         elif path.suffix in (".bin", ".idx"):
             found[f"tokens {place}"] = _sha256(path.read_bytes())
         elif path.suffix == ".safetensors":
-            job = next(parent for parent in path.parents if parent.with_name(f"{parent.name}.job.json").exists())
+            jobs = (parent for parent in path.parents if parent.with_name(f"{parent.name}.job.json").exists())
+            job = next(jobs, path.parent)
             for name, tensor in load_file(path).items():
                 form = f"{tensor.dtype} {[*tensor.shape]} ".encode()
                 data = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
