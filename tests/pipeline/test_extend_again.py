@@ -1,0 +1,91 @@
+"""`extend` called again, after a kill, a change of what it reads, or with another length: contents decide."""
+
+import os
+import shutil
+import signal
+
+import yaml
+from safetensors.torch import load_file, save
+
+from ds_minimodel.cli.main import main
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.jobs.layout import REHEARSAL
+
+from ..forks import Fork, run
+from .conftest import refused
+from .test_extend import extend, texts  # noqa: F401  (a fixture)
+
+
+def killed_after(name, arguments):
+    """`ds-minimodel ARGUMENTS`, killed once it has given a file or folder its `name`: for a Fork."""
+
+    def then_end(rename):
+        def rename_and_end(old, new):
+            rename(old, new)
+            if os.path.basename(new) == name:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return rename_and_end
+
+    os.rename, os.replace = then_end(os.rename), then_end(os.replace)
+    main(arguments)
+
+
+def test_what_was_begun_goes_on_from_the_same_files_alone(texts, tmp_path):
+    """Contents decide, not that something is there, wherever a call is killed."""
+    theirs, out = shutil.copytree(texts / "theirs", tmp_path / "theirs"), tmp_path / "out"
+    text = shutil.copy(texts / "xx.txt", tmp_path)
+    (theirs / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    call = "extend", theirs, text, "--language", "xx", "--pieces", "20", "--train", "lora", "--out", out
+
+    def kill_after(name, tokens):
+        kill = Fork(f"{__name__}:killed_after", name, [*map(str, call), "--tokens", tokens])
+        kill.wait()
+        assert kill.returncode == -signal.SIGKILL, kill.communicate()[1]
+
+    def refuse_other(path, content):
+        former = path.read_bytes()
+        path.write_bytes(content)
+        said = refused(*call, "--tokens", "30k")
+        assert f"{path.name}: another file than {out} was begun with" in said
+        path.write_bytes(former)
+
+    def rehearsed():
+        return TokenStore(out / "run/tokens" / REHEARSAL).num_tokens
+
+    kill_after(REHEARSAL, "5k")
+    short = rehearsed()
+    weights = load_file(theirs / "model.safetensors")
+    refuse_other(theirs / "model.safetensors", save({name: tensor + 1 for name, tensor in weights.items()}))
+    refuse_other(theirs / "chat_template.jinja", b"{{ messages[1].content }}")
+    refuse_other(tmp_path / "xx.txt", b"other " * 2**16)
+    kill_after("recipe.yaml", "30k")
+    recipe = out / "recipe.yaml"
+    chosen = recipe.read_text()
+    recipe.write_text(chosen.replace("- lora", "- lora\n- bl_base"))
+    assert "recipe.yaml: systems" in refused(*call, "--tokens", "30k")
+    recipe.write_text(chosen.replace("    text:", "    mine:"))
+    code, _, err = run(*call, "--tokens", "30k")
+    assert code == 0 and rehearsed() >= 3_000 > short, err
+    weights = (out / "model/model.safetensors").read_bytes()
+    for damage in (os.unlink, lambda path: path.write_bytes(b"nothing")):
+        damage(out / "model/model.safetensors")
+        code, _, err = run(*call)
+        assert code == 0 and "adapt lora" not in err and (out / "model/model.safetensors").read_bytes() == weights, err
+    kill_after("recipe.yaml", "60k")
+    kill_after(REHEARSAL, "60k")
+    code, _, err = run(*call)
+    assert code == 0 and rehearsed() >= 6_000 and "adapt lora" in err and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50, err
+    assert (out / "model/model.safetensors").read_bytes() != weights
+
+
+def test_hours_are_turned_into_steps_once(texts, tmp_path):
+    call = [*extend(texts, "--train", "rows", "--hours", "0.0003"), "--out", tmp_path / "out"]
+    kill = Fork(f"{__name__}:killed_after", "recipe.yaml", [*map(str, call)])
+    assert kill.wait() == -signal.SIGKILL
+    found = []
+    for _ in range(2):
+        code, _, err = run(*call)
+        assert code == 0 and ("tokens a second here" in err) == (not found), err
+        found.append((tmp_path / "out/recipe.yaml").read_text())
+    assert found[0] == found[1]
