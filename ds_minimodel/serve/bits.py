@@ -73,6 +73,11 @@ def score_files(
     body = load_body(body_folder)
     if body.task is not None or not OBJECTIVES[body.objective].causal:
         raise UserError(f"{body_folder}: predicts no next tokens; bits a byte are of a body that does")
+    if (positions := body.config.max_positions) <= task.least_length:
+        raise UserError(
+            f"{body_folder}: has {positions} positions, and a byte may take one, so packs would see unequal contexts; "
+            f"give --context-bytes {positions - 1} or fewer"
+        )
     device, dtype = _place(precision)
     opened = {name: open_pack(folder, body, body_folder) for name, folder in packs.items()}
     read = {file: kind.read(file, task, "", None) for file in map(str, files)}

@@ -75,7 +75,12 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(texts, tmp_path):
     kill_after("recipe.yaml", "60k")
     kill_after(REHEARSAL, "60k")
     code, _, err = run(*call)
-    assert code == 0 and rehearsed() >= 6_000 and "adapt lora" in err and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50, err
+    assert (
+        code == 0
+        and rehearsed() >= 6_000
+        and "adapt lora" in err
+        and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50
+    ), err
     assert (out / "model/model.safetensors").read_bytes() != weights
 
 

@@ -118,6 +118,8 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
         "bits", folder / "base", *packs, "--context-bytes", 40, "--json", tmp_path / "en.txt", tmp_path / "xx.txt"
     )
     assert code == 0, err
+    unequal = refused("bits", folder / "base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
+    assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith("give --context-bytes 63 or fewer")
     rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
     assert rows["en", "new"]["bits_per_byte"] >= rows["en", "old"]["bits_per_byte"]
     assert rows["en", "new"]["bytes_per_token"] == rows["en", "old"]["bytes_per_token"]
@@ -141,7 +143,7 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
 def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
     """With the same steps and text; what is printed is the loss of the text, with the guard or without."""
     body, losses, taken = folder / "base", {}, {}
-    for weight in (0, 20):
+    for weight in (0, 30):
         out = tmp_path / f"{weight}"
         settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.guard={weight}", "adapt.steps=20"]
         for step in ("tokenizer", "prepare", "pretrain", "adapt"):
@@ -150,10 +152,10 @@ def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
         lines = (out / "adapt/bl_base/xx/run/metrics.jsonl").read_text().splitlines()
         losses[weight] = next(json.loads(line)["loss"] for line in lines if '"loss"' in line)
         packs = {"old": folder / "base", "new": out / "adapt/bl_base/xx/pack"}
-        old, new = (row.bits_per_byte for row in bits_per_byte(body, packs, [folder / "en.txt"]))
+        old, new = (row.bits_per_byte for row in bits_per_byte(body, packs, [folder / "en.txt"], 63))
         taken[weight] = new - old
-    assert 0 < taken[20] < 0.7 * taken[0]
-    assert losses[20] == losses[0], "of the first step"
+    assert 0 < taken[30] < 0.7 * taken[0]
+    assert losses[30] == losses[0], "of the first step"
 
 
 def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
