@@ -30,6 +30,7 @@ _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection tha
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1 anything else."""
+    streams.open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -83,6 +84,10 @@ def _clear_errors() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; mend this and run again") from error
+        if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
+            raise UserError(
+                f"{error.object:.200}: not a name in UTF-8, as all must have that is noted; rename it"
+            ) from None
         if not isinstance(error, MemoryError) and not (
             isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", str(error))
         ):

@@ -12,6 +12,13 @@ from ds_minimodel.common.errors import UserError, printable
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
+def open_closed() -> None:
+    """Open the standard streams that are closed, whose numbers the next files would get; an answer is not taken."""
+    for name, mode, flags in ("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
+
+
 @contextlib.contextmanager
 def checked_output() -> Iterator[None]:
     """Write out, at the end of the block, what was printed in it; UserError where standard output takes no more."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
 
-from ds_minimodel.common.errors import escape_markdown
+from ds_minimodel.common.errors import escape_markdown, without_controls
 
 
 class Heading(NamedTuple):
@@ -81,7 +81,7 @@ def to_html(title: str, blocks: Iterable[Block]) -> str:
     loader = PackageLoader("ds_minimodel.report", ".")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     by_kind = [(type(block).__name__, block) for block in blocks]
-    return environment.get_template("page.html.j2").render(title=title, blocks=by_kind)
+    return without_controls(environment.get_template("page.html.j2").render(title=title, blocks=by_kind))
 
 
 def to_markdown(title: str, blocks: Iterable[Block]) -> str:

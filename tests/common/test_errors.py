@@ -1,11 +1,19 @@
 """A user's mistake is one printable line, whatever it quotes."""
 
-from ds_minimodel.common.errors import LONGEST, UserError
+from ds_minimodel.common.errors import LONGEST, UserError, escape_markdown
+from ds_minimodel.report.render import Heading, to_html
 
 
 def test_a_message_is_one_line_that_shows():
     assert str(UserError("a\n  b\r\n c\n")) == "a b c"
     assert str(UserError("a\x1b[2J\0\u2028\ud800ä字")) == r"a\x1b[2J\x00\u2028\ud800ä字"
+
+
+def test_a_page_holds_nothing_that_a_terminal_obeys():
+    """What joins letters, in Persian and Hindi, stays."""
+    assert escape_markdown("a\x1b]0;b\x07.txt \udcff \u200c") == r"a\\x1b]0;b\\x07.txt \\udcff " + "\u200c"
+    page = to_html("a\x1b[2J", [Heading("\udcff\x9b")])
+    assert r"a\x1b[2J" in page and r"\udcff\x9b" in page and "\x1b" not in page and "\n" in page
 
 
 def test_a_long_message_keeps_its_ends():

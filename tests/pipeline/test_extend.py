@@ -180,6 +180,7 @@ def test_mistakes_are_one_line(texts):
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))
     assert "holds a slash" in refused(*extend(texts, "--source", "e/n"))
+    assert r"b\udcff" in (said := refused(*extend(texts, "--out", texts / "b\udcff"))) and "not a name in UTF-8" in said
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
         assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))
