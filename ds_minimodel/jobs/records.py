@@ -89,11 +89,17 @@ def read_record(folder: Path) -> Record | None:
 
 
 def inputs_hash(folder: Path, grows: str = "") -> str:
-    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it. grows: as of the Job."""
+    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it. grows: as of the Job, which goes
+    on from a checkpoint where a parent has gone on, too.
+    """
     record = read_record(folder)
     assert record is not None
     inputs = record.inputs
-    return sha256_of_json({**inputs, grows: {**inputs[grows], "steps": None}} if grows else inputs)
+    if grows:
+        parents = {name: read_record(folder / name) for name in inputs["parents"]}
+        first = {name: [*parent.former, parent.identity][0] for name, parent in parents.items() if parent}
+        inputs = {**inputs, grows: {**inputs[grows], "steps": None}, "parents": first}
+    return sha256_of_json(inputs)
 
 
 def current_inputs(job: Job, record: Record | None, to_be_read: bool = False) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,7 +13,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.data.reader import identity_of_text
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, State, is_complete, state_of
+from ds_minimodel.jobs.records import Job, State, inputs_hash, is_complete, state_of
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
 from ds_minimodel.steps.training import finished_checkpoints
 
@@ -121,8 +121,9 @@ def growing(folder, steps, **change):
 @pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
 def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unfinished):
     layout, parent = WorkdirLayout(job.folder.parent), growing(job.folder, 10)[0]
-    child = job_in(job.folder.with_name("child"), {"seed": 1}, [parent])
+    child = job_in(job.folder.with_name("child"), {"seed": 1, "adapt": {"steps": 3}}, [parent])
     run(parent, child)
+    of_checkpoints = inputs_hash(child.folder, "adapt")
     middle, _ = growing(job.folder, 15)
     middle.make.stops = unfinished
     with contextlib.suppress(InterruptedError):
@@ -134,6 +135,7 @@ def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unf
     assert [inputs["pretrain"]["steps"] for inputs in told] == [15]
     assert state_of(child, layout)[0] is State.PENDING
     assert run(child) and is_complete(child) and weights(child) == "made 2 times"
+    assert inputs_hash(child.folder, "adapt") == of_checkpoints != inputs_hash(child.folder), "from which it goes on"
     for other in (growing(job.folder, 19)[0], growing(job.folder, 30, seed=2)[0]):
         with pytest.raises(UserError, match="made from another recipe"):
             begin(other)
