@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.editable_wheel import _StaticPth, editable_wheel
 
 ROOT = Path(__file__).parent
 MODE = os.environ.get("DSMM_BUILD_OPS", "auto")
@@ -22,6 +23,14 @@ FLAGS = ["-std=c++17", "-O3", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
 CPU_FLAGS = ["-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized"]
 # Each serves the newer ones of its generation too; code of the last is kept as PTX for the generations after it.
 ARCHITECTURES = ("7.0", "7.5", "8.0", "9.0")
+
+
+class ByPath(editable_wheel):
+    """An editable install by a file of paths. setuptools' hook for imports is asked after the folder where Python
+    starts, and above a clone that has a folder with the package's name."""
+
+    def _select_strategy(self, name: str, *_: object) -> _StaticPth:
+        return _StaticPth(self.distribution, name, [ROOT, ROOT / "examples"])
 
 
 def say(message: str) -> None:
@@ -85,8 +94,9 @@ def extensions() -> Iterator[Extension]:
 def build_arguments() -> dict:
     if MODE not in ("auto", "0", "1", "cpu"):
         sys.exit(f"DSMM_BUILD_OPS is {MODE!r}; it must be auto, 0, 1 or cpu")
+    commands: dict[str, type] = {"editable_wheel": ByPath}
     if MODE == "0":
-        return {}
+        return {"cmdclass": commands}
     find_cuda()
     try:
         from torch.utils.cpp_extension import BuildExtension
@@ -94,7 +104,7 @@ def build_arguments() -> dict:
         if MODE == "1":
             raise
         say("torch not found, no kernels built (use --no-build-isolation); torch's own operators will serve")
-        return {}
+        return {"cmdclass": commands}
 
     class Build(BuildExtension):
         """A build that may fail: the package works without its kernels."""
@@ -113,7 +123,7 @@ def build_arguments() -> dict:
                     not_built(extension.name, error)
             self.__dict__["extensions"] = built
 
-    return {"ext_modules": list(extensions()), "cmdclass": {"build_ext": Build}}
+    return {"ext_modules": list(extensions()), "cmdclass": commands | {"build_ext": Build}}
 
 
 setup(**build_arguments())

@@ -1,8 +1,12 @@
 """scripts/environment.sh chooses torch, installs, and ends where a run was stopped; scripts/docker names what is."""
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
+import sys
+import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -167,3 +171,32 @@ def test_a_dockerfile_names_what_is_there(file):
     assert f'"{mode}"' in re.search(r"MODE not in \((.*)\)", (ROOT / "setup.py").read_text())[1]
     tried = re.search(r"torch=(torch==\S+)", (ROOT / "scripts" / "environment.sh").read_text())[1]
     assert set(re.findall(r"torch==[\d.]+", text)) <= {tried}
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path, installer):
+    """Where its own folder, which has the package's name, would be taken for it."""
+    clone = tmp_path / "ds_minimodel"
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "ds_minimodel", "examples"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, clone.mkdir(exist_ok=True) or clone / name)
+    if installer == "uv" and not importlib.util.find_spec("uv"):
+        pytest.skip("uv is not installed")
+    python, variables = environment / "bin/python", without_settings() | {"DSMM_BUILD_OPS": "0"}
+    variables |= {"VIRTUAL_ENV": str(environment), "PYTHONPATH": sysconfig.get_path("purelib")}  # setuptools, uv, torch
+    command = [python, "-m", "pip"] if installer == "pip" else [sys.executable, "-m", "uv", "pip"]
+    command += [
+        "install",
+        *(["--python", python] if installer == "uv" else []),
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "-e",
+        clone,
+    ]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for folder in (clone, tmp_path, environment):
+        asked = "import ds_minimodel.api as api, ds_minimodel_examples as more; print(api.__file__, more.__file__)"
+        found = subprocess.check_output([python, "-c", asked], cwd=folder, env=variables, text=True)
+        assert found.split() == [f"{clone}/ds_minimodel/api.py", f"{clone}/examples/ds_minimodel_examples/__init__.py"]
