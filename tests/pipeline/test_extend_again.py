@@ -1,9 +1,9 @@
 """`extend` called again, after a kill, a change of what it reads, or with another length: contents decide."""
 
 import os
-import shutil
 import signal
 
+import pytest
 import yaml
 from safetensors.torch import load_file, save
 
@@ -12,8 +12,20 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.jobs.layout import REHEARSAL
 
 from ..forks import Fork, run
-from .conftest import refused
-from .test_extend import extend, texts  # noqa: F401  (a fixture)
+from ..hf.test_decoders import save_llama
+from .conftest import make_world, refused
+
+
+@pytest.fixture
+def call(tmp_path):
+    """A command over a Llama in `theirs` and its text, which are its own."""
+    make_world(tmp_path)
+    for language in ("en", "xx"):
+        path = tmp_path / f"{language}.txt"
+        path.write_text(path.read_text() * 4)
+    theirs = save_llama(tmp_path / "en.txt", tmp_path / "theirs", "$A")
+    (theirs / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    return "extend", theirs, tmp_path / "xx.txt", "--language", "xx", "--out", tmp_path / "out", "--pieces", "20"
 
 
 def killed_after(name, arguments):
@@ -31,12 +43,9 @@ def killed_after(name, arguments):
     main(arguments)
 
 
-def test_what_was_begun_goes_on_from_the_same_files_alone(texts, tmp_path):
+def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     """Contents decide, not that something is there, wherever a call is killed."""
-    theirs, out = shutil.copytree(texts / "theirs", tmp_path / "theirs"), tmp_path / "out"
-    text = shutil.copy(texts / "xx.txt", tmp_path)
-    (theirs / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    call = "extend", theirs, text, "--language", "xx", "--pieces", "20", "--train", "lora", "--out", out
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
 
     def kill_after(name, tokens):
         kill = Fork(f"{__name__}:killed_after", name, [*map(str, call), "--tokens", tokens])
@@ -84,8 +93,8 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(texts, tmp_path):
     assert (out / "model/model.safetensors").read_bytes() != weights
 
 
-def test_hours_are_turned_into_steps_once(texts, tmp_path):
-    call = [*extend(texts, "--train", "rows", "--hours", "0.0003"), "--out", tmp_path / "out"]
+def test_hours_are_turned_into_steps_once(call, tmp_path):
+    call += "--train", "rows", "--hours", "0.0003"
     kill = Fork(f"{__name__}:killed_after", "recipe.yaml", [*map(str, call)])
     assert kill.wait() == -signal.SIGKILL
     found = []
