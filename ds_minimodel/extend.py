@@ -20,14 +20,14 @@ from ruamel.yaml import YAML
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Content, as_json, atomic_write, lock, read_model, write_json
+from ds_minimodel.common.files import Content, as_json, atomic_write, lock, paths_of, read_model, write_json
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN
 from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.samples import is_held_out
 from ds_minimodel.hf.export import export_adapter, export_hf
 from ds_minimodel.hf.samples import samples, samples_page
-from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import WARM_UP, Recipe
@@ -41,12 +41,12 @@ HELD_OUT = 0.02  # of the documents
 TEST_BYTES = 100_000  # of held-out text that is scored
 HOURS = 1.0  # where nothing is said
 MOST_PASSES = 4  # over the text
-LENGTH = 128
+LENGTH, FEWEST_STEPS = 128, 10
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
-CALL, RECIPE, LOCK, ASKED = "call.json", "recipe.yaml", ".lock", ("hours", "tokens")
+ASKED = "hours", "tokens"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
 TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
@@ -107,7 +107,7 @@ def extend(
     """
     out, model = Path(out), str(model)
     name_the_cpu()
-    texts = {source: [*map(str, source_text)], language: [*map(str, text)]}
+    texts = {source: paths_of(source_text), language: paths_of(text)}
     _check(texts, source, language, hours, tokens, trains, pieces, strength)
     files = [file for file in find_text(itertools.chain(*texts.values())) if isinstance(file, Path)]
     call: dict[str, Any] = {"out": str(out), "model": model, "source": source, "language": language}
@@ -264,7 +264,7 @@ def first_values(
         "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_PIECES},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
         "adapt": {
-            "steps": 10,
+            "steps": FEWEST_STEPS,
             "batch_size": min(BATCHES.values()),
             "seq_length": min(positions, LENGTH),
             "lr": float(f"{way.rate * (TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
@@ -321,7 +321,7 @@ def _choose(
     a_token = chosen["flops_per_byte"] * chosen["bytes_per_token"]
     guessed = asked["tokens"] or min(int(3600 * asked["hours"] * GUESSED_FLOPS[device] / a_token), most)
     batch = next(size for limit, size in BATCHES.items() if guessed <= limit)
-    steps = max(10, guessed // (batch * adapt["seq_length"]))
+    steps = max(FEWEST_STEPS, guessed // (batch * adapt["seq_length"]))
     at_once = max(1, TOKENS_AT_ONCE[device] // adapt["seq_length"])
     values["engine"]["micro_batch_size"] = max(
         size for size in range(1, batch + 1) if batch % size == 0 and size <= at_once
@@ -350,7 +350,9 @@ def _set_length(
     if all(state.get(key) == asked[key] for key in ASKED) and "steps" in state:
         steps = state["steps"]
     elif asked["tokens"] is not None:
-        steps = max(10, asked["tokens"] // a_step)
+        steps = max(FEWEST_STEPS, asked["tokens"] // a_step)
+        if steps * a_step > asked["tokens"]:
+            say(f"{asked['tokens']:,} tokens: {steps * a_step:,} are trained on, {FEWEST_STEPS} steps, the fewest")
     else:
         steps = _steps_in(out, recipe, asked["hours"], places, say)
     if steps < state.get("steps", 0):

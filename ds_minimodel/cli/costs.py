@@ -93,7 +93,7 @@ def _plan(options: Options) -> int:
 
     path = Path(options.recipe)
     is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
-    is_model = (is_name or path.is_dir()) and options.recipe not in package_recipes()
+    is_model = (is_name or path.is_dir() or path.suffix.lower() == ".gguf") and options.recipe not in package_recipes()
     recipe = _recipe_over_model(options) if is_model else recipe_of(options)[0]
     rows = plans(recipe, options.ranks, options.device, options.peak)
     _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets)))

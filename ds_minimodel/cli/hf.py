@@ -3,11 +3,15 @@
 import argparse
 import importlib
 import math
+import re
+from pathlib import Path
 from types import ModuleType
 
 from ds_minimodel.cli.steps import Commands, Options, number_of_ranks
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.names import LANGUAGE_CODE
+from ds_minimodel.data.reader import find_text
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 
@@ -31,7 +35,7 @@ def add_arguments(commands: Commands) -> None:
     )
     extending.add_argument(
         "--pieces",
-        type=_number,
+        type=_whole_number,
         metavar="N",
         help="that are new; default: as many as pay; 6, the fewest, where the body learns the language by itself",
     )
@@ -44,9 +48,9 @@ def add_arguments(commands: Commands) -> None:
     )
     length = extending.add_mutually_exclusive_group()
     length.add_argument(
-        "--hours", type=_number, metavar="H", help="of rehearsal and training here; default: 1; more make it longer"
+        "--hours", type=_hours, metavar="H", help="of rehearsal and training here; default: 1; more make it longer"
     )
-    length.add_argument("--tokens", type=_number, metavar="N", help="of training, such as 50M")
+    length.add_argument("--tokens", type=_whole_number, metavar="N", help="of training, such as 50M")
     extending.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
     extending.add_argument("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
     extending.set_defaults(run=_extend)
@@ -85,26 +89,47 @@ def _number(text: str) -> float:
     return number
 
 
+def _whole_number(text: str) -> int:
+    """argparse's type of a count, which may end so, too."""
+    if not (number := _number(text)).is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(number)
+
+
+def _hours(text: str) -> float:
+    """argparse's type of a time: hours, or with the unit h or min."""
+    found = re.fullmatch(r"(.*?) ?(h|min)", text)
+    return _number(found[1]) / (60 if found[2] == "min" else 1) if found else _number(text)
+
+
+def _check_paths(options: Options, out: Path) -> None:
+    """UserError for what paths alone say; what reads a model takes seconds to load."""
+    model = Path(options.model)
+    if model.is_file() and model.suffix.lower() != ".gguf":
+        raise UserError(f"{model}: no folder of a model, and no GGUF file; MODEL comes first, then TEXT")
+    on_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?(@.+)?", options.model) and model.suffix.lower() != ".gguf"
+    if not model.exists() and (not on_hub or ("/" in options.model and model.parent.is_dir())):
+        raise UserError(f"{model}: no such folder or GGUF file, and no name on the Hub; check the path")
+    text, of_source = find_text(options.text), find_text(options.source_text)
+    for path in text:
+        if path in of_source:
+            raise UserError(f"{path}: text of {options.language} and of {options.source}; give each its own")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: a file; --out names a folder")
+    if not re.fullmatch(LANGUAGE_CODE, options.language):
+        say(f"--language {options.language}: no code of ISO 639, such as de, so the model's card will name none")
+
+
 def _extend(options: Options) -> None:
-    restart_with_cpu_settings()
     out = options.out or f"extended-{options.language}"
-    model = hugging_face_module("extend").extend(
-        options.model,
-        options.text,
-        options.language,
-        out,
-        source=options.source,
-        source_text=options.source_text,
-        hours=options.hours,
-        tokens=options.tokens and int(options.tokens),
-        column=options.column,
-        trains=options.train,
-        pieces=options.pieces and int(options.pieces),
-        strength=options.strength,
-        ranks=options.ranks,
-        hostfile=options.hostfile,
-        say=say,
-    )
+    _check_paths(options, Path(out))
+    restart_with_cpu_settings()
+    names = "source source_text hours tokens column pieces strength ranks hostfile".split()
+    named = {name: getattr(options, name) for name in names} | {"trains": options.train, "say": say}
+    try:
+        model = hugging_face_module("extend").extend(options.model, options.text, options.language, out, **named)
+    except UserError as error:
+        raise UserError(str(error).replace("data.column", "--column")) from error
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")
 
 

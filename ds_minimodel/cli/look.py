@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -18,6 +19,8 @@ from tqdm import tqdm
 from ds_minimodel import __version__
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, recipe_of
 from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.common.files import holder
+from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE
 from ds_minimodel.training.ranks.launch import name_the_cpu
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.steps.status import look
 
+    options.recipe = _recipe_in(Path(options.recipe))
     jobs = look(recipe_of(options)[0], options.verify)
     if options.json:
         print(json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=1))
@@ -66,6 +70,17 @@ def _status(options: Options) -> None:
     if options.verify and damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
         raise UserError(f"{damaged[0].name} is damaged: {damaged[0].why}{more}")
+
+
+def _recipe_in(path: Path) -> str:
+    """`path`, or of a folder of `extend` its recipe; UserError where it has none yet."""
+    if (path / RECIPE).is_file():
+        return str(path / RECIPE)
+    if (path / CALL).is_file():
+        who, _ = holder(path / LOCK) or ("", "")
+        now = f"{who} reads the text" if who else "the same call goes on"
+        raise UserError(f"{path}: extend has no recipe yet, and so no jobs; {now}")
+    return str(path)
 
 
 def _lines(jobs: Sequence[JobStatus]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import difflib
 import io
 import logging
 import os
@@ -102,8 +103,21 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})  # --rank is no --ranks
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Where an option is no command's but nearly one, that is said, and not what else is missing."""
+        known, words = self._option_string_actions, [] if self._subparsers else list(args or ())
+        for place, word in enumerate(words):
+            name = word.partition("=")[0]
+            near = difflib.get_close_matches(name, known, 1, 0.75)
+            if name.startswith("--") and name not in known and near:
+                self.error(f"unrecognized arguments: {' '.join(words[place : place + 2])} (did you mean {near[0]}?)")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+        found = re.match(r".*invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1) if found else []
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise UserError(f"{message}{meant}; `{self.prog} --help` shows what there is")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # argparse passes over a disk that is full

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -288,6 +288,11 @@ def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             held.unlink(missing_ok=True)
+
+
+def paths_of(given: str | Path | Iterable[str | Path]) -> list[str]:
+    """Paths that are given, or the one that is."""
+    return [str(given)] if isinstance(given, str | Path) else [*map(str, given)]
 
 
 def sha256_of_file(path: str | Path) -> str:

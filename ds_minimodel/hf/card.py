@@ -19,13 +19,12 @@ from ds_minimodel.artifacts.foreign import LICENSE, hub_name
 from ds_minimodel.artifacts.models import ModelManifest, tokenizer_in
 from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
+from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.data.tokenizer import SETTINGS_FILE
 from ds_minimodel.jobs.layout import ADAPT, FINETUNE, PRETRAIN, REPORT, TOKENS
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
-
-_LANGUAGE_CODE = re.compile("[a-z]{2,3}")  # of ISO 639, which the Hub takes in a card's front matter
 
 
 class _Origin(Stored):
@@ -58,7 +57,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
     training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
     training |= {"embedding_space": own.body.space, "layers": num_layers}
     front = ModelCardData(
-        language=language if _LANGUAGE_CODE.fullmatch(language) and language != UNKNOWN_LANGUAGE else None,
+        language=language if re.fullmatch(LANGUAGE_CODE, language) and language != UNKNOWN_LANGUAGE else None,
         license=origin.license,
         base_model=hub_name(origin.base_model),
         library_name="transformers",

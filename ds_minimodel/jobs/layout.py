@@ -9,6 +9,10 @@ TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDER
 REPORT, REHEARSAL = "report", "the-base-itself"  # the latter no language is called
 
 
+# In the folder of `extend`, above the workdir: what was asked for, what is made of it, its lock.
+CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
+
+
 class WorkdirLayout:
     """Folders below the recipe's workdir."""
 

@@ -8,12 +8,16 @@ from statistics import fmean
 
 from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.curves import BITS, OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
 from ds_minimodel.report.tables import PERCENT, SCALES
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
-_FORGETS = "has become worse: raise adapt.replay or adapt.guard, lower adapt.strength or the rate, or train rows alone"
+_FORGETS = {  # by whether the body trains
+    False: "has become worse: raise adapt.guard, or lower the rate",
+    True: "has become worse: raise adapt.replay, lower adapt.strength or the rate, or train rows alone",
+}
 _MOST_LOST = 0.002  # of the source's score, without a line that says so
 
 
@@ -70,7 +74,7 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
             if ON_SOURCE + "cut" in rows[0]:
                 clauses[task] += f", {_mean(rows, ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
             if abs(of_source[1] / of_source[0] - 1) > _MOST_LOST and of_source[1] != scale.best(of_source):
-                worse.append(f"{clauses[task]}: {source} {_FORGETS}.")
+                worse.append(f"{clauses[task]}: {source} {_FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
     return Verdict(

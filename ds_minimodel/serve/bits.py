@@ -11,6 +11,7 @@ from ds_minimodel.artifacts.lazy import shapes_of
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import paths_of
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into, materialise
 from ds_minimodel.ops.cpu import configure_cpu
@@ -49,14 +50,15 @@ def bits_per_byte(
     """
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
-    task, rows = TextConfig(kind="text", test={}, context_bytes=context_bytes), []
+    task, texts = TextConfig(kind="text", test={}, context_bytes=context_bytes), paths_of(texts)
+    rows = []
     for name, text, records, encoded, score in score_files(
         Text(), task, body_folder, packs, texts, precision, strength
     ):
         tokens = int((encoded.examples.lengths - 1).sum())
         tokens += sum(encoded.unknown)
         rows.append(Bits(name, text, float(score["bits_per_byte"]), records.num_bytes / max(1, tokens)))
-    places = {text: place for place, text in enumerate(map(str, texts))}
+    places = {text: place for place, text in enumerate(texts)}
     return sorted(rows, key=lambda row: places[row.text])
 
 

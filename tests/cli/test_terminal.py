@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ds_minimodel import api
 from ds_minimodel.cli import look
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import lock
 
 ROOT = Path(__file__).parents[2]
 PROGRESS = """
@@ -66,6 +68,82 @@ def test_progress_stays_on_one_line(columns):
 def test_a_key_given_as_an_option_gets_a_hint(arguments, meant):
     with pytest.raises(UserError, match=rf"unrecognized arguments: .* \(did you mean {meant}\?\)"):
         parse(["run", "paper", *arguments])
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ("extend m t --langauge de", r"--langauge de \(did you mean --language\?\)"),
+        ("extend m t --language de --source_text en.txt", r"did you mean --source-text\?"),
+        ("extnd m t", r"'extnd' .*did you mean extend\?"),
+        ("pack shw p", r"'shw' .*did you mean show\?"),
+        ("pack plug b p o --on", "--on"),
+        ("extend m t --language de --hours 1d", "'1d' is no amount"),
+        ("extend m t --language de --tokens 0.4", "'0.4' is no whole number"),
+        ("extend m t --language de --pieces 6.9", "'6.9' is no whole number"),
+    ],
+)
+def test_what_is_mistyped_is_named(arguments, said):
+    with pytest.raises(UserError, match=said):
+        parse(arguments.split())
+
+
+def test_amounts_as_people_write_them():
+    given = "extend m t --language de".split()
+    hours = [parse([*given, "--hours", text]).hours for text in ("1h", "90min", "1.5", "2 h")]
+    assert hours == [1, 1.5, 1.5, 2] and parse([*given, "--tokens", "2.5M"]).tokens == 2_500_000
+
+
+WRONG_PATHS = [
+    (["nothere/model", "a.txt"], "nothere/model: no such folder or GGUF file"),
+    (["./nowhere", "a.txt"], "nowhere: no such folder or GGUF file"),
+    (["nothere.GGUF", "a.txt"], "nothere.GGUF: no such folder or GGUF file"),
+    (["a.txt", "model"], "a.txt: no folder of a model, and no GGUF file; MODEL comes first, then TEXT"),
+    (["model", "b.txt"], "b.txt: no such text file"),
+    (["model", "a.txt", "--source-text", "a.txt"], "a.txt: text of xx and of en; give each its own"),
+    (["model", "a.txt", "--out", "a.txt"], "a.txt: a file; --out names a folder"),
+]
+
+
+@pytest.mark.parametrize("arguments, said", WRONG_PATHS)
+def test_paths_are_looked_at_before_anything_heavy_is_loaded(arguments, said, tmp_path):
+    for folder in ("model", "nothere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "a.txt").write_text("a boat\n")
+    code = "import sys; from ds_minimodel.cli.main import main\ntry: main()\n"
+    code += "finally: print(sorted({'torch', 'transformers', 'deepspeed', 'pandas'} & {*sys.modules}))"
+    command = [sys.executable, "-c", code, "extend", *arguments, "--language", "xx"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 2 and done.stdout == "[]\n", done.stderr
+    assert done.stderr.startswith(f"ds-minimodel: {said}") and done.stderr.count("\n") == 1
+
+
+def test_status_of_a_folder_of_extend(tmp_path):
+    def said():
+        with pytest.raises(UserError) as refused:
+            options = parse(["status", str(tmp_path)])
+            options.run(options)
+        return str(refused.value)
+
+    (tmp_path / "call.json").write_text("{}")
+    assert said() == f"{tmp_path}: extend has no recipe yet, and so no jobs; the same call goes on"
+    with lock(tmp_path / ".lock"):
+        assert f"process {os.getpid()} on {os.uname().nodename} reads the text" in said()
+    (tmp_path / "recipe.yaml").write_text("workdir: 3\n")
+    assert said().startswith(f"{tmp_path}/recipe.yaml:")
+
+
+def test_a_file_of_weights_is_planned_over(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    options = parse(["plan", str(tmp_path / "model.gguf")])
+    with pytest.raises(UserError, match="GGUF"):
+        options.run(options)
+
+
+def test_names_of_the_api():
+    assert {*api.__all__} <= {*dir(api)} and all(getattr(api, name) for name in dir(api))
 
 
 def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):

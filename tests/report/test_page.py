@@ -81,6 +81,7 @@ def test_a_source_that_has_become_worse_is_said(tmp_path):
         scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
         said = write_report(tmp_path, replace(run, scores=scores, recipe=recipe))
         assert (f"en: 80.0 before, {after:.1f} after: en has become worse" in said[-1]) == is_said == (len(said) == 2)
+        assert "rows alone" not in said[-1], "which trained"
 
 
 def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
