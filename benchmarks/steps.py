@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import itertools
+import json
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -29,8 +30,8 @@ matrix product measured in between. Ratio: of ds_minimodel's tokens/s to this ro
 reference: ds_minimodel with torch's operators. hf: Hugging Face's model of the kind with SDPA (autocast in bf16 and
 fp16), torch's fused AdamW, the same part frozen, the same malloc settings, rows padded to the longest of the batch;
 LoRA (adapt-lora) by peft, which has an A for each of queries, keys and values, and of gate and up;
-hf-untuned: without those settings; hf-compiled: eager attention under torch.compile, our choice of library for fp32;
-hf-deepspeed: SDPA in our engine."""
+hf-untuned: without those settings; hf-compiled: under torch.compile (on CPUs eager attention, our choice of library for
+fp32); hf-deepspeed: SDPA in our engine."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +54,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="default: %(default)s",
     )
     parser.add_argument("--zero", nargs="+", type=int, choices=range(4), default=[1], help="ZeRO stages; default: 1")
+    parser.add_argument(
+        "--apart", action="store_true", help="one contestant after the other, each with the device to itself"
+    )
     parser.add_argument("--ranks", type=int, default=1, help="of those that run in our engine; default: 1")
     parser.add_argument("--threads", type=int, default=1, help="of a process on the CPU; default: 1")
     parser.add_argument(
@@ -85,21 +89,25 @@ def time_step(
     task = {"recipe": options.recipe, "overrides": options.set, "precision": precision, "zero_stage": zero_stage}
     task |= {name: vars(options)[name] for name in ("tokens", "seq_length", "shortest")}
     peaks: list[dict[str, float]] = []
-    with ExitStack() as stack:
+    names = ["ds_minimodel", *options.against]
+    found: dict[str, dict[str, Any]] = {}
 
-        def enter(name: str) -> Contestant:
-            ranks, settings = options.ranks if name in IN_ENGINE else 1, {} if name == "hf-untuned" else CPU
-            return stack.enter_context(Contestant(name, options.threads, ranks, settings, options.time_limit))
+    def contestant(name: str) -> Contestant:
+        ranks, settings = options.ranks if name in IN_ENGINE else 1, {} if name == "hf-untuned" else CPU
+        return Contestant(name, options.threads, ranks, settings, options.time_limit)
 
-        of_device = enter("peaks")
-        running = {name: enter(name) for name in ("ds_minimodel", *options.against)}
-        found = time_in_turns(
-            running,
-            {name: {"contestant": name, "step": step, **task} for name in running},
-            options.repeats,
-            options.clock,
-            lambda: peaks.extend(of_device.ask(device.peaks, precision=precision, clock=options.clock)),
-        )
+    with contestant("peaks") as of_device:
+
+        def measure_peaks() -> None:
+            peaks.extend(of_device.ask(device.peaks, precision=precision, clock=options.clock))
+
+        for together in [[name] for name in names] if options.apart else [names]:
+            with ExitStack() as stack:
+                running = {name: stack.enter_context(contestant(name)) for name in together}
+                works = {name: {"contestant": name, "step": step, **task} for name in running}
+                found |= time_in_turns(running, works, options.repeats, options.clock, measure_peaks)
+            if options.apart:  # the row follows when all have had their turn
+                print(json.dumps({name: found[name] for name in together}), flush=True)
     return found, {key: statistics.median(peak[key] for peak in peaks) for key in ("matmul", "copy")}
 
 

@@ -5,7 +5,7 @@ reference     the same with DSMM_OPS=reference, torch's operators in place of ou
 hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its documentation has it:
               autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora: by peft
 hf-untuned    the same without our settings of malloc and of threads (CPU)
-hf-compiled   the same as hf with eager attention under torch.compile and, on the CPU, our choice of MKL or oneDNN for
+hf-compiled   the same as hf under torch.compile; on the CPU with eager attention and our choice of MKL or oneDNN for
               fp32
 hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpeed configuration
 """
@@ -20,6 +20,7 @@ from torch import nn
 
 from benchmarks.device import CLOCKS, synchronize
 from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, workload
+from ds_minimodel.artifacts.lazy import Lazy
 from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
@@ -79,14 +80,33 @@ def sizes() -> dict[str, float]:
     return {"memory_bytes": memory, "tokens": _trained.work.tokens, "flops": _trained.work.cost().executed}
 
 
+def losses(count: int) -> list[float]:
+    """Losses of so many steps, one after the other."""
+    return [take_steps(1, "wall")["loss"] for _ in range(count)]
+
+
+def profiled(count: int, rows: int = 25) -> str:
+    """Kernels of so many steps, as a table of the longest, and how many a step launches."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds) as profile:
+        take_steps(count, "wall")
+    found = profile.key_averages()
+    launched = sum(one.count for one in found if str(one.device_type).endswith("CUDA")) / count
+    key = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    return f"{launched:.0f} kernels and copies a step\n{found.table(sort_by=key, row_limit=rows)}"
+
+
 def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
     if name in ("ds_minimodel", "reference"):
         return _in_engine(our_module(work, recipe), work, recipe)
     if name == "hf-deepspeed":
         return _in_engine(_SummedLoss(hugging_face(work, recipe, "sdpa")), work, recipe)
-    model = hugging_face(work, recipe, "eager" if name == "hf-compiled" else "sdpa")
+    eager = name == "hf-compiled" and not torch.cuda.is_available()
+    model = hugging_face(work, recipe, "eager" if eager else "sdpa")
     if name == "hf-compiled":
-        if not torch.cuda.is_available():
+        if eager:
             configure_cpu()
         model.compile()
     return Trained(work, _as_documented(model, work, recipe))
@@ -119,10 +139,12 @@ def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
         return model
     with torch.device("meta"):
         ours = our_module(work, recipe)
-    flags = {name: torch.tensor([one.requires_grad]).expand(one.shape) for name, one in ours.named_parameters()}
+    flags = {
+        name: Lazy.of(torch.tensor([one.requires_grad]).expand(one.shape)) for name, one in ours.named_parameters()
+    }
     trained = names.to_theirs(flags, work.body, names.language_model_head(work.body.num_layers))
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(bool(trained[name].any()))
+        parameter.requires_grad_(bool(trained[name].read().any()))
     return model
 
 

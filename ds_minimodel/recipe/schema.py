@@ -252,6 +252,8 @@ class Engine(Section):
     """`auto`: bf16 where its products are fast, fp16 on older GPUs, else fp32."""
     micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32
     """Sequences of a rank in one forward pass; divides a rank's share of the batch, or exceeds it."""
+    deterministic: Annotated[bool, DECIDES_NOTHING] = False
+    """The same bits in every run on a GPU, where torch's attention else adds up its gradients in any order."""
     recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
     """Keep of each layer its input alone, and compute the rest again in the backward pass: less memory, more work."""
     tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1

@@ -4,6 +4,7 @@ The loss on held-out text while a step trains on the rest, too: in nats a token 
 """
 
 import math
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,6 +132,9 @@ def training_run(
     UserError where the recipe's DeepSpeed JSON does not fit.
     """
     engine, kept = recipe.engine, recipe.checkpoint
+    if engine.deterministic and world.device.type == "cuda":  # CPUs are in any case
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which torch then asks for
+        torch.use_deterministic_algorithms(True, warn_only=True)
     precision = world.replicated(lambda: resolve_precision(engine.precision, world.device))
     run = Run(
         schedule,
