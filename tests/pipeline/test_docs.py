@@ -118,7 +118,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     assert {(row["task"], row["language"], row["step"]) for row in rows} == {
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
-    assert_shared_rows_are_the_bases(folder / "models/roberta", folder / "runs/extend", "de")
+    assert_shared_rows_are_the_bases(folder / "runs/extend/pretrain/bl_base/model", folder / "runs/extend", "de")
     code, questions = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")

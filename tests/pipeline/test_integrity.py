@@ -138,7 +138,7 @@ def test_a_flipped_byte_of_what_a_step_trains_on(finished, name):
     (path,) = (workdir / "tokens").glob(name)
     with written(path, flipped(path.read_bytes())), pending(workdir, *undone):
         only = "systems=[bl_base]"
-        assert "damaged" in refused_naming(finished, path, "adapt", *only, undone=undone)
+        assert "damaged" in refused_naming(finished, path, "adapt", only, undone=undone)
 
 
 @pytest.mark.parametrize("folder, command", [(PACK, "adapt"), ("pretrain/minijoint/run", "report")])
