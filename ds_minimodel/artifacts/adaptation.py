@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
 from ds_minimodel.artifacts.models import MAKE_AGAIN, Adaptation, BodyArtifact, is_model, load_model
-from ds_minimodel.artifacts.names import Architecture
-from ds_minimodel.artifacts.names.architecture import rows_of
+from ds_minimodel.artifacts.names.architecture import Architecture, rows_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     Amount,

@@ -25,7 +25,8 @@ from ds_minimodel.artifacts import foreign
 from ds_minimodel.artifacts.foreign import Source
 from ds_minimodel.artifacts.lazy import DTYPES, Lazy, LazyTensors
 from ds_minimodel.artifacts.models import BodyArtifact, ModelManifest, Reference, is_model, named_as_ours, refer_to
-from ds_minimodel.artifacts.names import ARCHITECTURES, Architecture
+from ds_minimodel.artifacts.names import ARCHITECTURES
+from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
 from ds_minimodel.artifacts.vocabularies import keep_tokenizer
 from ds_minimodel.common.errors import UserError, one_line, reason_of

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, open_tensors
-from ds_minimodel.artifacts.names import Architecture
+from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import MANIFEST, NameInside, Stored, read_json, read_model

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ds_minimodel.artifacts.foreign import Source, license_name, tokenizer_of
 from ds_minimodel.artifacts.lazy import Lazy
-from ds_minimodel.artifacts.names import Architecture
+from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.modern import Rotation

@@ -141,4 +141,4 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 def _write(file: IO[bytes], name: str, lazy: Lazy) -> None:
     tensor = lazy.read().contiguous()
     assert tuple(tensor.shape) == lazy.shape and tensor.dtype == lazy.dtype, name
-    file.write(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+    file.write(tensor.flatten().view(torch.uint8).numpy().data)

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from ds_minimodel.artifacts import foreign
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
-from ds_minimodel.artifacts.names import Architecture, architecture_of
+from ds_minimodel.artifacts.names import architecture_of
+from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.artifacts.tokenizers import write_tokenizer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (

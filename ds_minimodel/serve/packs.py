@@ -8,17 +8,9 @@ from typing import Any
 
 import torch
 
-from ds_minimodel.artifacts.adaptation import (
-    Adaptation,
-    check_fit,
-    check_space,
-    load_adaptation,
-    plug,
-    save_adaptation,
-    whole,
-)
+from ds_minimodel.artifacts.adaptation import check_fit, check_space, load_adaptation, plug, save_adaptation, whole
 from ds_minimodel.artifacts.lazy import shapes_of
-from ds_minimodel.artifacts.models import BodyArtifact, is_model, load_body, load_model, model_below
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, is_model, load_body, load_model, model_below
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, refuse_existing
 from ds_minimodel.data.extension import join_tokenizers

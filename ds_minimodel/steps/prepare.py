@@ -30,8 +30,8 @@ def jobs(context: Context) -> list[Job]:
 
 def _rehearsal(context: Context) -> Job:
     """What the base writes by itself, as much as step 2 trains on, up to MOST_REHEARSED tokens."""
-    recipe, layout = context.recipe, context.layout
-    assert recipe.base is not None
+    recipe, layout, base = context.recipe, context.layout, context.recipe.base
+    assert base is not None
     section, tokenizer, out = recipe.adapt, layout.tokenizer(recipe.languages.source), layout.rehearsal()
     trained = section.steps * section.batch_size * section.seq_length
     tokens = max(1, min(round(section.replay * trained), MOST_REHEARSED))
@@ -39,9 +39,9 @@ def _rehearsal(context: Context) -> Job:
     def make() -> None:
         from ds_minimodel.hf.rehearsal import rehearse  # transformers takes seconds to import
 
-        rehearse(recipe.base, tokenizer, out, tokens, recipe.seed)
+        rehearse(base, tokenizer, out, tokens, recipe.seed)
 
-    inputs = {"base": identity_of_base(recipe.base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
+    inputs = {"base": identity_of_base(base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
     return Job(out, inputs, (tokenizer,), make, grows="rehearsal")
 
 

@@ -153,7 +153,7 @@ class Study:
         with self.alone("untouched") as is_ours:
             if is_ours:
                 texts = [f"{language}.{kind}" for language in (*LANGUAGES, "en") for kind in ("manual", "help")]
-                self.add({"cell": "untouched", **bits_of(Path("base/pack"), texts)})
+                self.add({"cell": "untouched", **bits_of(Path("base"), texts)})
 
     def ask(self, of: dict[str, Any]) -> None:
         """Add, in percent, how often the paragraph is chosen that follows, by the pack of a row.
@@ -161,14 +161,14 @@ class Study:
         Rows "…-choices" are of before the package knew mutual information.
         """
         name, workdir = f"{of['cell']}-mutual", self.folder / "cells" / of["cell"]
-        pack, languages = Path("base/pack"), list(LANGUAGES)
+        pack, languages = Path("base"), list(LANGUAGES)
         if of["cell"] != "untouched":
             pack, languages = pack_of(workdir, of["system"], of["language"]), [of["language"]]
         with self.alone(name) as is_ours:
             if is_ours and pack.exists():  # else it was made on another machine
                 files = [f"{language}.choices.jsonl" for language in languages]
                 task = ChoiceConfig(kind="choice", test={})
-                found = score_files(Choice(), task, "base/body", {"pack": pack}, files, "auto")
+                found = score_files(Choice(), task, "base", {"pack": pack}, files, "auto")
                 self.add({"cell": name, "right": {file[:2]: score for _, file, *_, score in found}})
 
     def share_text(self, cell: Cell, workdir: Path) -> None:
@@ -189,7 +189,7 @@ def pack_of(workdir: Path, system: str, language: str) -> Path:
 
 def bits_of(pack: Path, texts: list[str]) -> dict[str, dict[str, float]]:
     """Bits a byte of held-out texts, and bytes a token, by the body with `pack`: {text: …}."""
-    found = bits_per_byte("base/body", {"pack": pack}, [f"{text}.txt" for text in texts], precision="auto")
+    found = bits_per_byte("base", {"pack": pack}, [f"{text}.txt" for text in texts], precision="auto")
     rows = list(zip(texts, found, strict=True))
     return {kind: {text: getattr(row, kind) for text, row in rows} for kind in ("bits_per_byte", "bytes_per_token")}
 

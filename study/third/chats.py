@@ -1,11 +1,12 @@
 """How far a model has gone from what it was, by dialogues that the untouched one has written and by its answers.
 
+    python study/third/chats.py FOLDER probe
     python study/third/chats.py FOLDER [WORD…]
 
-FOLDER is that of cells.py; FOLDER/probe is a base whose rehearsal was drawn by another seed than what trains. Adds to
-FOLDER/chats.jsonl of "untouched" and each cell of results.jsonl with seed 1, with words of those of any seed that have
-one in their names, where it is not there: bits a token that was drawn in those dialogues (the untouched model has the
-least that one can have) and the likeliest answers to some questions.
+FOLDER is that of cells.py. The first writes FOLDER/probe: dialogues by another seed than what trains. The second adds
+to FOLDER/chats.jsonl of "untouched" and each cell of results.jsonl with seed 1, with words of those of any seed that
+have one in their names, where it is not there: bits a token that was drawn in those dialogues (the untouched model has
+the least that one can have) and the likeliest answers to some questions.
 """
 
 import json
@@ -20,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ds_minimodel.api import TokenStore, export_hf
-from ds_minimodel.hf.rehearsal import LENGTH
+from ds_minimodel.hf.rehearsal import LENGTH, rehearse
 from ds_minimodel.hf.samples import samples
 
 QUESTIONS = (
@@ -35,10 +36,12 @@ QUESTIONS = (
 
 def main() -> None:
     folder, words = Path(sys.argv[1]), sys.argv[2:]
+    if words == ["probe"]:
+        return rehearse(folder / "base.gguf", folder / "base", folder / "probe", 14_000, seed=2)
     cells = [row["cell"] for row in read(folder / "results.jsonl") if "seed" in row and (words or row["seed"] == 1)]
     for cell, model in models(folder, cells, words, folder / "chats.jsonl"):
-        found = samples(model, [], QUESTIONS).answers
-        row = {"cell": cell, "bits_per_token": bits(model, folder / "probe/rehearsal"), "answers": dict(found)}
+        found = samples(str(model), model, [], QUESTIONS).answers
+        row = {"cell": cell, "bits_per_token": bits(model, folder / "probe"), "answers": dict(found)}
         add([row], folder / "chats.jsonl")
 
 
@@ -53,7 +56,7 @@ def models(folder: Path, cells: Sequence[str], words: Sequence[str], out: Path) 
         is_asked = cell == "untouched" or (pack and any(word in cell for word in words or [""]))
         if cell not in done and is_asked:
             with tempfile.TemporaryDirectory(dir=folder) as temporary:
-                export_hf(folder / "base/body", Path(temporary) / "model", pack)
+                export_hf(folder / "base", Path(temporary) / "model", pack)
                 yield cell, Path(temporary) / "model"
 
 

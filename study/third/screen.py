@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from ways import FIT_BLOCKS, TEACH, WAYS, Model, Way, add_adapters, fit_flops, run, step_flops
 
-from ds_minimodel.artifacts.models import load_body
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models import make_body
 from ds_minimodel.models.flops import Work, executed_layer
@@ -43,8 +43,8 @@ class World:
 
     def __init__(self, folder: Path, language: str):
         self.folder, self.language = folder, language
-        self.base = load_body(folder / "base" / "body")
-        self.old = open_tokenizer(folder / "base" / "pack")
+        self.base, self.english = load_model(folder / "base")
+        self.old = open_tokenizer(folder / "base")
         self.new = open_tokenizer(folder / "runs" / "third" / "tokenizer" / language)
         self.kept = self.new.vocabulary.kept
         # New merges go on where the old ones end, so each new piece is a row of old ones, wherever it stands.
@@ -53,13 +53,11 @@ class World:
         self.end = self.old.scored_after
 
     def model(self, way: Way) -> Model:
-        from safetensors.torch import load_file
-
         config = self.base.config
         body = make_body(config, self.base.head_depths)
         load_into(body, self.base.tensors)
         body = body.to(DTYPE).eval().requires_grad_(way.full)
-        tokens = load_file(self.folder / "base" / "pack" / "embeddings.safetensors")["tokens"].float()
+        tokens = self.english.embeddings["tokens"].float()
         rows = torch.stack([tokens[part].mean(0) for part in self.parts])
         kept = tokens.to(DTYPE)
         if way.old:

@@ -17,8 +17,6 @@ from typing import Any
 from chats import QUESTIONS, add, bits, read
 
 from ds_minimodel.api import bits_per_byte, export_hf
-from ds_minimodel.artifacts.adaptation import load_adaptation, save_adaptation
-from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.hf.samples import samples
 
 CELLS = {  # strengths of each, by the amendments of registration.md
@@ -35,12 +33,6 @@ CELLS = {  # strengths of each, by the amendments of registration.md
 }
 
 
-def weaken(pack: Path, body: Path, tokenizer: Path, strength: float, out: Path) -> None:
-    """Copy an adaptation, with that share of its body's way from the untouched one."""
-    base = load_body(body)
-    save_adaptation(out, load_adaptation(pack, base.space), tokenizer, base.config, strength)
-
-
 def main() -> None:
     folder, words = Path(sys.argv[1]), sys.argv[2:] or [""]
     out = folder / "strength.jsonl"
@@ -53,22 +45,20 @@ def main() -> None:
 
 
 def rows(folder: Path, cell: str, pack: Path, strengths: list[float]) -> Iterator[dict[str, Any]]:
-    body, language = folder / "base/body", cell[:2]
+    body, language = folder / "base", cell[:2]
     texts = f"{language}.manual", f"{language}.help", "en.manual"
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         for strength in strengths:
-            weak, model = Path(temporary) / f"{strength}", Path(temporary) / f"{strength}-model"
-            weaken(pack, body, folder / "cells" / cell / "tokenizer" / language, strength, weak)
-            export_hf(body, model, weak)
-            found = bits_per_byte(
-                body, {"pack": weak}, [str(folder / f"{text}.txt") for text in texts], precision="auto"
-            )
+            model = Path(temporary) / f"{strength}"
+            export_hf(body, model, pack, strength=strength)
+            files = [folder / f"{text}.txt" for text in texts]
+            found = bits_per_byte(body, {"pack": pack}, files, precision="auto", strength=strength)
             yield {
                 "cell": cell,
                 "strength": strength,
                 "bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)},
-                "bits_per_token": bits(model, folder / "probe/rehearsal"),
-                "answers": dict(samples(model, [], QUESTIONS).answers),
+                "bits_per_token": bits(model, folder / "probe"),
+                "answers": dict(samples(str(model), model, [], QUESTIONS).answers),
             }
 
 

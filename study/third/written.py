@@ -31,7 +31,7 @@ def main() -> None:
     for cell, model in models(folder, list(languages), words, folder / "written.jsonl"):
         rows = []
         for language in languages.get(cell, OPENINGS):
-            found = samples(model, OPENINGS[language], QUESTIONS[language])
+            found = samples(str(model), model, OPENINGS[language], QUESTIONS[language])
             row = {"cell": cell, "language": language, "bytes_per_second": found.bytes_per_second}
             rows.append(row | {"continued": dict(found.continued), "answers": dict(found.answers)})
         add(rows, folder / "written.jsonl")

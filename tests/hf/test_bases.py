@@ -187,7 +187,8 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     assert type(model).__name__ == "BertForSequenceClassification"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pair.hf")
     pairs = list(zip(TEXTS[:4], TEXTS[4:8])) + [("boat " * 40, "the wind"), ("a", "the great harbour " * 30)]
-    texts = firsts, seconds = [*map(list, zip(*pairs))]
+    firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
+    texts = firsts, seconds
     batch = tokenizer(firsts, seconds, return_tensors="pt", padding=True, truncation="longest_first", max_length=66)
     assert batch["token_type_ids"].sum(1).gt(1).all()
     examples = encode_table(open_tokenizer(ours), Records(texts, np.zeros(len(pairs)), ()), 66, separators=1)

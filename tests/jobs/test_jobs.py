@@ -272,7 +272,7 @@ def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path):
 def test_what_killed_processes_were_writing_is_swept(tmp_path):
     job = job_in(tmp_path / "pretrain/bl_base", INPUTS)
     run(job)
-    names = {"pretrain/bl_base.job.json.tmp17": False, "pretrain/bl_base/model/weights.tmp9": False}
+    names = {"pretrain/bl_base.job.json.tmp17": False, "pretrain/bl_base/body/weights.tmp9": False}
     names |= {"pretrain/bl_base.tmpx": True, "notes.tmp1": True}
     for name in names:
         (tmp_path / name).write_text("half")

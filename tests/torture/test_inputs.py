@@ -79,7 +79,7 @@ def bad_recipe(rng, folder):
     return ["flops", "recipe.yaml"]
 
 
-COMMANDS = "run tokenizer prepare adapt evaluate report flops plan import-hf export-hf pack bits status".split()
+COMMANDS = "run tokenizer prepare adapt evaluate report flops plan extend export-hf pack bits status".split()
 WORDS = "--ranks --zero --hostfile --rebuild --json --out --pack -x --no-such -- = a=b =b adapt.lr= show check".split()
 WORDS += ["", " ", "\n", "\udcff", "x" * 300, "0", "-1", "9" * 5000, "²", "none.yaml", "en.txt", ".", "/dev/null"]
 

@@ -8,12 +8,11 @@ import pytest
 import torch
 import transformers
 
-from ds_minimodel.artifacts.adaptation import load_adaptation
+from ds_minimodel.artifacts.adaptation import load_adaptation, plug
 from ds_minimodel.artifacts.models import load_body, load_task_model
 from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models import BODIES
-from ds_minimodel.models.trainable import load_into
 from ds_minimodel.tasks import FINETUNED, task_of
 
 from ..forks import run
@@ -78,14 +77,14 @@ def assert_same_logits(folder, pack_folder, out, task):
     """Of padded rows of random ids."""
     body, pack = load_body(folder), load_adaptation(pack_folder)
     kind, labels = task_of(folder, body)
-    module = kind.module(body.config, len(pack.tensors["tokens"]), labels).eval()
+    module = kind.module(body.config, len(pack.embeddings["tokens"]), labels).eval()
     load_task_model(module, body, folder)
-    load_into(module, pack.tensors, "pack.")
+    plug(module, pack, body)
     out.parent.mkdir(parents=True, exist_ok=True)
     export_hf(folder, out, pack_folder)
     (name,) = json.loads((out / "config.json").read_text())["architectures"]
     theirs = getattr(transformers, name).from_pretrained(out).eval()
-    tokens = torch.randint(5, len(pack.tensors["tokens"]) - 1, (3, 40), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(5, len(pack.embeddings["tokens"]) - 1, (3, 40), generator=torch.Generator().manual_seed(0))
     tokens[:, 0] = 0
     lengths = torch.tensor([40, 7, 23], dtype=torch.int32)
     real = torch.arange(40) < lengths[:, None]

@@ -96,13 +96,9 @@ def test_commands(tmp_path):
         path = tmp_path / f"{language}.txt"
         path.write_text(path.read_text() * 4)
     save_llama(tmp_path / "en.txt", tmp_path / "llama", "$A")
-    body, pack = tmp_path / "import-hf/out/body", tmp_path / "import-hf/out/pack"
+    run_of = tmp_path / "extend/out/run"
+    exporting = ["export-hf", run_of / "pretrain/bl_base/model", "--pack", run_of / "adapt/lora/xx/pack"]
     extending = [tmp_path / "llama", tmp_path / "xx.txt", "--language", "xx", "--tokens", "10k", "--out"]
-    for *command, out in (
-        ["import-hf", tmp_path / "llama", "out"],
-        ["export-hf", body, "out"],
-        ["pack", "plug", body, pack, "out"],
-        ["extend", *extending, "out"],
-    ):
+    for *command, out in (["extend", *extending, "out"], [*exporting, "out"], [*exporting, "--adapter", "out"]):
         place = tmp_path / command[0]
         print(command[0], attack([*command, place / out], place, tmp_path / "none"))
