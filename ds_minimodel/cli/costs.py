@@ -87,14 +87,15 @@ def _plan(options: Options) -> int:
     if options.measure:
         return _measure(options)
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.costs.plans import plans
-    from ds_minimodel.costs.tables import plan_tables
     from ds_minimodel.recipe.reading import package_recipes
 
     path = Path(options.recipe)
     is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
     is_model = (is_name or path.is_dir() or path.suffix.lower() == ".gguf") and options.recipe not in package_recipes()
     recipe = _recipe_over_model(options) if is_model else recipe_of(options)[0]
+    from ds_minimodel.costs.plans import plans
+    from ds_minimodel.costs.tables import plan_tables
+
     rows = plans(recipe, options.ranks, options.device, options.peak)
     _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets)))
     return 0

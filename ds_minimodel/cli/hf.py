@@ -74,7 +74,7 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "--pool", choices=("mean", "first"), help="of an encoder: sentence-transformers reads the folder, too"
     )
-    exporting.set_defaults(run=_export_hf)
+    exporting.set_defaults(run=_export_hf, folders=["artifact", "pack"])
 
 
 def _number(text: str) -> float:

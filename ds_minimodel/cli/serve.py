@@ -1,12 +1,16 @@
 """`ds-minimodel pack` and `bits` on the command line."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.common.files import MANIFEST
+from ds_minimodel.data.reader import find_text
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 
@@ -17,22 +21,22 @@ def add_arguments(commands: Commands) -> None:
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
     show.add_argument("pack", metavar="PACK")
     show.add_argument("--json", action="store_true", help="print JSON")
-    show.set_defaults(run=_show)
+    show.set_defaults(run=_show, folders=["pack"])
     check = actions.add_parser("check", help="whether a pack is whole and, with BODY, fits it")
     check.add_argument("pack", metavar="PACK")
     check.add_argument("body", metavar="BODY", nargs="?", help="folder of a body, mini-model or task model")
-    check.set_defaults(run=_check)
+    check.set_defaults(run=_check, folders=["pack", "body"])
     plug = actions.add_parser("plug", help="declare a pack to be of another body of its embedding space")
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
-    plug.set_defaults(run=_plug)
+    plug.set_defaults(run=_plug, folders=["body", "pack"])
     join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
     join.add_argument("out", metavar="OUT")
     join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a piece of two of them is the first one's")
     join.set_defaults(run=_join)
     bits = commands.add_parser("bits", help="bits a byte of texts, by a decoder with each of several packs")
-    bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens")
+    bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens, or of Hugging Face's")
     bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
     bits.add_argument(
         "--pack",
@@ -50,7 +54,7 @@ def add_arguments(commands: Commands) -> None:
         "--context-bytes", metavar="N", type=int, default=600, help="from which a token is predicted, at most (600)"
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
-    bits.set_defaults(run=_bits)
+    bits.set_defaults(run=_bits, folders=["body"])
 
 
 def _show(options: Options) -> None:
@@ -88,12 +92,18 @@ def _join(options: Options) -> None:
 
 
 def _bits(options: Options) -> None:
+    find_text(options.texts)
     restart_with_cpu_settings()
     from ds_minimodel.report.render import Table, to_markdown
     from ds_minimodel.serve.bits import bits_per_byte
 
-    folders = _folders(options.pack, options.body)
-    rows = bits_per_byte(options.body, folders, options.texts, options.context_bytes, options.precision)
+    with tempfile.TemporaryDirectory() as scratch:
+        body = options.body
+        if not (Path(body) / MANIFEST).exists():  # as transformers reads it
+            body = f"{scratch}/model"
+            hugging_face_module("artifacts.base").refer(options.body, body, Path(options.body).resolve().name)
+        folders = _folders(options.pack, body)
+        rows = bits_per_byte(body, folders, options.texts, options.context_bytes, options.precision)
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1, ensure_ascii=False))
         return

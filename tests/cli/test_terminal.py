@@ -103,6 +103,13 @@ WRONG_PATHS = [
     (["model", "a.txt", "--source-text", "a.txt"], "a.txt: text of xx and of en; give each its own"),
     (["model", "a.txt", "--out", "a.txt"], "a.txt: a file; --out names a folder"),
 ]
+WRONG_PATHS = [(["extend", *arguments, "--language", "xx"], said) for arguments, said in WRONG_PATHS]
+WRONG_PATHS += [
+    (["bits", "nowhere", "a.txt"], "nowhere: no such folder"),
+    (["bits", "model", "b.txt"], "b.txt: no such text file"),
+    (["export-hf", "model", "o", "--pack", "nowhere"], "nowhere: no such folder"),
+    (["pack", "check", "model", "nowhere"], "nowhere: no such folder"),
+]
 
 
 @pytest.mark.parametrize("arguments, said", WRONG_PATHS)
@@ -112,7 +119,7 @@ def test_paths_are_looked_at_before_anything_heavy_is_loaded(arguments, said, tm
     (tmp_path / "a.txt").write_text("a boat\n")
     code = "import sys; from ds_minimodel.cli.main import main\ntry: main()\n"
     code += "finally: print(sorted({'torch', 'transformers', 'deepspeed', 'pandas'} & {*sys.modules}))"
-    command = [sys.executable, "-c", code, "extend", *arguments, "--language", "xx"]
+    command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )

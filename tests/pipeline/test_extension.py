@@ -118,9 +118,13 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
         "bits", folder / "base", *packs, "--context-bytes", 40, "--json", tmp_path / "en.txt", tmp_path / "xx.txt"
     )
     assert code == 0, err
+    code, answer, err = run("bits", folder / "theirs", "--context-bytes", 40, "--json", tmp_path / "en.txt")
+    assert code == 0, err
+    (own,) = json.loads(answer)
     unequal = refused("bits", folder / "base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
     assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith("give --context-bytes 63 or fewer")
     rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
+    assert own == rows["en", "old"] | {"pack": "theirs"}, "as transformers has it"
     assert rows["en", "new"]["bits_per_byte"] >= rows["en", "old"]["bits_per_byte"]
     assert rows["en", "new"]["bytes_per_token"] == rows["en", "old"]["bytes_per_token"]
     assert rows["xx", "new"]["bytes_per_token"] > rows["xx", "old"]["bytes_per_token"]
