@@ -26,7 +26,7 @@ def add_arguments(commands: Commands) -> None:
     extending.add_argument(
         "--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, which is scored, and cut as before"
     )
-    extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and Parquet; default: text")
+    extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and tables; default: text")
     extending.add_argument(
         "--train",
         choices=("rows", "lora", "all"),

@@ -90,7 +90,7 @@ class Data(Section):
     text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]
     """Language → files, globs or data sets of the Hub; one may stand without a list."""
     column: Annotated[str, DECIDES_NOTHING] = "text"
-    """Column of the text in JSON lines and Parquet."""
+    """Column of the text in JSON lines, CSV, TSV and Parquet."""
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
     """What a training sample is made of; `next-token`'s default is `none`."""
     min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}
