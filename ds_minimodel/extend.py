@@ -50,7 +50,7 @@ ASKED = "hours", "tokens"
 QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
 TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
-FALL = 0.78  # a rate falls with the width to this power (LoRA Without Regret, for Llamas)
+FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
 TOKENS_AT_ONCE = {"cpu": 1024, "gpu": 32_768}  # of a micro-batch: a GPU only launches at fewer
 GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how large a step is before one was timed
 TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
@@ -267,7 +267,7 @@ def first_values(
             "steps": FEWEST_STEPS,
             "batch_size": min(BATCHES.values()),
             "seq_length": min(positions, LENGTH),
-            "lr": float(f"{way.rate * (TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
+            "lr": float(f"{way.rate * min(1.0, TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
             "schedule": "constant",
             "warmup_steps": 1,
             "clip": 1.0,
