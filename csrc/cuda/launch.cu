@@ -45,7 +45,7 @@ int64_t row_slices(int64_t rows, int64_t rows_of_lane = 4) {
 // A row of packs of N, P of them in the registers of a lane (0: none). B: its block's, not a warp's.
 template <int N, int P, bool B = false> struct RowShape {
   static constexpr int kPack = N, kPacks = P;
-  static constexpr bool kOfBlock = B;
+  [[maybe_unused]] static constexpr bool kOfBlock = B;
 };
 
 // launch(RowShape) for rows that registers hold, in packs and up to 1024 wide; else otherwise().
