@@ -72,6 +72,8 @@ def _work(function, arguments, said, cwd, environment):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if "HF_ENDPOINT" in environment:  # which has been read before
+        importlib.reload(importlib.import_module("huggingface_hub.constants"))
     module, _, name = function.partition(":")
     code = 0
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -160,7 +162,16 @@ def _do(
             withdraw(layout, job)
         raise
     on_main(lambda: finish(job))
+    _release_memory()
     return False
+
+
+def _release_memory() -> None:
+    """Give back to the system what a job has freed; glibc keeps the heap that its tensors had for the next."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _call(compute: Callable[[], Any]) -> Any:

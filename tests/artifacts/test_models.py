@@ -26,7 +26,6 @@ from ds_minimodel.common.files import read_manifest, write_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
-from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, encode
 from tests.small_models import roberta
 
@@ -44,7 +43,7 @@ def config_of(kind, **more):
 def made(config, *depths, seed=0):
     """(a module with heads at these depths, its body and its language as artifacts)"""
     objective, depths = BODIES[config.kind].objective, depths or (config.num_layers,)
-    module = randomise(LanguageModel(config, ROWS, depths, OBJECTIVES[objective]), seed).eval()
+    module = randomise(LanguageModel(config, ROWS, depths), seed).eval()
     model_type = architecture_of(config.kind).model_type
     body = BodyArtifact(config, depths, module.body.state_dict(), "space-1", objective=objective, model_type=model_type)
     return module, body, body.adaptation("de", module.pack.state_dict(), steps=5, eflops=0.5)

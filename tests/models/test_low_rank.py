@@ -13,7 +13,6 @@ from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.modern import FAMILIES
-from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, encode
 from tests.small_models import masked_lm
 
@@ -63,7 +62,7 @@ def test_the_one_function_has_the_gradients_of_the_products_that_it_joins(bias):
 def test_replayed_rows_are_held_to_what_the_body_was():
     """By the divergence over the base's ids; their own targets do not count, and none replayed is as ever."""
     config = CONFIGS[[own.kind for own in CONFIGS].index("llama")]
-    model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), OBJECTIVES["next-token"], kept=VOCAB_SIZE - 4))
+    model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), kept=VOCAB_SIZE - 4))
     untouched = copy.deepcopy(model)
     add_low_rank(model.body, 3, 1)
     randomise(model.body, seed=4)

@@ -20,8 +20,11 @@ pytestmark = pytest.mark.timeout(1200)
 STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate", "report"
 MOST = 8  # limits that are tried of a command
 OVERRIDES = ["systems=[bl_base, minipost]", "finetune.seeds=1"]
-# What says how long something took, and a record that it was begun.
-DIFFERS = "metrics.jsonl", "tfevents", "report/", "evaluate/", "samples.md", ".lock", ".job.json"
+# What says how long something took, and records of when files were written.
+DIFFERS = (
+    *("metrics.jsonl", "tfevents", "report/", "evaluate/", "samples.md", "README.md", ".lock", ".job.json"),
+    "call.json",
+)
 
 
 def limited(arguments, limit):
