@@ -158,6 +158,8 @@ def _read_config(model: Path, name: str | None = None, revision: str | None = No
         raise UserError(f"{path}: {': '.join([*map(str, fault['loc']), reason_of(fault)])}") from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: {error}") from None
+    if is_model(model):  # of ours, whose dropout has no key in some of theirs
+        config = read_artifact(model, ModelManifest).body.architecture
     return Foreign(
         source, served[model_type], theirs, config, name or foreign.hub_name(values.get("_name_or_path")), revision
     )

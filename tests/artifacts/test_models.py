@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file
 
 from ds_minimodel.artifacts.adaptation import load_adaptation, plug, save_adaptation, whole
+from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import (
     BodyArtifact,
@@ -100,6 +101,14 @@ def test_a_model_is_what_from_pretrained_reads(config, depths, tokenizer_folder,
     )
     (ids,), (before, after) = ours.encode(["αβγ und abc"]), ours.vocabulary.frame
     assert tokenizer("αβγ und abc")["input_ids"] == [*before, *ids, *([] if config.causal else after)]
+
+
+def test_a_model_of_ours_is_a_base_with_all_of_its_configuration(tokenizer_folder, tmp_path):
+    """Its dropout too, for which transformers' Llama has no key."""
+    config = config_of("llama", num_kv_heads=1, tie_output=True, dropout=0.25, attention_dropout=0.5)
+    save_model(tmp_path / "model", *made(config)[1:], tokenizer_folder)
+    refer(tmp_path / "model", tmp_path / "reference", "de")
+    assert load_model(tmp_path / "reference")[0].config == load_model(tmp_path / "model")[0].config == config
 
 
 def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
