@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
+from ds_minimodel.artifacts.adaptation import check_strength
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
@@ -161,8 +162,11 @@ def _check(
         raise UserError(f"extend: {pieces:,} new pieces; give {FEWEST_PIECES} to {MOST_PIECES:,}")
     if trains not in (None, *WAYS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
-    if strength is not None and not 0 < strength <= 1:
-        raise UserError(f"extend: a strength of {strength:g}; give one above 0, at most 1")
+    for name, amount in (("hours", hours), ("tokens", tokens)):
+        if amount is not None and amount <= 0:
+            raise UserError(f"extend: {amount:g} {name}; give more than none")
+    if strength is not None:
+        check_strength(strength)
 
 
 def _begin(out: Path, call: dict[str, Any]) -> dict[str, Any]:
@@ -377,8 +381,7 @@ def _steps_in(out: Path, recipe: Recipe, hours: float, places: dict[str, Any], s
     (system,), (target,) = recipe.chosen_systems, recipe.languages.targets
     begun, adapt = time.monotonic(), recipe.adapt
     metrics = WorkdirLayout(recipe.workdir).adapt(system, target) / "run/metrics.jsonl"
-    if not metrics.exists():
-        _run(recipe, places, until="adapt")
+    _run(recipe, places, until="adapt")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row][UNTIMED:]
     rate, a_step = statistics.median(rates), adapt.batch_size * adapt.seq_length
@@ -411,7 +414,8 @@ def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any
     base, strength = layout.model(system), recipe.strength_of(system)
 
     def exported() -> tuple[Any, dict[str, str]]:
-        files = {file.name: Content.of(file) for file in sorted(model.glob("*")) if file.name != "README.md"}
+        found = [file for folder in (model, out / "adapter") for file in sorted(folder.glob("*")) if file.is_file()]
+        files = {str(file.relative_to(out)): Content.of(file) for file in found if file.name != "README.md"}
         return as_json({"pack": identity(pack), "strength": strength, "files": files}, state["hashes"])
 
     is_new = state.get("exported") != exported()[0]
@@ -419,9 +423,10 @@ def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any
         _replace(model, lambda new: export_hf(base, new, pack, strength=strength))
         if system.trains == "low-rank":
             _replace(out / "adapter", lambda new: export_adapter(base, new, pack, strength))
+        page.unlink(missing_ok=True)
         written, hashes = exported()
         write_json(out / CALL, state | {"exported": written, "hashes": state["hashes"] | hashes})
-    if recipe.trained_by.causal and (is_new or not page.exists()):
+    if recipe.trained_by.causal and not page.exists():
         assert recipe.base is not None
         places = {"before": (recipe.base, layout.tokenizer(recipe.languages.source)), "after": (str(model), model)}
         written = {name: samples(*place, openings, QUESTIONS) for name, place in places.items()}

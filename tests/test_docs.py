@@ -42,7 +42,8 @@ def test_commands_are_taken(page, command, monkeypatch):
         if line[3:] != ["PART"]:
             benchmarks.parse(line[3:])
     else:
-        script = (ROOT / line[1]).read_text(encoding="utf-8")
+        path = f"{line[2].replace('.', '/')}.py" if line[1] == "-m" else line[1]
+        script = (ROOT / path).read_text(encoding="utf-8")
         missing = [word for word in line[2:] if word.startswith("--") and f"{word}) " not in script]
         assert not missing, f"{line[1]} knows no {missing}"
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
-from ds_minimodel.artifacts.models import MAKE_AGAIN, Adaptation, BodyArtifact, is_model, load_model
+from ds_minimodel.artifacts.models import MAKE_AGAIN, Adaptation, BodyArtifact
 from ds_minimodel.artifacts.names.architecture import Architecture, rows_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
@@ -217,13 +217,6 @@ def _adapter_config(
 # Application.
 
 
-def load_language(folder: str | Path, body_folder: str | Path, space: str | None = None) -> Adaptation:
-    """The language in a folder, of an adaptation or the model's own, with all rows of its vocabulary."""
-    if is_model(folder):
-        return load_model(folder)[1]
-    return whole(load_adaptation(folder, space), load_model(body_folder)[1])
-
-
 def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
     """An adaptation with all rows of its vocabulary: those that it keeps of the model's language before its own."""
     if not adaptation.kept:
@@ -239,8 +232,10 @@ def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
 def plug(model: nn.Module, adaptation: Adaptation, body: BodyArtifact | None = None, strength: float = 1.0) -> None:
     """Put a language into `model` and, where it has an update, what it makes of the tensors of `body`.
 
-    strength: share of their change that these keep. The model's pack must already have the vocabulary's size.
+    strength: share of their change that these keep, UserError where it is none. The model's pack must already have the
+    vocabulary's size.
     """
+    check_strength(strength)
     load_into(model, adaptation.embeddings, "pack.")
     if adaptation.update:
         assert body is not None
@@ -279,6 +274,12 @@ def check_space(what: str | Path, of_adaptation: str, of_body: str) -> None:
         )
 
 
+def check_strength(strength: float) -> None:
+    """UserError where it is no share of what a body has learned."""
+    if not 0 < strength <= 1:
+        raise UserError(f"a strength of {strength:g}; give one above 0, at most 1")
+
+
 def check_fit(folder: str | Path, adaptation: Adaptation, body: BodyArtifact) -> None:
     """UserError where the tensors of the adaptation in `folder` do not fit a body of its embedding space."""
     shapes = shapes_of(adaptation.embeddings)
@@ -295,6 +296,6 @@ def check_fit(folder: str | Path, adaptation: Adaptation, body: BodyArtifact) ->
     own = shapes_of(body.own_tensors)
     for name, tensor in adaptation.update.items():
         shape = own.get(changed_name(name))
-        low_rank = is_low_rank(name) and shape is not None
-        if shape is None or (not low_rank and shape != tuple(tensor.shape)):
+        side = None if not is_low_rank(name) else 1 if name.endswith(DOWN) else 0  # of the body's, and not of the rank
+        if shape is None or (shape[side] != tensor.shape[side] if side is not None else shape != tuple(tensor.shape)):
             raise UserError(f"{folder}: changes {name} of shape {tuple(tensor.shape)}, which the body has not")

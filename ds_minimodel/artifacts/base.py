@@ -30,15 +30,7 @@ from ds_minimodel.artifacts.names.architecture import Architecture
 from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
 from ds_minimodel.artifacts.vocabularies import keep_tokenizer
 from ds_minimodel.common.errors import UserError, one_line, reason_of
-from ds_minimodel.common.files import (
-    Content,
-    atomic_folder,
-    copy_artifact,
-    read_artifact,
-    refuse_existing,
-    write_json,
-    write_manifest,
-)
+from ds_minimodel.common.files import Content, atomic_folder, copy_artifact, read_artifact, write_json, write_manifest
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
@@ -130,9 +122,13 @@ def identity_of_base(model: str | Path) -> dict[str, Content]:
 # What it is.
 
 
-@functools.cache
 def config_of(model: str | Path) -> Foreign:
     """The configuration of a folder, a GGUF file or a model of the Hub, of which nothing else is fetched."""
+    return _read_config(*place_of(model, foreign.CONFIG)) if Path(model).exists() else _config_on_hub(str(model))
+
+
+@functools.cache
+def _config_on_hub(model: str) -> Foreign:
     return _read_config(*place_of(model, foreign.CONFIG))
 
 
@@ -184,7 +180,7 @@ def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
 
 
 def refer(model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, tokenizer: Path | None = None) -> None:
-    """Check a foreign model and write a reference to it, a model's folder, into the new folder `out`.
+    """Check a foreign model and write a reference to it, a model's folder, into the folder `out`.
 
     model: a folder as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin, whole or in parts with
     an index, a GGUF file or a name on the Hub. language: that it was trained on. tokenizer: folder of its vocabulary,
@@ -195,18 +191,18 @@ def refer(model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, 
         check_name(language)
     except ValueError as error:
         raise UserError(f"--language {error}") from None
-    refuse_existing(out)
     found = _read_config(*place_of(model))
     source, config = found.source, found.config
     body, embeddings = _checked(found)
     reference = Reference.of(source)
+    space = read_artifact(model, ModelManifest).body.space if is_model(model) else reference.space
     own = BodyArtifact(
-        config, (config.num_layers,), body, reference.space, objective=found.objective,
+        config, (config.num_layers,), body, space, objective=found.objective,
         model_type=found.architecture.model_type,
     )  # fmt: skip
     origin = {"license": source.license(), "base_model": found.name, "revision": found.revision}
     facts = {"imported_from": found.name or source.name} | {key: value for key, value in origin.items() if value}
-    with atomic_folder(out, is_new=True) as folder:
+    with atomic_folder(out) as folder:
         if tokenizer is None:
             keep_vocabulary(model, folder / VOCABULARY)
         else:

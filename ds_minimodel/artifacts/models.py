@@ -135,6 +135,11 @@ class Reference(Stored):
                     f"{root / name}: another file than when this was begun with the model; put it back, or begin anew "
                     "in another folder"
                 )
+        weights = {path.name for path in foreign.source_of(Path(self.path)).weight_files()}
+        if weights != {name for name, facts in self.files.items() if facts.holds_weights}:
+            raise UserError(
+                f"{root}: its weights lie in other files than when this was begun with the model; put it back"
+            )
 
 
 class ModelManifest(Manifest):

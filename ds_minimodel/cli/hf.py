@@ -1,4 +1,4 @@
-"""Models of others on the command line: `ds-minimodel extend`, `import-hf` and `export-hf`."""
+"""Models of others on the command line: `ds-minimodel extend` and `export-hf`."""
 
 import argparse
 import importlib

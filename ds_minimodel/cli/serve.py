@@ -26,7 +26,7 @@ def add_arguments(commands: Commands) -> None:
     check.add_argument("pack", metavar="PACK")
     check.add_argument("body", metavar="BODY", nargs="?", help="folder of a body, mini-model or task model")
     check.set_defaults(run=_check, folders=["pack", "body"])
-    plug = actions.add_parser("plug", help="declare a pack to be of another body of its embedding space")
+    plug = actions.add_parser("plug", help="declare a pack to be of another body, of other weights")
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")

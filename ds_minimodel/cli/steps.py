@@ -110,6 +110,8 @@ def _run(options: Options) -> int:
 
 def _run_step(options: Options) -> int:
     recipe, overrides = recipe_of(options)
+    if options.step.runs_on is RunsOn.RANKS and not options.hostfile:  # with one, its hosts may have GPUs
+        restart_with_cpu_settings()
     return _do(options.step, recipe, overrides, options)
 
 

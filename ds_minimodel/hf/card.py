@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ds_minimodel.artifacts.adaptation import AdaptationManifest
 from ds_minimodel.artifacts.foreign import LICENSE, hub_name
-from ds_minimodel.artifacts.models import ModelManifest, tokenizer_in
+from ds_minimodel.artifacts.models import ModelManifest, is_model, tokenizer_in
 from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.names import LANGUAGE_CODE
@@ -49,7 +49,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
     """
     facts: ModelManifest | AdaptationManifest
     own = facts = read_artifact(model, ModelManifest)
-    if pack != model:
+    if not is_model(pack):
         facts = read_artifact(pack, AdaptationManifest)
     origin = as_model(own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy")
     language, place = facts.language, _Place.of(pack)

@@ -14,7 +14,15 @@ import torch
 import transformers
 from torch import Tensor
 
-from ds_minimodel.artifacts.adaptation import check_fit, load_adaptation, merged, save_adaptation, whole
+from ds_minimodel.artifacts.adaptation import (
+    check_fit,
+    check_space,
+    check_strength,
+    load_adaptation,
+    merged,
+    save_adaptation,
+    whole,
+)
 from ds_minimodel.artifacts.foreign import CARD, generation_settings
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, save_tensors, shapes_of
 from ds_minimodel.artifacts.models import (
@@ -36,6 +44,7 @@ from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_exist
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.hf.card import model_card
 from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.low_rank import is_low_rank
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.tasks import task_of
@@ -63,10 +72,12 @@ def export_hf(
     """
     artifact, out = Path(artifact), Path(out)
     refuse_existing(out)
+    check_strength(strength)
     body, model_folder = load_body(artifact), model_below(artifact)
     base = load_model(model_folder)[1]
     place = Path(language or model_folder)
-    added = base if is_model(place) else load_adaptation(place, body.space)
+    added = load_model(place)[1] if is_model(place) else load_adaptation(place)
+    check_space(place, added.space, body.space)
     own = whole(added, base)
     check_fit(place, own, body)
     tokenizer = tokenizer_in(place)
@@ -99,8 +110,11 @@ def export_adapter(model: str | Path, out: str | Path, adaptation: str | Path, s
     """Write a low-rank adaptation for PEFT, beside its tokenizer; strength: as of export_hf."""
     body = load_body(model)
     learned = load_adaptation(adaptation, body.space)
-    if not learned.update:
+    if learned.architecture is None or not any(map(is_low_rank, learned.update)):
         raise UserError(f"{adaptation}: has no low-rank update of the body, which an adapter is")
+    if not learned.kept:
+        raise UserError(f"{adaptation}: all rows are its own, which an adapter does not hold; leave --adapter out")
+    check_strength(strength)
     refuse_existing(out)
     save_adaptation(out, learned, adaptation, body.config, strength)
 

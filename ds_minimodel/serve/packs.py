@@ -44,8 +44,9 @@ def _load_body(folder: str | Path) -> BodyArtifact:
 
 
 def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -> None:
-    """Write a language anew as one over another body of its embedding space, such as what was made of its body by
-    training on instructions; the manifest says what it was trained over (`trained_over`).
+    """Write a language anew as one over another body, of other weights, such as what was made of its body by training
+    on instructions; that its embeddings are of use there is the caller's word. The manifest says what it was trained
+    over (`trained_over`).
 
     UserError where they do not fit, and where it is over this body already.
     """

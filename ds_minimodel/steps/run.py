@@ -25,7 +25,6 @@ from ds_minimodel.training.ranks.launch import (
     launch_on_hosts,
     launched,
     name_the_cpu,
-    restart_with_cpu_settings,
 )
 
 if TYPE_CHECKING:
@@ -93,8 +92,6 @@ def do_step(
             raise UserError(f"{step.name}: it runs in one process; start it without a launcher")
         run_step(step, recipe, rebuild=rebuild)
         return 0
-    if not hostfile:  # those are for the ranks, and their hosts may have GPUs
-        restart_with_cpu_settings()
     if ranks is None and not hostfile:
         if launched():
             end_with_launcher()

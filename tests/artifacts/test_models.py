@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from ds_minimodel.artifacts.adaptation import load_adaptation, plug, save_adaptation, whole
+from ds_minimodel.artifacts.adaptation import check_fit, load_adaptation, plug, save_adaptation, whole
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import (
@@ -25,6 +25,7 @@ from ds_minimodel.artifacts.names import architecture_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, write_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.hf.export import export_adapter
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.trainable import LanguageModel, encode
@@ -108,7 +109,8 @@ def test_a_model_of_ours_is_a_base_with_all_of_its_configuration(tokenizer_folde
     config = config_of("llama", num_kv_heads=1, tie_output=True, dropout=0.25, attention_dropout=0.5)
     save_model(tmp_path / "model", *made(config)[1:], tokenizer_folder)
     refer(tmp_path / "model", tmp_path / "reference", "de")
-    assert load_model(tmp_path / "reference")[0].config == load_model(tmp_path / "model")[0].config == config
+    ours, found = (load_model(tmp_path / name)[0] for name in ("model", "reference"))
+    assert found.config == ours.config == config and found.space == ours.space, "its adaptations go to both"
 
 
 def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
@@ -165,7 +167,19 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, kept, update, tied
     _, _, language = made(body.config, seed=4)
     rows = whole(found, language).embeddings["tokens"]
     assert rows.equal(torch.cat([language.embeddings["tokens"][:ROWS], learned.embeddings["tokens"]])) or not kept
+    save_model(tmp_path / "model", body, language, tokenizer_folder)
+    if update != "low-rank" or not kept:
+        with pytest.raises(
+            UserError, match="has no low-rank update" if update != "low-rank" else "all rows are its own"
+        ):
+            export_adapter(tmp_path / "model", tmp_path / "adapter", tmp_path / "pack")
+        assert not (tmp_path / "adapter").exists()
     if update == "low-rank":
+        wider = made(config_of("llama", num_kv_heads=2, tie_output=tied))[1]
+        with pytest.raises(UserError, match="changes layers.* which the body has not"):
+            check_fit("pack", whole(found, language), wider)
+        with pytest.raises(UserError, match="a strength of 75; give one above 0, at most 1"):
+            plug(made(body.config)[0], whole(found, language), body, 75)
         save_adaptation(tmp_path / "half", learned, tokenizer_folder, body.config, strength=0.5)
         half = load_adaptation(tmp_path / "half").update
         assert_equal(updated(body.tensors, half), updated(body.tensors, learned.update, 0.5), atol=1e-6)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ds_minimodel.artifacts import base
@@ -71,6 +71,14 @@ def test_another_file_is_refused(model, name):
     with pytest.raises(
         UserError, match=f"{name}: another file than when this was begun .*; put it back, or begin anew"
     ):
+        load_model(ours)
+
+
+def test_weights_that_came_beside_those_of_the_reference_are_not_read(model):
+    """transformers, and a new reference, would take the safetensors first."""
+    theirs, ours, _ = model
+    save_file({"other": torch.zeros(2)}, theirs / "model.safetensors")
+    with pytest.raises(UserError, match="its weights lie in other files than when this was begun"):
         load_model(ours)
 
 

@@ -148,6 +148,8 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             if arguments[0] == "extend":
                 options = ["--tokens", "5k"]
                 arguments = [text for text in arguments if text not in ("--hours", "1", "8")]
+            if arguments[0] == "bits":
+                options = ["--context-bytes", "60"]  # the model has 64 positions
             if arguments[0] == "plan":
                 options = [f"{step}.batch_size=8" for step in ("build_mini", "adapt")]
             do([*arguments, *options], folder, capsys)
@@ -155,7 +157,11 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
     assert run_script(code, folder).strip()
     if name == "smollm2":
         (code,) = (text for text in blocks("docs/api.md", "python") if "SmolLM2" in text)
-        code = code.replace("smollm2", "by_api").replace("hours=2", "tokens=5000")
+        code = (
+            code.replace("smollm2", "by_api")
+            .replace("hours=2", "tokens=5000")
+            .replace("strength=0.5):", "60, strength=0.5):")
+        )
         assert "by_api/pack" not in (printed := run_script(code, folder)) and "data/news.en.txt en " in printed
 
 
