@@ -98,7 +98,8 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
         (x_BSH,), table = encode(ours.pack, ours.body, form)
         (head,) = ours.body.heads.values()
         logits = ours.pack.logits(head(x_BSH), table)
-        torch.testing.assert_close(logits[real], expected.logits[real], atol=1e-5, rtol=0)
+        # Seven layers by products of either library (ops/cpu.py), which tests before this one may have chosen.
+        torch.testing.assert_close(logits[real], expected.logits[real], atol=2e-5, rtol=0)
     loss.backward()
     own_loss = ours(batch)
     torch.testing.assert_close(own_loss[0], loss)
