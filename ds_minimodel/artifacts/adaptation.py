@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ds_minimodel.artifacts.foreign import ADAPTER_CONFIG
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
 from ds_minimodel.artifacts.models import MAKE_AGAIN, Adaptation, BodyArtifact
 from ds_minimodel.artifacts.names.architecture import Architecture, rows_of
@@ -40,7 +41,7 @@ from ds_minimodel.models.low_rank import DOWN, SCALE, UP, changed_name, is_low_r
 from ds_minimodel.models.trainable import load_into
 
 EMBEDDINGS, UPDATE = "embeddings.safetensors", "body.safetensors"
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # PEFT's
+ADAPTER = "adapter_model.safetensors"  # PEFT's
 _IN_PEFT = "base_model.model."
 _ROWS = ".token_adapter.trainable_tokens_delta"
 
@@ -91,9 +92,9 @@ def save_adaptation(
         elif low_rank:
             assert architecture is not None and config is not None
             tensors = _adapter_of(low_rank, architecture, config)
-            for name in _row_names(architecture) if adaptation.kept else ():
+            for name, theirs in _row_names(architecture).items() if adaptation.kept else ():
                 if name in embeddings:
-                    tensors[_row_names(architecture)[name]] = Lazy.of(embeddings.pop(name))
+                    tensors[theirs] = Lazy.of(embeddings.pop(name))
             save_tensors(out / ADAPTER, LazyTensors(tensors))
             write_json(out / ADAPTER_CONFIG, _adapter_config(tensors, architecture, adaptation, strength))
         for name, part in ((EMBEDDINGS, embeddings), (UPDATE, others)):

@@ -94,12 +94,12 @@ def place_of(model: str | Path, only: str | None = None) -> tuple[Path, str | No
     with _looked_for(model), hub_api(name) as api:
         info = api.model_info(name, revision=revision or None)
         there = [file.rfilename for file in info.siblings or []]
-        if not {foreign.CONFIG, foreign.ADAPTER} & {*there}:
+        if not {foreign.CONFIG, foreign.ADAPTER_CONFIG} & {*there}:
             raise UserError(f"{name} on {api.endpoint}: no {foreign.CONFIG}, so no model of transformers")
-        weights = next((name for name in foreign.WEIGHTS if name in there), "")
+        weights = next((name for name in foreign.WEIGHT_FILES if name in there), "")
         stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
         parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(foreign.INDEX) else []
-        others = {foreign.ADAPTER, GENERATION_FILE, foreign.CARD, weights, *foreign.TOKENIZER_FILES, *parts}
+        others = {foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights, *foreign.TOKENIZER_FILES, *parts}
         files = [only] if only else [foreign.CONFIG, *others]
         return Path(api.snapshot_download(name, revision=info.sha, allow_patterns=files)), name, info.sha
 
@@ -225,9 +225,8 @@ def keep_vocabulary(model: str | Path, out: Path) -> None:
         write_manifest(folder, kind="tokenizer", **vocabulary.facts())
 
 
-_UNUSED = re.compile(
-    r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$"
-)  # by a language model
+# By a language model.
+_UNUSED = re.compile(r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")
 _SMALL = 1_000_000  # numbers, of which anything may be made
 
 
@@ -245,10 +244,11 @@ def _checked(found: Foreign) -> tuple[LazyTensors, LazyTensors]:
     size = sum(parameter.numel() for parameter in expected.parameters())
     if size > 2 * numbers + _SMALL:  # of a model for something else the message below says which tensor is missing
         raise UserError(f"{where}: {numbers:,} numbers, where {says} describes a model of {size:,}")
-    wanted = {name: tuple(tensor.shape) for name, tensor in expected.named_parameters(remove_duplicate=False)}
+    parameters = dict(expected.named_parameters(remove_duplicate=False))
+    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     theirs = foreign.as_transformers_names(wanted, headers, found.architecture.prefix)
-    aliases = {id(parameter) for name, parameter in expected.named_parameters(remove_duplicate=False) if name in theirs}
-    for name, parameter in expected.named_parameters(remove_duplicate=False):
+    aliases = {id(parameter) for name, parameter in parameters.items() if name in theirs}
+    for name, parameter in parameters.items():
         if name not in theirs and id(parameter) not in aliases:
             raise UserError(f"{where}: no tensor {name}; it must hold a {own.__name__}")
         if name in theirs and theirs[name].shape != wanted[name]:

@@ -27,11 +27,11 @@ from ds_minimodel.models import BodyConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ADAPTER = "adapter_config.json"  # of PEFT's
+ADAPTER_CONFIG = "adapter_config.json"  # of PEFT's
 CONFIG, CARD = "config.json", "README.md"
-SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # after either's name: which part holds which tensor
-WEIGHTS = (SAFETENSORS, f"{SAFETENSORS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")  # the first that is there is read
+WEIGHT_FILES = (WEIGHTS, f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")  # the first that is there is read
 VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
 TOKENIZER_FILES = (  # all that transformers may read for the families that are served
     *VOCABULARIES,
@@ -84,12 +84,12 @@ class Folder(Source):
 
     def __init__(self, path: Path):
         self.name, self.path, self.config_path = path.name, path, path / CONFIG
-        if (path / ADAPTER).exists():
+        if (path / ADAPTER_CONFIG).exists():
             what = "an adapter beside a model" if self.config_path.exists() else "an adapter without its model"
             if (path / MANIFEST).is_file():
                 raise UserError(f"{path}: an adaptation, not a model; export-hf writes it and its model as one")
             raise UserError(
-                f"{path / ADAPTER}: {what}; merge it by peft (AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
+                f"{path / ADAPTER_CONFIG}: {what}; merge it by peft (AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
                 ".merge_and_unload().save_pretrained(NEW)) and take that, with the tokenizer beside it"
             )
 
@@ -102,9 +102,9 @@ class Folder(Source):
 
     def _weights(self) -> list[Path]:
         """The file of the weights, or their index and the files that it names."""
-        path = next((self.path / name for name in WEIGHTS if os.path.lexists(self.path / name)), None)
+        path = next((self.path / name for name in WEIGHT_FILES if os.path.lexists(self.path / name)), None)
         if path is None:
-            raise UserError(f"{self.path}: neither {SAFETENSORS} nor {PICKLE}, nor the index of one in parts")
+            raise UserError(f"{self.path}: neither {WEIGHTS} nor {PICKLE}, nor the index of one in parts")
         if not path.name.endswith(INDEX):
             return [path]
         return [path, *(self.path / part for part in sorted({*read_model(path, _Index, ADVICE).weight_map.values()}))]
@@ -189,7 +189,7 @@ def _headers_of(path: Path) -> Mapping[str, Lazy]:
     """
     if not path.is_file():  # a named pipe would be waited for
         raise UserError(f"{path}: no such file")
-    if path.suffix == Path(SAFETENSORS).suffix:
+    if path.suffix == Path(WEIGHTS).suffix:
         return open_tensors(path, ADVICE).entries
     with one_line(path, "damaged, or not a file of weights"):
         tensors: Mapping[Any, Any] = dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ds_minimodel.artifacts import foreign
+from ds_minimodel.artifacts.foreign import CONFIG, WEIGHTS
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
 from ds_minimodel.artifacts.names import architecture_of
 from ds_minimodel.artifacts.names.architecture import Architecture
@@ -52,7 +53,7 @@ from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, load_into
 from ds_minimodel.ops.parallel import full_shape
 
-WEIGHTS, HEADS, CONFIG = "model.safetensors", "heads.safetensors", "config.json"
+HEADS = "heads.safetensors"
 MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step again"
 
 

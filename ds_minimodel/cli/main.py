@@ -73,9 +73,8 @@ def _run(arguments: Sequence[str]) -> int:
     with _clear_errors(), streams.checked_output():
         options = parse(arguments)
         for folder in (getattr(options, name) for name in getattr(options, "folders", ())):
-            if folder is not None and not os.path.exists(
-                folder
-            ):  # before what reads it, which takes seconds, is loaded
+            # Before what reads it, which takes seconds, is loaded.
+            if folder is not None and not os.path.exists(folder):
                 raise UserError(f"{folder}: no such folder; give the folder of a model or a pack")
         return options.run(options) or 0
 

@@ -23,11 +23,9 @@ from ds_minimodel.artifacts.adaptation import (
     save_adaptation,
     whole,
 )
-from ds_minimodel.artifacts.foreign import CARD, generation_settings
+from ds_minimodel.artifacts.foreign import CARD, CONFIG, WEIGHTS, generation_settings
 from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, save_tensors, shapes_of
 from ds_minimodel.artifacts.models import (
-    CONFIG,
-    WEIGHTS,
     Adaptation,
     BodyArtifact,
     is_model,
