@@ -17,7 +17,7 @@ from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_
 from ds_minimodel.recipe.schema import Finetune, Recipe, Training
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 from ds_minimodel.steps.adapt import trains_in_adapt
-from ds_minimodel.steps.training import training_run
+from ds_minimodel.steps.training import StepConfig, training_run
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import Run, Schedule
@@ -160,7 +160,7 @@ def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
     section = sections.get(work.name, recipe.adapt)
     cost = work.cost()
     return training_run(
-        recipe,
+        StepConfig.of(recipe),
         section,
         world,
         schedule=Schedule(MANY_STEPS, section.lr),

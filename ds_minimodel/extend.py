@@ -411,7 +411,7 @@ def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any
     """Write out/model, out/adapter and samples where they are not as they were, or of another training."""
     layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
     pack, model, page = layout.adapt(system, target) / "pack", out / "model", out / "samples.md"
-    base, strength = layout.model(system), recipe.strength_of(system)
+    base, strength = layout.model(system), recipe.adapt.of(system).strength
 
     def exported() -> tuple[Any, dict[str, str]]:
         found = [file for folder in (model, out / "adapter") for file in sorted(folder.glob("*")) if file.is_file()]

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -14,6 +15,9 @@ from pydantic import (
     GetJsonSchemaHandler,
 )
 from pydantic_core import CoreSchema, core_schema
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Content
 
 Listed = TypeVar("Listed", bound=Collection)
 
@@ -43,20 +47,14 @@ OneOrMore = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Decides:
-    """What a key of the recipe decides. Unmarked keys decide what a job makes: its record holds them.
+class Decides(Enum):
+    """What a key decides of what a job makes, where its record does not have its value as it stands."""
 
-    recorded: in the record of a job, so that another value makes its artifacts stale.
-    """
-
-    recorded: bool = True
+    NOTHING = "how the work is done, and where it lies"
+    BY_CONTENT = "the content of the files that it names"
 
 
-# How the work is done, and where it lies; of files the content counts, which is recorded by its hash.
-DECIDES_NOTHING = Decides(recorded=False)
-# Recorded in a form of its own: with the content of files, or with the task that it is the default of.
-RECORDED_ELSEWHERE = Decides(recorded=False)
+DECIDES_NOTHING, DECIDES_BY_CONTENT = Decides.NOTHING, Decides.BY_CONTENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +84,28 @@ class Section(BaseModel):
     )
 
     def recorded(self) -> dict[str, Any]:
-        """The keys that the record of a job holds, with their values."""
-        return self.model_dump(include={name for name in type(self).model_fields if decides(type(self), name).recorded})
+        """What decides what a job with these settings makes, for its record. UserError for a missing file."""
+        marks = {name: decides(type(self), name) for name in type(self).model_fields}
+        return {
+            name: _recorded(getattr(self, name), by_content=mark is DECIDES_BY_CONTENT)
+            for name, mark in marks.items()
+            if mark is not DECIDES_NOTHING
+        }
 
 
-def decides(section: type[Section], key: str) -> Decides:
-    """What a key of `section` decides."""
-    marks = (mark for mark in section.model_fields[key].metadata if isinstance(mark, Decides))
-    return next(marks, Decides())
+def _recorded(value: Any, by_content: bool = False) -> Any:
+    if isinstance(value, Section):
+        return value.recorded()
+    if isinstance(value, Mapping):
+        return {key: _recorded(part, by_content) for key, part in value.items()}
+    if not by_content or not value:
+        return value
+    try:
+        return Content.of(value)
+    except OSError as error:
+        raise UserError(f"{value}: {error.strerror}; check the path in the recipe") from None
+
+
+def decides(section: type[Section], key: str) -> Decides | None:
+    """The mark of a key of `section`; None: its value decides."""
+    return next((mark for mark in section.model_fields[key].metadata if isinstance(mark, Decides)), None)

@@ -23,7 +23,7 @@ from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.split import split_model
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.steps.training import micro_batches, text_run, text_steps
+from ds_minimodel.steps.training import TextStepConfig, micro_batches, text_run, text_steps
 from ds_minimodel.training.loop import train
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import CheckpointPolicy, Schedule
@@ -80,7 +80,7 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, world
     """Mean seconds of an update."""
     module = model_of(recipe, system, step)
     split_model(module, world.tensor)
-    run = text_run(recipe, section, world, Cost(0, 0))
+    run = text_run(TextStepConfig.of(recipe, training=section), world, Cost(0, 0))
     # At a rate of 0 nothing diverges, and no checkpoint is due.
     run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())
     vocab_size = recipe.target_vocab_size if step == "adapt" else recipe.source_vocab_size

@@ -23,11 +23,11 @@ from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import SYSTEMS, System
-from ds_minimodel.steps.adapt import adapted_model
-from ds_minimodel.steps.build_mini import mini_model
+from ds_minimodel.steps.adapt import AdaptConfig, adapted_model
+from ds_minimodel.steps.build_mini import BuildMiniConfig, mini_model
 from ds_minimodel.steps.check import check_deepspeed_file
-from ds_minimodel.steps.pretrain import pretrained_model
-from ds_minimodel.steps.training import body_of, text_steps
+from ds_minimodel.steps.pretrain import PretrainConfig, pretrained_model
+from ds_minimodel.steps.training import text_steps
 from ds_minimodel.training.partition import Partition, Setup, partition_of
 from ds_minimodel.training.run import Execution, replicas_of
 from ds_minimodel.training.zero.config import needed_stage, zero_memory
@@ -109,7 +109,7 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
     """
     device, engine = device_named(device_name), recipe.engine
     replicas = replicas_of(ranks, engine.tensor_parallel)
-    settings = engine.deepspeed.settings if engine.deepspeed else {}
+    settings = engine.deepspeed.settings
     check_deepspeed_file(recipe, replicas)
     precision = device.resolve(engine.precision)
     planners: dict[Any, Planner] = {}  # of steps of the same architecture, in which the same trains
@@ -166,15 +166,16 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
 def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
     """The whole model of a step, with fresh weights on torch's default device, frozen as the step freezes it."""
     if step == "pretrain":
-        return pretrained_model(recipe, system)
-    config, depths = body_of(recipe, system)
+        return pretrained_model(PretrainConfig.of_body(recipe, system), recipe.source_vocab_size)
+    config, depths = recipe.body_of(system)
     body = BodyArtifact(config, depths, make_body(config, depths).state_dict(), space="")
     if system.builds_mini:
-        body, module = mini_model(recipe, body)
+        body, module = mini_model(BuildMiniConfig.of_recipe(recipe), body, recipe.source_vocab_size)
         if step == "build-mini":
             return module
-    device = torch.get_default_device()
-    _, module = adapted_model(recipe, body, system, recipe.target_vocab_size, torch.float32, device)
+    config_of_step = AdaptConfig.of_system(recipe, system, recipe.languages.targets[0])
+    sizes, device = (recipe.target_vocab_size, recipe.frozen_rows), torch.get_default_device()
+    _, module = adapted_model(config_of_step, body, *sizes, torch.float32, device)
     for parameter in module.pack.parameters():
         torch.nn.init.normal_(parameter, 0, INIT_STD)
     return module

@@ -61,13 +61,12 @@ HARMLESS: dict[str, Any] = {
 
 
 class DeepSpeedFile(Section):
-    """A DeepSpeed JSON. path: as the recipe names it. settings: its content, without "auto"."""
+    """A DeepSpeed JSON, or none. path: as the recipe names it. settings: its content, without "auto"."""
 
-    path: str
-    settings: dict[str, Any]
+    path: str = ""
+    settings: dict[str, Any] = {}
 
-    @property
-    def deciding(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """The settings that may change results: all that are not known to change none."""
         return {key: value for key, value in self.settings.items() if key not in OWNED | INERT}
 
@@ -76,7 +75,9 @@ def read_named_file(value: object) -> object:
     """What a key has whose value in the recipe is the path of a DeepSpeed JSON, and in Python what it holds."""
     if isinstance(value, str):
         return read_deepspeed_file(value)
-    if value is not None and not isinstance(value, DeepSpeedFile):
+    if value is None:
+        return DeepSpeedFile()
+    if not isinstance(value, DeepSpeedFile):
         raise ValueError("Input should be the path of a DeepSpeed JSON")
     return value
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
+from ds_minimodel.models.objectives import Objective
 from ds_minimodel.recipe.schema import Recipe, Training
 from ds_minimodel.recipe.systems import System
 
@@ -27,34 +29,34 @@ def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
-    num_layers, mini, adapt = recipe.model.num_layers, recipe.mini, recipe.adapt
-    source_vocab_size, costs = recipe.source_vocab_size, {}
+    num_layers, mini, adapt, costs = recipe.model.num_layers, recipe.mini, recipe.adapt, {}
+
+    def work(section: Training, vocab_size: int, kept: int = 0) -> Work:
+        return step_work(recipe.trained_by, recipe.body_config, section, vocab_size, section.steps, kept)
+
     if recipe.base is None:
-        work = whole_work(recipe, recipe.pretrain, source_vocab_size)
-        costs["pretrain"] = step_flops("pretrain", work, system.head_depths(num_layers, mini))
+        of_step = work(recipe.pretrain, recipe.source_vocab_size)
+        costs["pretrain"] = step_flops("pretrain", of_step, system.head_depths(num_layers, mini))
     if system.builds_mini:
-        work = whole_work(recipe, recipe.build_mini, source_vocab_size)
-        costs["build-mini"] = step_flops("build-mini", work, [mini.depth + mini.new_layers], mini.depth)
-    work = whole_work(recipe, adapt, recipe.target_vocab_size, recipe.frozen_rows)
-    return costs | {"adapt": adapt_step_flops(recipe, system, work)}
+        of_step = work(recipe.build_mini, recipe.source_vocab_size)
+        costs["build-mini"] = step_flops("build-mini", of_step, [mini.depth + mini.new_layers], mini.depth)
+    of_step = work(adapt, recipe.target_vocab_size, recipe.frozen_rows)
+    return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt.rank, of_step)}
 
 
-def adapt_step_flops(recipe: Recipe, system: System, work: Work) -> Cost:
-    """Cost of `work` in step 2 of a system."""
-    depth, low_rank = system.adapt_depth(recipe.model.num_layers, recipe.mini), 0
+def adapt_step_flops(system: System, depth: int, rank: int, work: Work) -> Cost:
+    """Cost of `work` in step 2 of a system over so many layers. rank: of updates, where it trains such."""
+    low_rank = 0
     if system.trains == "low-rank":
         from ds_minimodel.models.low_rank import low_rank_size  # with torch, which other systems' costs do without
 
-        low_rank = low_rank_size(recipe.body_config.with_layers(depth), recipe.adapt.rank)
+        low_rank = low_rank_size(work.body.with_layers(depth), rank)
     return step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
 
 
-def step_work(recipe: Recipe, section: Training, vocab_size: int, steps: int = 1, kept: int = 0) -> Work:
+def step_work(
+    objective: Objective, body: BodyConfig, section: Training, vocab_size: int, steps: int = 1, kept: int = 0
+) -> Work:
     """The Work of `steps` optimizer steps of a section of the recipe that trains on text."""
-    share = recipe.trained_by.share_read(section)
-    return Work(recipe.body_config, vocab_size, section.seq_length, share, section.batch_size, steps, kept)
-
-
-def whole_work(recipe: Recipe, section: Training, vocab_size: int, kept: int = 0) -> Work:
-    """The Work of all its steps."""
-    return step_work(recipe, section, vocab_size, section.steps, kept)
+    share = objective.share_read(section)
+    return Work(body, vocab_size, section.seq_length, share, section.batch_size, steps, kept)

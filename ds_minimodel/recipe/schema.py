@@ -21,8 +21,8 @@ from pydantic import (
 
 from ds_minimodel.common.names import Name, check_workdir
 from ds_minimodel.common.sections import (
+    DECIDES_BY_CONTENT,
     DECIDES_NOTHING,
-    RECORDED_ELSEWHERE,
     EachOnce,
     Few,
     Length,
@@ -46,7 +46,7 @@ from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
 from ds_minimodel.tasks import KINDS, AnyTask
 from ds_minimodel.tasks.kind import FinetunedConfig
-from ds_minimodel.training.run import AdamWConfig
+from ds_minimodel.training.run import AdamWConfig, Schedule
 
 
 class Languages(Section):
@@ -107,6 +107,12 @@ class ModelSection(BodyConfig):
     initialisation: str = "random"
     """How a body starts in step 1."""
 
+    @property
+    def body(self) -> BodyConfig:
+        """The body alone, with all of its layers."""
+        config = BODIES[self.kind].config
+        return config.model_validate(self.model_dump(include=set(config.model_fields)))
+
 
 class Mini(Section):
     depth: Few = 4
@@ -146,6 +152,11 @@ class Training(AdamWConfig):
         return 0
 
     @property
+    def lr_schedule(self) -> Schedule:
+        """The learning rates of its steps."""
+        return Schedule(self.steps, self.lr, self.warmup, self.decay_steps)
+
+    @property
     def warmup(self) -> int:
         """Steps of warm-up."""
         return round(WARM_UP * self.steps) if self.warmup_steps is None else self.warmup_steps
@@ -156,36 +167,53 @@ class BuildMini(Training):
     """How the new layers start: as the paper's, or as copies of the body's last ones."""
 
 
+_OF_UPDATES = "rank", "replay_kl"
+
+
 class Adapt(Training):
-    schedule: Annotated[Literal["linear", "constant"], RECORDED_ELSEWHERE] = "linear"
+    schedule: Literal["linear", "constant"] = "linear"
     """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
-    decay: Annotated[Share, RECORDED_ELSEWHERE] = 0.2
+    decay: Share = 0.2
     """`constant`: share of the steps, at the end, in which it falls."""
-    initialisation: Annotated[Literal["overlap", "random", "pieces", "ofa"], RECORDED_ELSEWHERE] = "overlap"
+    initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
     """How the embeddings start."""
-    word_vectors: Annotated[dict[str, str], RECORDED_ELSEWHERE] = {}
+    word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
     """`ofa`: language → word vectors (fastText's `.vec`), those of all languages in one space."""
-    old_rows: Annotated[Literal["frozen", "trained"], RECORDED_ELSEWHERE] = "frozen"
+    old_rows: Literal["frozen", "trained"] = "frozen"
     """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
-    replay_from: Annotated[Literal["text", "base"], RECORDED_ELSEWHERE] = "text"
+    replay_from: Literal["text", "base"] = "text"
     """`replay` is of that text, or of what the base writes by itself."""
     replay_kl: NonNegativeFloat = 0.0
     """`lora`, `replay_from: base`: weight, against a trained token, of the divergence from the body as it was on what
     it wrote by itself; 0: that is trained on like text."""
-    guard: Annotated[NonNegativeFloat, RECORDED_ELSEWHERE] = 0.0
+    guard: NonNegativeFloat = 0.0
     """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
-    rates: Annotated[dict[str, PositiveFloat], RECORDED_ELSEWHERE] = {}
+    rates: dict[str, PositiveFloat] = {}
     """System → peak learning rate, where it is not `lr`."""
-    rank: Annotated[int, Field(ge=1, le=1024), RECORDED_ELSEWHERE] = 16
+    rank: Annotated[int, Field(ge=1, le=1024)] = 16
     """`lora`: of the updates of the body's linear layers."""
-    strength: Annotated[float, Field(gt=0, le=1), RECORDED_ELSEWHERE] = 1.0
+    strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
     """`full`, `lora`: share of what the body has learned that is scored and exported; held-out losses are of all."""
     snapshot_every: PositiveInt | None = None
     """Steps between packs that are kept and scored for the curves."""
     snapshot_at: list[PositiveInt] = []
     """Further such steps; the first (0) and the last always count."""
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether what is replayed is what the base writes by itself."""
+        return self.replay_from == "base"
+
+    def frozen_of(self, kept: int) -> int:
+        """Of `kept` first ids of a vocabulary, which are the base's, those that do not train and are not in packs."""
+        return kept if self.old_rows == "frozen" else 0
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the source's text is read."""
+        return (self.replay > 0 and not self.rehearses) or self.guard > 0
 
     @property
     def decay_steps(self) -> int:
@@ -212,6 +240,14 @@ class Adapt(Training):
             raise ValueError("replay_kl: is of what the base writes by itself; give replay_from base")
         return self
 
+    def of(self, system: System, *languages: str) -> Self:
+        """These settings as a system reads them between two languages; what it does not read is at its default."""
+        unread = ["rates", "guard" if system.trains else "strength", *_OF_UPDATES * (system.trains != "low-rank")]
+        own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
+        own |= {"lr": self.rates.get(system.name, self.lr)}
+        vectors = {name: path for name, path in self.word_vectors.items() if name in languages}
+        return self.model_copy(update=own | {"word_vectors": vectors})
+
     def snapshots(self) -> list[int]:
         """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
         every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
@@ -219,30 +255,31 @@ class Adapt(Training):
 
 
 class Finetune(AdamWConfig):
-    tasks: Annotated[dict[Name, AnyTask], RECORDED_ELSEWHERE] = {}
+    tasks: dict[Name, AnyTask] = {}
     """Name → task; without tasks the run ends with the packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
     """Independent finetuning runs; may grow and shrink."""
-    epochs: Annotated[PositiveInt, RECORDED_ELSEWHERE] = 3
+    epochs: PositiveInt = 3
     """Passes over the training file."""
-    batch_size: Annotated[Size, RECORDED_ELSEWHERE] = 32
+    batch_size: Size = 32
     """Examples of a step, over all ranks."""
-    max_length: Annotated[Length, RECORDED_ELSEWHERE] = 512
+    max_length: Length = 512
     """Tokens of an example, special ones included; longer texts are cut."""
-    lr: Annotated[PositiveFloat, RECORDED_ELSEWHERE] = 1e-5
+    lr: PositiveFloat = 1e-5
     """Peak learning rate."""
     warmup_ratio: Probability = 0.06
     """Share of the steps with rising rate; then linear fall to 0."""
 
     @property
     def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
-        """The tasks but those that are scored with the body as it is."""
-        return {name: task for name, task in self.tasks.items() if isinstance(task, FinetunedConfig)}
+        """The tasks but those that are scored with the body as it is, with all that they do not set."""
+        return {name: task for name in self.tasks if isinstance(task := self.task(name), FinetunedConfig)}
 
-    def of(self, task_name: str, key: str) -> Any:
-        """`key` as the task sets it, else as `finetune` does."""
-        own = getattr(self.tasks[task_name], key)
-        return getattr(self, key) if own is None else own
+    def task(self, name: str) -> AnyTask:
+        """A task; what it does not set is as `finetune` has it."""
+        task = self.tasks[name]
+        unset = {key for key, value in task if value is None and key in type(self).model_fields}
+        return task.model_copy(update={key: getattr(self, key) for key in unset})
 
 
 class Engine(Section):
@@ -258,15 +295,10 @@ class Engine(Section):
     """Keep of each layer its input alone, and compute the rest again in the backward pass: less memory, more work."""
     tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
     """Ranks that hold one replica between them; divides the ranks, `num_heads` and `ffn_size`."""
-    deepspeed: Annotated[
-        DeepSpeedFile | None, BeforeValidator(read_named_file, json_schema_input_type=str | None), RECORDED_ELSEWHERE
-    ] = None
+    deepspeed: Annotated[DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)] = (
+        DeepSpeedFile()
+    )
     """DeepSpeed's JSON, read with the recipe; what it has beside the recipe's own keys holds."""
-
-    def recorded(self) -> dict[str, Any]:
-        """As of a Section; of DeepSpeed's file what may decide results, where it has any."""
-        deciding = self.deepspeed.deciding if self.deepspeed else {}
-        return super().recorded() | ({"deepspeed": deciding} if deciding else {})
 
 
 class Checkpoint(Section):
@@ -294,7 +326,7 @@ class Recipe(Section):
     """Folder with `body` and `pack` to start from; then nothing is pretrained, and `model` is the base's."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
-    objective: Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE]
+    objective: Annotated[str, OneOf(OBJECTIVES)]
     """What a body and the packs are trained to do; the kind of body decides where it is not given."""
     model: ModelSection
     mini: Mini = Mini()
@@ -354,7 +386,7 @@ class Recipe(Section):
     @property
     def frozen_rows(self) -> int:
         """As many of them as do not train, and are not in packs."""
-        return self.kept_rows if self.adapt.old_rows == "frozen" else 0
+        return self.adapt.frozen_of(self.kept_rows)
 
     @property
     def target_vocab_size(self) -> int:
@@ -364,36 +396,26 @@ class Recipe(Section):
     @property
     def body_config(self) -> BodyConfig:
         """The body as the section `model` has it, with all of its layers."""
-        config = BODIES[self.model.kind].config
-        return config.model_validate(self.model.model_dump(include=set(config.model_fields)))
+        return self.model.body
+
+    def body_of(self, system: System) -> tuple[BodyConfig, tuple[int, ...]]:
+        """(architecture of a system's body, numbers of layers after which it has heads)."""
+        depths = system.head_depths(self.model.num_layers, self.mini)
+        return self.body_config.with_layers(depths[-1]), depths
+
+    def adapt_depth(self, system: System) -> int:
+        """Number of layers that step 2 of a system runs."""
+        return system.adapt_depth(self.model.num_layers, self.mini)
 
     @property
     def trained_by(self) -> Objective:
         """The declaration of the objective."""
         return OBJECTIVES[self.objective]
 
-    def strength_of(self, system: System) -> float:
-        """Share of what a system's body has learned that it keeps where it is scored."""
-        return self.adapt.strength if system.trains else 1.0
-
-    def is_guarded(self, system: System) -> bool:
-        """Whether new rows are kept from taking probability of the source's text: where all else stays."""
-        return self.adapt.guard > 0 and not system.trains
-
-    @property
-    def replays_text(self) -> bool:
-        """Whether step 2 trains on the source's text, too."""
-        return self.adapt.replay > 0 and not self.rehearses
-
-    @property
-    def rehearses(self) -> bool:
-        """Whether step 2 trains on what the base writes by itself, too."""
-        return self.adapt.replay_from == "base"
-
     @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a mini-model built."""
-        in_step_2 = self.replays_text or any(map(self.is_guarded, self.chosen_systems))
+        in_step_2 = any(self.adapt.of(system).reads_source for system in self.chosen_systems)
         needs_source = self.base is None or self.builds_minis or in_step_2
         return self.languages.all if needs_source else self.languages.targets
 
@@ -461,7 +483,7 @@ class Recipe(Section):
             raise ValueError("adapt.old_rows trained: no vocabulary is extended, and all rows train; leave it out")
         if self.adapt.guard and not self.frozen_rows:
             raise ValueError("adapt.guard: the base's rows train, and their scores move; use adapt.replay")
-        if self.adapt.guard and not any(map(self.is_guarded, self.chosen_systems)):
+        if self.adapt.guard and all(system.trains for system in self.chosen_systems):
             raise ValueError(f"adapt.guard: {self.systems[0]} trains the body, and its states move; use adapt.replay")
         return self
 
@@ -520,9 +542,10 @@ class Recipe(Section):
         lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
         lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
         lengths |= {"adapt": self.adapt.seq_length}
-        lengths |= {f"finetune.tasks.{name}": self.finetune.of(name, "max_length") for name in self.finetune.tasks}
-        for name, task in self.finetune.tasks.items():
-            length, least = self.finetune.of(name, "max_length"), task.least_length
+        for name in self.finetune.tasks:
+            task = self.finetune.task(name)
+            length, least = task.max_length or 0, task.least_length
+            lengths |= {f"finetune.tasks.{name}": length}
             if length < least:
                 raise ValueError(f"finetune.tasks.{name}: max_length {length}: examples need {least} or more")
         for name, length in lengths.items():
@@ -561,7 +584,7 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
     tokenizer = LosslessTokenizerSection if objective.needs_lossless else TokenizerSection
     fields: dict[str, Any] = {
         "tokenizer": (tokenizer, tokenizer()),
-        "objective": (Annotated[str, OneOf(OBJECTIVES), RECORDED_ELSEWHERE], objective.name),
+        "objective": (Annotated[str, OneOf(OBJECTIVES)], objective.name),
         "model": (model, model()),
         "pretrain": (training, training()),
         "build_mini": (build_mini, build_mini()),

@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -18,33 +19,47 @@ from ds_minimodel.artifacts.adaptation import AdaptationManifest, keep_rows, loa
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, identity, load_body, load_model
 from ds_minimodel.common.files import Count, read_artifact
+from ds_minimodel.common.names import Name
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.body import KEPT
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
 from ds_minimodel.models.split import split_model
-from ds_minimodel.models.trainable import LanguageModel, Tensors, load_into, materialise, tensors_under, train_only
+from ds_minimodel.models.trainable import (
+    Guard,
+    LanguageModel,
+    Tensors,
+    encode,
+    load_into,
+    materialise,
+    tensors_under,
+    to_tensors,
+    train_only,
+)
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.recipe.flops import adapt_step_flops, step_work
+from ds_minimodel.recipe.flops import adapt_step_flops
 from ds_minimodel.recipe.schema import Adapt, Recipe
-from ds_minimodel.recipe.systems import System
+from ds_minimodel.recipe.systems import SYSTEMS, System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.first_pack import first_pack, initial_inputs
-from ds_minimodel.steps.guard import source_guard
+from ds_minimodel.steps.first_pack import first_pack
 from ds_minimodel.steps.training import (
+    TextStepConfig,
     WholeBody,
-    body_of,
     finished_checkpoints,
     held_out_evaluation,
     language_model,
     micro_batches,
     snapshot_folder,
-    text_inputs,
     text_run,
     text_sampler,
-    text_schedule,
     whole_model,
 )
 from ds_minimodel.training.loop import train
+from ds_minimodel.training.run import Run
+
+GUARD_TOKENS = 16_384  # of the source's text; where all positions are read, their states take 36 MiB at a width of 576
+GUARD_ROWS = 1024  # of scores at once
 
 
 class FirstManifest(AdaptationManifest):
@@ -54,76 +69,90 @@ class FirstManifest(AdaptationManifest):
     rows_combined: Count
 
 
-def jobs(context: Context) -> list[Job]:
-    recipe, layout = context.recipe, context.layout
-    section, source, listed = recipe.adapt, recipe.languages.source, []
-    trunk = text_schedule(section).trunk
-    rehearsal = [layout.rehearsal()] if recipe.rehearses else []
-    for system in recipe.chosen_systems:
-        inputs = text_inputs(recipe, "adapt") | ({"depth": recipe.mini.depth} if system.has_several_heads else {})
-        inputs |= {"rate": section.rates[system.name]} if system.name in section.rates else {}
-        inputs |= {"rank": section.rank} if system.trains == "low-rank" else {}
-        inputs |= {"guard": section.guard} if recipe.is_guarded(system) else {}
-        inputs |= {"old_rows": section.old_rows} if section.old_rows == "trained" else {}
-        inputs |= {"schedule": f"constant, decay {section.decay}"} if trunk else {}
-        parents = [layout.pretrain(system), layout.tokenizer(source)]
+class AdaptConfig(TextStepConfig):
+    """A job of step 2. depth: layers that it runs."""
+
+    section = "adapt"
+    training: Adapt
+    name: str
+    depth: int
+    language: Name
+
+    @property
+    def system(self) -> System:
+        return SYSTEMS[self.name]
+
+    @classmethod
+    def of_system(cls, recipe: Recipe, system: System, language: str) -> Self:
+        """The part of a recipe that step 2 of a system reads in a language."""
+        section, depth = recipe.adapt.of(system, language, recipe.languages.source), recipe.adapt_depth(system)
+        return cls.of(recipe, training=section, name=system.name, depth=depth, language=language)
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    layout, source, listed = context.layout, recipe.languages.source, []
+    for system, language in product(recipe.chosen_systems, recipe.languages.targets):
+        step, folder = AdaptConfig.of_system(recipe, system, language), layout.adapt(system, language)
+        section, trunk = step.training, step.training.lr_schedule.trunk
+        parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
-        for language in recipe.languages.targets:
-            folder = layout.adapt(system, language)
-            read = [language, *([source] if recipe.replays_text or recipe.is_guarded(system) else [])]
-            listed.append(
-                Job(
-                    folder,
-                    {**inputs, "language": language, **initial_inputs(recipe, language)},
-                    (*parents, layout.tokenizer(language), *map(layout.tokens, read), *rehearsal),
-                    partial(_adapt, context, system, language),
-                    finished_checkpoints(folder, trunk),
-                    grows="adapt" if trunk else "",
-                    go_back=partial(_go_back, section, folder),
-                    advice={"adapt.steps": "they may grow where adapt.schedule is constant; "},
-                )
+        parents += map(layout.tokens, [language, source] if section.reads_source else [language])
+        parents += [layout.rehearsal()] if section.rehearses else []
+        make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, trunk)
+        listed.append(
+            Job(
+                folder,
+                step.recorded(),
+                parents,
+                make,
+                clean_up,
+                grows="adapt" if trunk else "",
+                go_back=partial(_go_back, section, folder),
+                advice={"adapt.steps": "they may grow where adapt.schedule is constant; "},
             )
+        )
     return listed
 
 
 def _go_back(section: Adapt, folder: Path, inputs: dict[str, Any]) -> None:
     """Remove what a run with the steps of `inputs` has left that one of more steps does not make."""
     shorter = section.model_copy(update={"steps": inputs["adapt"]["steps"]})
-    trunk = text_schedule(shorter).trunk
+    trunk = shorter.lr_schedule.trunk
     finished_checkpoints(folder, trunk)()
     for step in shorter.snapshots():
         if step > trunk:
             shutil.rmtree(snapshot_folder(folder, step), ignore_errors=True)
 
 
-def _adapt(context: Context, system: System, language: str) -> None:
-    recipe, layout, world = context.recipe, context.layout, context.world
-    section, folder = recipe.adapt, layout.adapt(system, language)
-    sampler = text_sampler(context, section, language, section.replay)
-    vocab_size = sampler.reader.store.vocabulary.size
+def _adapt(context: Context, step: AdaptConfig) -> None:
+    layout, world, system, section, language = context.layout, context.world, step.system, step.training, step.language
+    folder = layout.adapt(system, language)
+    sampler = text_sampler(context, step, language, section.replay, section.rehearses)
+    vocabulary = sampler.reader.store.vocabulary
+    kept = section.frozen_of(vocabulary.kept)
     model = layout.model(system)
     body, source = load_model(model)
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else model
-    cost = adapt_step_flops(recipe, system, step_work(recipe, section, vocab_size, kept=recipe.frozen_rows))
-    run = text_run(recipe, section, world, cost, section.rates.get(system.name))
+    work = step.work(body.config, vocabulary.size, kept)
+    run = text_run(step, world, adapt_step_flops(system, step.depth, section.rank, work))
     over = load_body(body_folder) if system.builds_mini else body
     dtype = DTYPES[run.execution.precision]
-    frozen, module = adapted_model(recipe, over, system, vocab_size, dtype, world.device)
+    frozen, module = adapted_model(step, over, vocabulary.size, kept, dtype, world.device)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
         "parents": {"body": identity(body_folder), "source": identity(model)},
     }
     first_folder = snapshot_folder(folder, 0)
-    world.from_main(lambda: _save_first(context, language, body, source, first_folder, facts))
+    world.from_main(lambda: _save_first(context, step, body, source, first_folder, facts))
     initial = load_adaptation(first_folder, frozen.space, language, 0)
     manifest = read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
     keep_rows(module, source, initial.kept)
     split_model(module, world.tensor)
-    module.replay_kl = section.replay_kl if system.trains == "low-rank" else 0.0
-    if recipe.is_guarded(system):
-        module.guard = source_guard(context, system, run)
+    module.replay_kl = section.replay_kl
+    if section.guard:
+        module.guard = source_guard(context, step, run)
 
     def learned(step: int, weights: Tensors) -> Adaptation:
         embeddings = {**initial.embeddings, **tensors_under(weights, "pack.")}
@@ -134,11 +163,11 @@ def _adapt(context: Context, system: System, language: str) -> None:
         tokenizer = layout.tokenizer(language)
         world.from_main(lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, **facts))
 
-    num_layers = body_of(recipe, system)[0].num_layers
+    num_layers = body.config.num_layers
 
     @functools.cache
     def whole() -> LanguageModel:
-        return whole_model(recipe, world, run, prefix(body, num_layers), initial, source)
+        return whole_model(world, run, body, initial, source)
 
     def plugged(trained: nn.Module, weights: Callable[[], Tensors]) -> nn.Module:
         """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""
@@ -158,22 +187,24 @@ def _adapt(context: Context, system: System, language: str) -> None:
         inputs_hash(folder, "adapt" if run.schedule.trunk else ""),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
-        held_out_evaluation(context, section, language, run, evaluated),
+        held_out_evaluation(context, step, language, run, evaluated),
     )
     save(run.schedule.steps, weights, folder / "pack")
 
 
 def _save_first(
-    context: Context, language: str, body: BodyArtifact, source: Adaptation, out: Path, facts: dict[str, Any]
+    context: Context, step: AdaptConfig, body: BodyArtifact, source: Adaptation, out: Path, facts: dict[str, Any]
 ) -> None:
     """Save what step 0 has: the language as it starts; a resumed run has it already."""
     if out.exists():
         return
-    first = first_pack(context, language, {name: rows.float() for name, rows in source.embeddings.items()})
+    tokenizers = [open_tokenizer(context.layout.tokenizer(name)) for name in (step.language, step.source)]
+    rows = {name: rows.float() for name, rows in source.embeddings.items()}
+    first = first_pack(step.training, step.seed, (step.language, step.source), tokenizers[0], tokenizers[1], rows)
     save_adaptation(
         out,
-        body.adaptation(language, first.tensors, kept=context.recipe.frozen_rows),
-        context.layout.tokenizer(language),
+        body.adaptation(step.language, first.tensors, kept=step.training.frozen_of(tokenizers[0].vocabulary.kept)),
+        context.layout.tokenizer(step.language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
         **facts,
@@ -181,22 +212,22 @@ def _save_first(
 
 
 def adapted_model(
-    recipe: Recipe, body: BodyArtifact, system: System, vocab_size: int, dtype: torch.dtype, device: torch.device
+    step: AdaptConfig, body: BodyArtifact, vocab_size: int, kept: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[BodyArtifact, LanguageModel]:
     """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`,
-    whose rows are to be put in.
+    whose rows are to be put in. kept: of them the first that are the base's, and do not train.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
     the system's depth are taken. dtype: of what is frozen.
     """
-    frozen = prefix(body, system.adapt_depth(recipe.model.num_layers, recipe.mini))
+    frozen = prefix(body, step.depth)
     with torch.device("meta"):
-        module = language_model(recipe, frozen.config, frozen.head_depths, vocab_size, recipe.frozen_rows)
-    train_only(module, lambda name: trains_in_adapt(name, system))
+        module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, kept)
+    train_only(module, lambda name: trains_in_adapt(name, step.system))
     materialise(module, dtype, device)
     load_into(module, frozen.tensors, "body.")
-    if system.trains == "low-rank":
-        add_low_rank(module.body, recipe.adapt.rank, recipe.seed)
+    if step.system.trains == "low-rank":
+        add_low_rank(module.body, step.training.rank, step.seed)
     return frozen, module
 
 
@@ -205,3 +236,26 @@ def trains_in_adapt(name: str, system: System) -> bool:
     if name.startswith("pack."):
         return not name.startswith(f"pack.{KEPT}")
     return system.trains == "all" or is_low_rank(name)
+
+
+def source_guard(context: Context, step: AdaptConfig, run: Run) -> Guard:
+    """The Guard of an added language, by the first samples of the source's text: the same on all ranks.
+
+    The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some steps, and the
+    guard's, some thousandths of each step, are not in the costs.
+    """
+    world, section = context.world, step.training
+    body, source = load_model(context.layout.model(step.system))
+    model = whole_model(world, run, body, source)
+    (head,), sampler = model.body.heads.values(), text_sampler(context, step, step.source)
+    states, log_sums, last = [], [], max(1, GUARD_TOKENS // section.seq_length)
+    with torch.no_grad():
+        for first in range(0, last, run.execution.micro_batch_size):
+            rows = sampler.rows(first, min(last, first + run.execution.micro_batch_size))
+            batch = to_tensors(rows, world.device)
+            (x_BMH,), table = encode(model.pack, model.body, batch)
+            x_PH = head(x_BMH.flatten(0, 1)[batch["targets"].flatten() != IGNORED])
+            states.append(x_PH)
+            log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(GUARD_ROWS)]
+    targets = int(step.trained_by.share_read(section) * section.seq_length)
+    return Guard(torch.cat(states), torch.cat(log_sums), section.guard, max(1, targets // 4))

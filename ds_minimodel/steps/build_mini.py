@@ -2,29 +2,42 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Self
 
 from ds_minimodel.artifacts.lazy import LazyTensors, lazily
 from ds_minimodel.artifacts.mini import is_layer_from, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
+from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
+from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
-from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.schema import BuildMini, Mini, Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import finished_checkpoints, language_model, text_cost, text_inputs, train_on_source
+from ds_minimodel.steps.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
 
 
-def jobs(context: Context) -> list[Job]:
-    recipe, layout = context.recipe, context.layout
-    source = recipe.languages.source
-    mini = {"depth": recipe.mini.depth, "new_layers": recipe.mini.new_layers}
-    inputs = text_inputs(recipe, "build_mini") | {"mini": mini}
+class BuildMiniConfig(TextStepConfig):
+    """A job of step 1b."""
+
+    section = "build_mini"
+    training: BuildMini
+    mini: Mini
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe) -> Self:
+        """The part of a recipe that step 1b reads."""
+        return cls.of(recipe, training=recipe.build_mini, mini=recipe.mini)
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    layout, source, step = context.layout, recipe.languages.source, BuildMiniConfig.of_recipe(recipe)
     return [
         Job(
             layout.build_mini(system),
-            inputs,
+            step.recorded(),
             (layout.pretrain(system), layout.tokenizer(source), layout.tokens(source)),
-            partial(_build, context, system),
+            partial(_build, context, step, system),
             finished_checkpoints(layout.build_mini(system)),
         )
         for system in recipe.chosen_systems
@@ -32,24 +45,24 @@ def jobs(context: Context) -> list[Job]:
     ]
 
 
-def mini_model(recipe: Recipe, body: BodyArtifact) -> tuple[BodyArtifact, LanguageModel]:
+def mini_model(step: BuildMiniConfig, body: BodyArtifact, vocab_size: int) -> tuple[BodyArtifact, LanguageModel]:
     """The mini-model with untrained new layers over a body, and the model of step 1b, in which they alone train."""
-    depth = recipe.mini.depth
-    mini = with_new_layers(body, depth, recipe.mini.new_layers, recipe.seed, recipe.build_mini.initialisation == "last")
-    module = language_model(recipe, mini.config, mini.head_depths, recipe.source_vocab_size)
+    depth, number = step.mini.depth, step.mini.new_layers
+    mini = with_new_layers(body, depth, number, step.seed, step.training.initialisation == "last")
+    module = language_model(step.engine, mini.config, mini.head_depths, vocab_size)
     load_into(module, mini.tensors, "body.")
     train_only(module, lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth))
     return mini, module
 
 
-def _build(context: Context, system: System) -> None:
-    recipe, model, folder = context.recipe, context.layout.model(system), context.layout.build_mini(system)
+def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
+    model, folder = context.layout.model(system), context.layout.build_mini(system)
     body, pack = load_model(model)
-    mini, module = mini_model(recipe, body)
+    vocab_size = open_tokenizer(context.layout.tokenizer(step.source)).vocabulary.size
+    mini, module = mini_model(step, body, vocab_size)
     load_into(module, pack.embeddings, "pack.")
-    depths, depth = mini.head_depths, recipe.mini.depth
-    cost = text_cost(recipe, recipe.build_mini, recipe.source_vocab_size, "build-mini", depths, depth)
-    weights, run = train_on_source(context, recipe.build_mini, module, cost, folder, f"build-mini {system.name}")
+    cost = step_flops("build-mini", step.work(body.config, vocab_size), mini.head_depths, step.mini.depth)
+    weights, run = train_on_source(context, step, module, cost, folder, f"build-mini {system.name}")
     learned = lazily(tensors_under(weights, "body."))
     trained = replace(mini, tensors=LazyTensors({**lazily(mini.tensors), **learned}))
     steps = run.schedule.steps

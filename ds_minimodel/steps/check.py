@@ -16,7 +16,7 @@ from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
 from ds_minimodel.steps.prepare import check_text
-from ds_minimodel.steps.training import text_schedule, text_steps
+from ds_minimodel.steps.training import text_steps
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
@@ -51,7 +51,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     check_tasks(recipe)
     for section in text_steps(recipe, recipe.chosen_systems).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
-    check_vectors(recipe)
+    check_vectors(recipe.adapt)
     check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()
@@ -71,17 +71,17 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     What only the step knows is left to it: the precision that "auto" means there, and the steps of finetuning.
     """
     engine, finetune, file = recipe.engine, recipe.finetune, recipe.engine.deepspeed
-    if file is None:
+    if not file.path:
         return
     unknown = _OF_PRECISION if engine.precision == "auto" else ()
     forms: dict[str, tuple[AdamWConfig, Schedule, int, int, Collection[str]]] = {
-        step: (section, text_schedule(section), section.batch_size, 0, unknown)
+        step: (section, section.lr_schedule, section.batch_size, 0, unknown)
         for step, section in text_steps(recipe, recipe.chosen_systems).items()
     }
-    for task in finetune.finetuned_tasks:
-        batch_size, micro = fill_batch(finetune.of(task, "batch_size"), engine.micro_batch_size, replicas)
-        schedule = Schedule(10**9, finetune.of(task, "lr"))
-        forms[f"finetune {task}"] = finetune, schedule, batch_size, micro, (*unknown, *_OF_DATA)
+    for name, task in finetune.finetuned_tasks.items():
+        size, lr, _, _ = task.training
+        batch_size, micro = fill_batch(size, engine.micro_batch_size, replicas)
+        forms[f"finetune {name}"] = finetune, Schedule(10**9, lr), batch_size, micro, (*unknown, *_OF_DATA)
     steps_of: dict[str, list[str]] = {}  # disagreement -> steps
     for step, (section, schedule, batch_size, micro, left) in forms.items():
         precision = "fp32" if engine.precision == "auto" else engine.precision

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from ds_minimodel.data.workers import MpiRanks
@@ -16,14 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """A recipe, its workdir, and the ranks that do a step: None where it is done in one process, or looked at alone."""
+    """A workdir, and the ranks that do a step: None where it is done in one process, or looked at alone."""
 
-    recipe: Recipe
+    layout: WorkdirLayout
     ranks: World | MpiRanks | None = None
-
-    @cached_property
-    def layout(self) -> WorkdirLayout:
-        return WorkdirLayout(self.recipe.workdir)
 
     @property
     def world(self) -> World:

@@ -6,22 +6,24 @@ Beside a base's packs stand the scores of the base as it came, and of an added l
 source's texts.
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
 
 from ds_minimodel.artifacts.adaptation import check_space, load_adaptation, plug, whole
 from ds_minimodel.artifacts.mini import tensors_of
-from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model, load_task_model
+from ds_minimodel.artifacts.models import BodyArtifact, load_body, load_model, load_task_model
 from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
+from ds_minimodel.common.names import Name
 from ds_minimodel.common.progress import Progress
+from ds_minimodel.common.sections import DECIDES_NOTHING, Section, Seed
 from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import TaskModel, load_into, materialise
@@ -30,67 +32,106 @@ from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, SCORES_FILE, Row
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import seeds_of_task, snapshot_folder, task_inputs
+from ds_minimodel.steps.training import seeds_of_task, snapshot_folder
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import outputs
-from ds_minimodel.tasks.kind import Encoded, Logits, Scores, TaskConfig
+from ds_minimodel.tasks.kind import FinetunedConfig, Scores, TaskConfig, TaskKind
+from ds_minimodel.training.ranks.world import World
 
 
-def jobs(context: Context) -> list[Job]:
+class EvaluateConfig(Section):
+    """A job of step 4: a system's scores on a task in a language with the task model of a seed.
+
+    precision: of the engine. strength: share of what the body has learned. name: of the task. task: with all that it
+    does not set, and with the test files that are read: the language's, and the source's where an added language is
+    scored on it. beside_source: whether the texts are scored with the source's pack, too. snapshots: steps after which
+    there are packs.
+    """
+
+    source: Annotated[Name, DECIDES_NOTHING]
+    seed: Seed
+    precision: str
+    strength: float
+    language: Name
+    name: Annotated[str, DECIDES_NOTHING]
+    task: TaskConfig
+    beside_source: bool
+    snapshots: Annotated[list[int], DECIDES_NOTHING]  # those of the job that made the packs
+
+    @property
+    def kind(self) -> TaskKind:
+        """Of the task."""
+        return KINDS[self.task.kind]
+
+    @property
+    def in_source(self) -> bool:
+        return self.language == self.source
+
+    @property
+    def is_finetuned(self) -> bool:
+        return isinstance(self.task, FinetunedConfig)
+
+    @property
+    def on_source(self) -> bool:
+        """Whether an added language is scored on the source's texts."""
+        return not self.in_source and self.source in self.task.test
+
+    @property
+    def max_length(self) -> int:
+        """Of the resolved task."""
+        assert self.task.max_length is not None
+        return self.task.max_length
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """Jobs that score a system on a task in a language with the task model of a seed, in the source's a body once."""
-    recipe, layout = context.recipe, context.layout
-    listed: list[Job] = []
-    source = recipe.languages.source
-    for system, (name, task) in product(recipe.chosen_systems, recipe.finetune.tasks.items()):
-        of_source = (layout.pretrain(system), layout.tokenizer(source)) if _asks_source(recipe, task) else ()
+    layout, source = context.layout, recipe.languages.source
+    listed: dict[Path, Job] = {}
+    for system, name in product(recipe.chosen_systems, recipe.finetune.tasks):
         for language, seed in product(recipe.languages_of_task(name), seeds_of_task(recipe, name)):
             scored = recipe.scored_as(system, language)
+            step = _config_of(recipe, scored, name, language, seed)
             folder = layout.evaluate(scored, language, name, seed)
-            if any(job.folder == folder for job in listed):
-                continue
-            inputs = {
-                "task": task_inputs(recipe, name, [task.test[language], *_on_source(recipe, task, language)]),
-                "language": language,
-                "seed": seed,
-                **({"strength": recipe.strength_of(system)} if recipe.strength_of(system) != 1 else {}),
-                **recipe.engine.recorded(),
-            }
-            parents = (
-                _model(context, system, name, seed).parent,
-                *([] if language == source else [layout.adapt(system, language)]),
+            parents = [
+                _model(layout, step, system).parent,
+                *([] if step.in_source else [layout.adapt(system, language)]),
                 layout.tokenizer(language),
-                *of_source,
-            )
-            make = partial(_evaluate, context, scored, name, language, seed, folder)
-            listed.append(Job(folder, inputs, parents, make))
-    return listed
+                *((layout.pretrain(system), layout.tokenizer(source)) if step.beside_source else ()),
+            ]
+            make = partial(_evaluate, context, step, scored, folder)
+            listed.setdefault(folder, Job(folder, step.recorded(), parents, make))
+    return [*listed.values()]
 
 
-def _asks_source(recipe: Recipe, task: TaskConfig) -> bool:
-    """Whether the texts of a target language are scored with the source's pack, too."""
-    return recipe.base is not None or bool(KINDS[task.kind].objective)
+def _config_of(recipe: Recipe, system: System, name: str, language: str, seed: int) -> EvaluateConfig:
+    task, source, adapt = recipe.finetune.task(name), recipe.languages.source, recipe.adapt.of(system)
+    reads_likelihoods = bool(KINDS[task.kind].objective)
+    read = {language, source} if recipe.kept_rows and reads_likelihoods else {language}
+    unread = {"train": "", "dev": ""} if isinstance(task, FinetunedConfig) else {}
+    task = task.model_copy(update={"test": {key: task.test[key] for key in task.test if key in read}, **unread})
+    return EvaluateConfig(
+        source=source,
+        seed=seed,
+        precision=recipe.engine.precision,
+        strength=adapt.strength,
+        language=language,
+        name=name,
+        task=task,
+        beside_source=language != source and (recipe.base is not None or reads_likelihoods),
+        snapshots=adapt.snapshots(),
+    )
 
 
-def _on_source(recipe: Recipe, task: TaskConfig, language: str) -> list[str]:
-    """The source's test file where a language that is added to its vocabulary is scored on it, else nothing."""
-    source = recipe.languages.source
-    is_asked = recipe.kept_rows and KINDS[task.kind].objective and language != source
-    return [task.test[source]] if is_asked and source in task.test else []
-
-
-def _model(context: Context, system: System, name: str, seed: int) -> Path:
+def _model(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> Path:
     """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
-    if name in context.recipe.finetune.finetuned_tasks:
-        return context.layout.finetune(system, name, seed) / "model"
-    return context.layout.model(system)
+    return layout.finetune(system, step.name, step.seed) / "model" if step.is_finetuned else layout.model(system)
 
 
-def _evaluate(context: Context, system: System, name: str, language: str, seed: int, out: Path) -> None:
-    recipe, world = context.recipe, context.world
-    gathered = world.gather(partial(_score_packs, context, system, name, language, seed))
+def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path) -> None:
+    world = context.world
+    gathered = world.gather(partial(_score_packs, context, step, system))
     rows = sorted((row for scored in gathered for row in scored), key=itemgetter("step"))
-    task = recipe.finetune.tasks[name]
-    metric = KINDS[task.kind].metric(task)
+    metric = step.kind.metric(step.task)
 
     def save() -> None:
         with atomic_folder(out) as folder:
@@ -100,55 +141,54 @@ def _evaluate(context: Context, system: System, name: str, language: str, seed: 
     world.from_main(save)
 
 
-def _score_packs(context: Context, system: System, name: str, language: str, seed: int) -> list[Row]:
+def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list[Row]:
     """Score rows of this replica's share of a language's packs under a task's model."""
-    recipe, layout, world = context.recipe, context.layout, context.world
-    packs = _packs(context, system, language)
+    layout, world, language, task, kind = context.layout, context.world, step.language, step.task, step.kind
+    packs = _packs(layout, step, system)
     own = packs[world.data.rank :: world.data.size]
     if not own:
         return []
-    of_job = f"evaluate {system.name} {language} {name} seed {seed}"
+    of_job = f"evaluate {system.name} {language} {step.name} seed {step.seed}"
     progress = Progress(of_job, len(own), "scores", quiet=not world.is_main)
-    task, model_folder = recipe.finetune.tasks[name], _model(context, system, name, seed)
-    kind, max_length = KINDS[task.kind], recipe.finetune.of(name, "max_length")
+    model_folder = _model(layout, step, system)
     tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
-    module_of = partial(_module, context, task, model_folder, model)
+    module_of = partial(_module, context.world, step, model_folder, model)
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
     _, source = load_model(layout.model(system))
     check_space(model_folder, source.space, model.space)
-    of_source = partial(_in_source_language, context, name, module_of, source)
-    encode = partial(kind.encode, tokenizer, task=task, max_length=max_length, separators=model.config.separators)
-    encoded = encode(records)
-    in_source = language == recipe.languages.source
+    encode = partial(kind.encode, task=task, max_length=step.max_length, separators=model.config.separators)
+    encoded = encode(tokenizer, records)
     untouched: Scores = {}
-    if _asks_source(recipe, task) and not in_source:
-        untouched = _named(OF_SOURCE, kind.score(task, language, records, *of_source(records)))
-    module = module_of(recipe.source_vocab_size if in_source else tokenizer.vocabulary.size)
+    if step.beside_source:
+        of_source = open_tokenizer(layout.tokenizer(step.source))
+        module, cut = module_of(of_source.vocabulary.size), encode(of_source, records)
+        plug(module, source)
+        untouched = _named(OF_SOURCE, kind.score(task, language, records, cut, outputs(module, cut.examples)))
+    module = module_of(tokenizer.vocabulary.size)
     rows: list[Row] = []
     for (folder, steps), places in groupby(own, itemgetter(0, 1)):
         pack = source if folder is None else whole(load_adaptation(folder, model.space, language, steps), source)
-        plug(module, pack, model, recipe.strength_of(system))
+        plug(module, pack, model, step.strength)
         logits = outputs(module, encoded.examples)
         row = {
             "system": system.name,
-            "task": name,
+            "task": step.name,
             "language": language,
-            "seed": seed,
+            "seed": step.seed,
             "step": 0,
-            "eflops": 0.0 if in_source else pack.eflops,
+            "eflops": 0.0 if step.in_source else pack.eflops,
             **kind.score(task, language, records, encoded, logits),
             **untouched,
         }
-        rows += [{**row, "step": step} for _, _, step in places]
-        if rows[-1]["step"] == recipe.adapt.steps:
-            for path in _on_source(recipe, task, language):
-                theirs = kind.read(path, task, recipe.languages.source, None)
-                again = encode(theirs)
-                score = kind.score(task, recipe.languages.source, theirs, again, outputs(module, again.examples))
-                tokens = again.examples.tokens
-                sizes = np.array(tokenizer.num_bytes())[tokens]
-                score["cut"] = 100 * float(sizes[tokens >= recipe.kept_rows].sum() / sizes.sum())
-                rows[-1] = {**rows[-1], **_named(ON_SOURCE, score)}
+        rows += [{**row, "step": number} for _, _, number in places]
+        if step.on_source and rows[-1]["step"] == step.snapshots[-1]:
+            theirs = kind.read(task.test[step.source], task, step.source, None)
+            again = encode(tokenizer, theirs)
+            score = kind.score(task, step.source, theirs, again, outputs(module, again.examples))
+            tokens = again.examples.tokens
+            sizes = np.array(tokenizer.num_bytes())[tokens]
+            score["cut"] = 100 * float(sizes[tokens >= tokenizer.vocabulary.kept].sum() / sizes.sum())
+            rows[-1] = {**rows[-1], **_named(ON_SOURCE, score)}
         progress.update(len(rows))
     progress.close()
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
@@ -158,48 +198,23 @@ def _named(prefix: str, scores: Scores) -> Scores:
     return {prefix + name: value for name, value in scores.items()}
 
 
-def _module(context: Context, task: TaskConfig, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:
+def _module(world: World, step: EvaluateConfig, folder: Path, model: BodyArtifact, vocab_size: int) -> TaskModel:
     """This rank's part of the task model or body in `folder`, all but the pack, ready to be scored."""
-    kind, world = KINDS[task.kind], context.world
-    if model.task is not None:
-        module = _empty(context, kind.module, model.config, vocab_size, model.task["labels"])
-        load_task_model(module, model, folder)
-    else:
-        module = _empty(context, kind.module, model.config, vocab_size, None)
+    labels = None if model.task is None else model.task["labels"]
+    with torch.device("meta"):
+        module = step.kind.module(model.config, vocab_size, labels).requires_grad_(False)
+    materialise(module, DTYPES[resolve_precision(step.precision, world.device)], world.device)
+    if model.task is None:
         load_into(module, tensors_of(model, module.body), "body.")
+    else:
+        load_task_model(module, model, folder)
     split_model(module, world.tensor)
     return module.eval()
 
 
-def _empty(context: Context, make: Callable[..., TaskModel], *arguments: Any) -> TaskModel:
-    """A module on this rank's device whose weights are to be put in, frozen, of the run's precision."""
-    device = context.world.device
-    with torch.device("meta"):
-        module = make(*arguments).requires_grad_(False)
-    materialise(module, DTYPES[resolve_precision(context.recipe.engine.precision, device)], device)
-    return module
-
-
-def _in_source_language(
-    context: Context, name: str, module_of: Callable[[int], TaskModel], pack: Adaptation, records: Any
-) -> tuple[Encoded, Logits]:
-    """Records of a task as sequences in the source language's vocabulary, and the outputs for them with its `pack`.
-
-    module_of: by the rows of a pack.
-    """
-    recipe, layout = context.recipe, context.layout
-    task, source = recipe.finetune.tasks[name], recipe.languages.source
-    tokenizer = open_tokenizer(layout.tokenizer(source))
-    module, max_length = module_of(recipe.source_vocab_size), recipe.finetune.of(name, "max_length")
-    encoded = KINDS[task.kind].encode(tokenizer, records, task, max_length, module.body.config.separators)
-    plug(module, pack)
-    return encoded, outputs(module, encoded.examples)
-
-
-def _packs(context: Context, system: System, language: str) -> list[tuple[Path | None, int | None, int]]:
+def _packs(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> list[tuple[Path | None, int | None, int]]:
     """(folder, its updates, step) of a language's packs, by rising step; None: the source's, of the model itself."""
-    recipe, layout = context.recipe, context.layout
-    if language == recipe.languages.source:
+    if step.in_source:
         return [(None, None, 0)]
-    folder, steps = layout.adapt(system, language), recipe.adapt.snapshots()
-    return [(folder / "pack" if step == steps[-1] else snapshot_folder(folder, step), step, step) for step in steps]
+    folder, steps = layout.adapt(system, step.language), step.snapshots
+    return [(folder / "pack" if one == steps[-1] else snapshot_folder(folder, one), one, one) for one in steps]

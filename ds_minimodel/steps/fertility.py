@@ -55,7 +55,7 @@ def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str
     (tokens, unknown), config, kept = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
     num_bytes = found.num_bytes / max(1, tokens + unknown * found.num_bytes)
     section = recipe.adapt
-    work = step_work(recipe, section, kept + size, kept=kept)
+    work = step_work(recipe.trained_by, config, section, kept + size, kept=kept)
     cost = step_flops("adapt", work, [config.num_layers]).executed / work.num_sequences
     matrices = sum(name != "bias" for name in config.language_tensors)
     return {

@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from typing import Annotated
 
 import torch
 
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_model, save_body
+from ds_minimodel.common.names import Name
+from ds_minimodel.common.sections import DECIDES_NOTHING
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.jobs.records import Job, inputs_hash
 from ds_minimodel.models.flops import Work, finetune_flops
@@ -16,12 +20,13 @@ from ds_minimodel.models.trainable import load_into, to_tensors, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import finished_checkpoints, micro_batches, seeds_of_task, task_inputs, training_run
+from ds_minimodel.steps.training import StepConfig, finished_checkpoints, micro_batches, seeds_of_task, training_run
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_batches
+from ds_minimodel.tasks.kind import FinetunedConfig
 from ds_minimodel.training.loop import Evaluation, Weights, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Schedule, fill_batch
+from ds_minimodel.training.run import AdamWConfig, Schedule, fill_batch
 
 
 def check_tasks(recipe: Recipe) -> None:
@@ -30,69 +35,76 @@ def check_tasks(recipe: Recipe) -> None:
         KINDS[task.kind].check_files(task, recipe.languages.source)
 
 
-def jobs(context: Context) -> list[Job]:
+class FinetuneConfig(StepConfig):
+    """A job of step 3. warmup_ratio: as the recipe's. task: with all that it does not set, and without test files."""
+
+    source: Annotated[Name, DECIDES_NOTHING]
+    optimizer: AdamWConfig
+    warmup_ratio: float
+    name: Annotated[str, DECIDES_NOTHING]
+    task: FinetunedConfig
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
-    recipe, layout = context.recipe, context.layout
-    section, listed = recipe.finetune, []
-    shared = {"finetune": section.recorded(), **recipe.engine.recorded()}
-    for body in recipe.bodies:
+    layout, section, listed = context.layout, recipe.finetune, []
+    shared = {"optimizer": section.adamw(), "warmup_ratio": section.warmup_ratio, "source": recipe.languages.source}
+    for body, name in product(recipe.bodies, section.finetuned_tasks):
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
-        for name, task in section.finetuned_tasks.items():
-            inputs = shared | {"task": task_inputs(recipe, name, [task.train])}
-            for seed in seeds_of_task(recipe, name):
-                folder = layout.finetune(body, name, seed)
-                make = partial(_finetune, context, body, name, seed)
-                listed.append(Job(folder, {**inputs, "seed": seed}, parents, make, finished_checkpoints(folder)))
+        task = section.finetuned_tasks[name].model_copy(update={"test": {}})
+        for seed in seeds_of_task(recipe, name):
+            step = FinetuneConfig.of(recipe, seed=seed, name=name, task=task, **shared)
+            folder = layout.finetune(body, name, seed)
+            make = partial(_finetune, context, step, body)
+            listed.append(Job(folder, step.recorded(), parents, make, finished_checkpoints(folder)))
     return listed
 
 
-def _finetune(context: Context, system: System, name: str, seed: int) -> None:
-    recipe, layout, world = context.recipe, context.layout, context.world
-    section, task, source = recipe.finetune, recipe.finetune.finetuned_tasks[name], recipe.languages.source
+def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
+    layout, world, name, task, source = context.layout, context.world, step.name, step.task, step.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = FINETUNED[task.kind]
     labels = kind.labels(task, source)
     records = kind.read(task.train, task, source, labels)
     body, pack = load_model(layout.model(system))
-    max_length = section.of(name, "max_length")
+    batch_size, lr, epochs, max_length = task.training
     examples = kind.encode(tokenizer, records, task, max_length, body.config.separators).examples
-    batch_size = section.of(name, "batch_size")
-    slots, micro_batch_size = fill_batch(batch_size, recipe.engine.micro_batch_size, world.data.size)
-    sampler = TaskSampler(examples, batch_size, seed, slots)
+    slots, micro_batch_size = fill_batch(batch_size, step.engine.micro_batch_size, world.data.size)
+    sampler = TaskSampler(examples, batch_size, step.seed, slots)
 
-    torch.manual_seed(seed)
-    module = kind.module(body.config, recipe.source_vocab_size, labels)
+    torch.manual_seed(step.seed)
+    module = kind.module(body.config, tokenizer.vocabulary.size, labels)
     load_into(module, tensors_of(body, module.body), "body.")
     load_into(module, pack.embeddings, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
     split_model(module, world.tensor)
 
     epoch = sampler.updates_per_epoch
-    steps = epoch * section.of(name, "epochs")
+    steps = epoch * epochs
     mean_length = round(float(examples.lengths.mean()))
-    work = Work(body.config, recipe.source_vocab_size, mean_length, 0.0, batch_size)
+    work = Work(body.config, tokenizer.vocabulary.size, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
-        recipe,
-        section,
+        step,
+        step.optimizer,
         world,
-        schedule=Schedule(steps, section.of(name, "lr"), round(section.warmup_ratio * steps)),
+        schedule=Schedule(steps, lr, round(step.warmup_ratio * steps)),
         batch_size=slots,
         tokens_per_step=batch_size * mean_length,
         cost=cost,
         micro_batch_size=micro_batch_size,
     )
-    folder = layout.finetune(system, name, seed)
-    epochs = range(epoch, steps + 1, epoch)
+    folder = layout.finetune(system, name, step.seed)
+    epochs_end = range(epoch, steps + 1, epoch)
     weights = train(
         module,
         micro_batches(sampler, run, world),
         run,
         world,
         folder / "run",
-        f"finetune {system.body_name} {name} seed {seed}",
+        f"finetune {system.body_name} {name} seed {step.seed}",
         inputs_hash(folder),
-        evaluation=development_evaluation(recipe, name, labels, tokenizer, body.config.separators, epochs, world),
+        evaluation=development_evaluation(step, labels, tokenizer, body.config.separators, epochs_end, world),
     )
     trained = replace(
         body,
@@ -106,7 +118,7 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
             trained,
             "task-model",
             layout.model(system),
-            seed=seed,
+            seed=step.seed,
             steps=steps,
             eflops=run.accounting.eflops_until(steps),
         )
@@ -114,29 +126,23 @@ def _finetune(context: Context, system: System, name: str, seed: int) -> None:
 
 
 def development_evaluation(
-    recipe: Recipe,
-    name: str,
-    labels: list[str] | None,
-    tokenizer: Tokenizer,
-    separators: int,
-    steps: range,
-    world: World,
+    step: FinetuneConfig, labels: list[str] | None, tokenizer: Tokenizer, separators: int, steps: range, world: World
 ) -> Evaluation:
     """The score on a task's development file after each epoch of its finetuning; without such a file there is none.
 
     labels, separators: as the task's model has them. steps: after which it is scored. Batches are the same on any
     number of ranks, and need no more memory than a training step's.
     """
-    task, source = recipe.finetune.finetuned_tasks[name], recipe.languages.source
+    task, source = step.task, step.source
     if not task.dev:
         return Evaluation()
-    kind, max_length = FINETUNED[task.kind], recipe.finetune.of(name, "max_length")
+    kind, max_length = FINETUNED[task.kind], task.max_length or 0
     records = kind.read(task.dev, task, source, labels)
     encoded = kind.encode(tokenizer, records, task, max_length, separators)
-    room = min(INFERENCE_TOKENS, recipe.engine.micro_batch_size * max_length)
+    room = min(INFERENCE_TOKENS, step.engine.micro_batch_size * max_length)
     batches, data = list(inference_batches(encoded.examples, room)), world.data
 
-    def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
+    def scores(_: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
         own = []
         for first in range(0, len(batches), data.size):
             is_filler = first + data.rank >= len(batches)  # all ranks run the model equally often

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Step:
         from ds_minimodel.steps.context import Context
 
         module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
-        return module.jobs(Context(recipe, ranks))
+        return module.jobs(recipe, Context(WorkdirLayout(recipe.workdir), ranks))
 
 
 # In their order; --help shows them so.

@@ -9,6 +9,7 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.workers import MpiRanks
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.context import Context
@@ -22,15 +23,14 @@ def check_text(recipe: Recipe) -> None:
         find_text(recipe.data.text[language])
 
 
-def jobs(context: Context) -> list[Job]:
-    recipe = context.recipe
-    rehearsal = [_rehearsal(context)] if recipe.rehearses else []
-    return [*(_job(context, language) for language in recipe.languages_of_text), *rehearsal]
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    rehearsal = [_rehearsal(recipe, context.layout)] if recipe.adapt.rehearses else []
+    return [*(_job(recipe, context, language) for language in recipe.languages_of_text), *rehearsal]
 
 
-def _rehearsal(context: Context) -> Job:
+def _rehearsal(recipe: Recipe, layout: WorkdirLayout) -> Job:
     """What the base writes by itself, as much as step 2 trains on, up to MOST_REHEARSED tokens."""
-    recipe, layout, base = context.recipe, context.layout, context.recipe.base
+    base = recipe.base
     assert base is not None
     section, tokenizer, out = recipe.adapt, layout.tokenizer(recipe.languages.source), layout.rehearsal()
     trained = section.steps * section.batch_size * section.seq_length
@@ -45,8 +45,8 @@ def _rehearsal(context: Context) -> Job:
     return Job(out, inputs, (tokenizer,), make, grows="rehearsal")
 
 
-def _job(context: Context, language: str) -> Job:
-    recipe, layout = context.recipe, context.layout
+def _job(recipe: Recipe, context: Context, language: str) -> Job:
+    layout = context.layout
     text = find_text(recipe.data.text[language])
     inputs = {
         "text": identity_of_text(text),
@@ -55,12 +55,12 @@ def _job(context: Context, language: str) -> Job:
         "held_out": recipe.data.held_out,
         "whole_documents": recipe.trained_by.whole_documents,
     }
-    make = partial(_prepare, context, language)
+    make = partial(_prepare, recipe, context, language)
     return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make)
 
 
-def _prepare(context: Context, language: str) -> None:
-    recipe, layout = context.recipe, context.layout
+def _prepare(recipe: Recipe, context: Context, language: str) -> None:
+    layout = context.layout
     progress = Progress(f"prepare {language}", None, "tokens")
     unknown = prepare(
         recipe.data.text[language],

@@ -29,7 +29,7 @@ class _TrainingRun(Stored):
     torch: str
 
 
-def jobs(context: Context) -> list[Job]:
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """None: the page is written anew whenever it is asked for."""
     return []
 

@@ -5,23 +5,24 @@ from ds_minimodel.data.extension import extend_tokenizer
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.context import Context
 
 
-def jobs(context: Context) -> list[Job]:
-    recipe, layout = context.recipe, context.layout
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    layout = context.layout
     if recipe.base is None:
-        return [_training(context, language) for language in recipe.languages.all]
+        return [_training(recipe, layout, language) for language in recipe.languages.all]
     base, source = recipe.base, layout.tokenizer(recipe.languages.source)
     return [
         Job(source, {"base": identity_of_base(base)}, (), lambda: keep_vocabulary(base, source)),
-        *(_training(context, language) for language in recipe.languages.targets),
+        *(_training(recipe, layout, language) for language in recipe.languages.targets),
     ]
 
 
-def _training(context: Context, language: str) -> Job:
-    recipe, layout = context.recipe, context.layout
+def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, text = recipe.tokenizer, find_text(recipe.data.text[language])
     inputs = {"tokenizer": section.recorded(), "text": identity_of_text(text), "column": recipe.data.column}
     base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)

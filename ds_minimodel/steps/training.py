@@ -1,4 +1,4 @@
-"""Shared parts of the training steps: a body's architecture, the samples of a text, a resolved run, its batches.
+"""Shared parts of the training steps: what decides one, the samples of a text, a resolved run, its batches.
 
 The loss on held-out text while a step trains on the rest, too: in nats a token and in bits a byte of the text.
 """
@@ -9,31 +9,30 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 
 import torch
 
 from ds_minimodel.artifacts.adaptation import keep_rows, plug
 from ds_minimodel.artifacts.lazy import shapes_of
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Content
+from ds_minimodel.common.names import Name
+from ds_minimodel.common.sections import DECIDES_NOTHING, Section, Seed
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.layout import TOKENS
 from ds_minimodel.jobs.records import inputs_hash
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.flops import Cost, step_flops
-from ds_minimodel.models.objectives import Sampler
+from ds_minimodel.models.flops import Cost, Work
+from ds_minimodel.models.objectives import OBJECTIVES, Objective, Sampler
 from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.flops import step_work
-from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.schema import Checkpoint, Data, Engine, Recipe, Training
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
-from ds_minimodel.tasks import FINETUNED
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
 from ds_minimodel.training.ranks.world import World
@@ -47,23 +46,60 @@ class BatchSource(Protocol):
     def rows(self, first: int, last: int) -> dict[str, Any]: ...
 
 
-def body_of(recipe: Recipe, system: System) -> tuple[BodyConfig, tuple[int, ...]]:
-    """(architecture of a system's body, numbers of layers after which it has heads)."""
-    depths = system.head_depths(recipe.model.num_layers, recipe.mini)
-    return recipe.body_config.with_layers(depths[-1]), depths
+class StepConfig(Section):
+    """All that decides what a job of a step that trains makes, beside what it reads: the job's record holds it."""
+
+    seed: Seed
+    engine: Engine
+    checkpoint: Annotated[Checkpoint, DECIDES_NOTHING]
+
+    @classmethod
+    def of(cls, recipe: Recipe, **own: Any) -> Self:
+        """The part of a recipe that a step reads. own: what is the step's alone."""
+        return cls(**{"seed": recipe.seed, "engine": recipe.engine, "checkpoint": recipe.checkpoint, **own})
+
+
+class TextStepConfig(StepConfig):
+    """A step that trains on text. training: its section of the recipe, of which a record has the name."""
+
+    section: ClassVar[str] = "training"
+    source: Annotated[Name, DECIDES_NOTHING]  # a language's text and vocabulary are what the step reads
+    objective: str
+    data: Data
+    training: Training
+
+    @classmethod
+    def of(cls, recipe: Recipe, **own: Any) -> Self:
+        """As of a StepConfig."""
+        shared = {"source": recipe.languages.source, "objective": recipe.objective, "data": recipe.data}
+        return super().of(recipe, **shared, **own)
+
+    def recorded(self) -> dict[str, Any]:
+        """As of a Section."""
+        facts = super().recorded()
+        return {self.section: facts.pop("training"), **facts}
+
+    @property
+    def trained_by(self) -> Objective:
+        """The declaration of the objective."""
+        return OBJECTIVES[self.objective]
+
+    def work(self, config: BodyConfig, vocab_size: int, kept: int = 0) -> Work:
+        """What one optimizer step trains on. kept: as of a Work."""
+        return step_work(self.trained_by, config, self.training, vocab_size, kept=kept)
 
 
 def language_model(
-    recipe: Recipe, config: BodyConfig, head_depths: Sequence[int], vocab_size: int, kept: int = 0
+    engine: Engine, config: BodyConfig, head_depths: Sequence[int], vocab_size: int, kept: int = 0
 ) -> LanguageModel:
-    """A fresh model of the recipe's objective; kept: first ids of a target whose rows are the base's."""
+    """A fresh model; kept: first ids of a target whose rows are the base's."""
     model = LanguageModel(config, vocab_size, head_depths, kept)
-    model.body.recomputes = recipe.engine.recompute_layers
+    model.body.recomputes = engine.recompute_layers
     return model
 
 
 def whole_model(
-    recipe: Recipe, world: World, run: Run, body: BodyArtifact, pack: Adaptation, base: Adaptation | None = None
+    world: World, run: Run, body: BodyArtifact, pack: Adaptation, base: Adaptation | None = None
 ) -> LanguageModel:
     """A body with a language, split over the ranks of a replica, that does not train.
 
@@ -71,7 +107,7 @@ def whole_model(
     """
     vocab_size = pack.kept + shapes_of(pack.embeddings)["tokens"][0]
     with torch.device("meta"):
-        model = language_model(recipe, body.config, body.head_depths, vocab_size, pack.kept)
+        model = LanguageModel(body.config, vocab_size, body.head_depths, pack.kept)
     model.requires_grad_(False)
     materialise(model, DTYPES[run.execution.precision], world.device)
     load_into(model, body.tensors, "body.")
@@ -87,13 +123,6 @@ def text_steps(recipe: Recipe, systems: Sequence[System]) -> dict[str, Training]
     steps: dict[str, Training] = {} if recipe.base else {"pretrain": recipe.pretrain}
     builds = any(system.builds_mini for system in systems)
     return steps | ({"build-mini": recipe.build_mini} if builds else {}) | {"adapt": recipe.adapt}
-
-
-def text_inputs(recipe: Recipe, step: str) -> dict[str, object]:
-    """Inputs of every job of a step that trains on text, for its record. step: the name of its section."""
-    section: Training = getattr(recipe, step)
-    inputs = {"seed": recipe.seed, "objective": recipe.objective, step: section.recorded()}
-    return inputs | recipe.data.recorded() | recipe.engine.recorded()
 
 
 def seeds_of_task(recipe: Recipe, name: str) -> range:
@@ -116,8 +145,8 @@ def finished_checkpoints(folder: Path, trunk: int = 0) -> Callable[[], None]:
 
 
 def training_run(
-    recipe: Recipe,
-    section: AdamWConfig,
+    step: StepConfig,
+    optimizer: AdamWConfig,
     world: World,
     *,
     schedule: Schedule,
@@ -126,12 +155,12 @@ def training_run(
     cost: Cost,
     micro_batch_size: int | None = None,
 ) -> Run:
-    """The Run of a recipe's section (optimizer values), its engine and checkpoint settings.
+    """The Run of a step with an optimizer, on its engine.
 
     cost: of one step. micro_batch_size: where it is not the recipe's.
     UserError where the recipe's DeepSpeed JSON does not fit.
     """
-    engine, kept = recipe.engine, recipe.checkpoint
+    engine, kept = step.engine, step.checkpoint
     if engine.deterministic and world.device.type == "cuda":  # CPUs are in any case
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which torch then asks for
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -140,43 +169,46 @@ def training_run(
         schedule,
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, cost.formula, cost.executed),
-        section.adamw(),
+        optimizer.adamw(),
         CheckpointPolicy(kept.every, kept.keep_last),
-        *((engine.deepspeed.settings, engine.deepspeed.path) if engine.deepspeed else ()),
+        engine.deepspeed.settings,
+        engine.deepspeed.path,
     )
     world.replicated(lambda: check_deepspeed(run, world.data.size))
-    stage = needed_stage(run.execution, world.data.size, section.clip, run.deepspeed, world.device.type)
+    stage = needed_stage(run.execution, world.data.size, optimizer.clip, run.deepspeed, world.device.type)
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
-def text_sampler(context: Context, section: Training, language: str, replay: float = 0.0) -> Sampler:
+def text_sampler(
+    context: Context, step: TextStepConfig, language: str, replay: float = 0.0, rehearses: bool = False
+) -> Sampler:
     """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
 
-    replay: share of the samples that are of the source's text, or of what the base writes by itself.
+    replay: share of the samples that are of the source's text, or of what the base writes by itself (`rehearses`).
     """
-    recipe, layout = context.recipe, context.layout
+    layout = context.layout
 
-    def sampler(folder: Path, language: str, blocks: str = recipe.data.blocks) -> Sampler:
+    def sampler(folder: Path, language: str, blocks: str = step.data.blocks) -> Sampler:
         context.world.from_main(lambda: _store(context, folder, language, verify=True).num_tokens)
         store, tables = _store(context, folder, language), layout.root / TOKENS
-        return _sampler(context, section, store, recipe.seed, blocks, tables)
+        return _sampler(context, step, store, step.seed, blocks, tables)
 
-    own, source = sampler(layout.tokens(language), language), recipe.languages.source
+    own = sampler(layout.tokens(language), language)
     if not replay:
         return own
-    if recipe.rehearses:  # its texts were cut off, so that no block may go on with the next
-        others = sampler(layout.rehearsal(), source, "complete_doc")
+    if rehearses:  # its texts were cut off, so that no block may go on with the next
+        others = sampler(layout.rehearsal(), step.source, "complete_doc")
     else:
-        others = sampler(layout.tokens(source), source)
-    return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, section)
+        others = sampler(layout.tokens(step.source), step.source)
+    return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, step.training)
 
 
-def held_out_sampler(context: Context, section: Training, language: str) -> Sampler | None:
+def held_out_sampler(context: Context, step: TextStepConfig, language: str) -> Sampler | None:
     """Samples of the text that such a step does not train on, the same for every seed; None where there is none."""
-    if not context.recipe.data.held_out:
+    if not step.data.held_out:
         return None
     store = _store(context, context.layout.tokens(language) / HELD_OUT, language)
-    return _sampler(context, section, store, 0, context.recipe.data.blocks) if store.num_documents else None
+    return _sampler(context, step, store, 0, step.data.blocks) if store.num_documents else None
 
 
 def _store(context: Context, folder: Path, language: str, verify: bool = False) -> TokenStore:
@@ -184,37 +216,26 @@ def _store(context: Context, folder: Path, language: str, verify: bool = False) 
 
 
 def _sampler(
-    context: Context, section: Training, store: TokenStore, seed: int, blocks: str, tables: Path | None = None
+    context: Context, step: TextStepConfig, store: TokenStore, seed: int, blocks: str, tables: Path | None = None
 ) -> Sampler:
     """blocks: as in the recipe. tables: folder of the table of blocks, where it is not beside the store."""
-    table = partial(BlockTable, store, blocks, section.seq_length, tables)
+    table = partial(BlockTable, store, blocks, step.training.seq_length, tables)
     context.world.from_main(lambda: len(table(verify=True)))  # builds it; the other ranks, on the same disk, open it
-    return Sampler(SampleReader(store, table(), seed), context.recipe.trained_by, section)
+    return Sampler(SampleReader(store, table(), seed), step.trained_by, step.training)
 
 
-def text_schedule(section: Training, lr: float | None = None) -> Schedule:
-    """The Schedule of a step that trains on text. lr: where not the section's."""
-    return Schedule(section.steps, lr or section.lr, section.warmup, section.decay_steps)
-
-
-def text_run(recipe: Recipe, section: Training, world: World, cost: Cost, lr: float | None = None) -> Run:
-    """The Run of a step that trains on text. cost: of one step. lr: where not the section's."""
+def text_run(step: TextStepConfig, world: World, cost: Cost) -> Run:
+    """The Run of a step that trains on text. cost: of one optimizer step."""
+    section = step.training
     return training_run(
-        recipe,
+        step,
         section,
         world,
-        schedule=text_schedule(section, lr),
+        schedule=section.lr_schedule,
         batch_size=section.batch_size,
         tokens_per_step=section.batch_size * section.seq_length,
         cost=cost,
     )
-
-
-def text_cost(
-    recipe: Recipe, section: Training, vocab_size: int, step: str, depths: Sequence[int], frozen_layers: int = 0
-) -> Cost:
-    """Cost of one optimizer step of a step that trains on the source's text."""
-    return step_flops(step, step_work(recipe, section, vocab_size), depths, frozen_layers)
 
 
 def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:
@@ -234,28 +255,14 @@ def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:
     return batches
 
 
-def task_inputs(recipe: Recipe, name: str, files: Sequence[str]) -> dict[str, object]:
-    """Inputs that decide the data of a task, for a job's record. UserError where a file is missing."""
-    task = recipe.finetune.tasks[name]
-    try:
-        contents = [Content.of(path).sha256()[:16] for path in files]
-    except OSError as error:
-        raise UserError(
-            f"finetune.tasks.{name}: {error.filename}: {error.strerror}; check the path in the recipe"
-        ) from None
-    keys = ("epochs", "batch_size", "lr", "max_length") if task.kind in FINETUNED else ("max_length",)
-    settings = {key: recipe.finetune.of(name, key) for key in keys}
-    return {**task.recorded(), **settings, "files": contents}
-
-
 def train_on_source(
-    context: Context, section: Training, module: LanguageModel, cost: Cost, folder: Path, label: str
+    context: Context, step: TextStepConfig, module: LanguageModel, cost: Cost, folder: Path, label: str
 ) -> tuple[Weights, Run]:
     """(weights of what trains, the Run) of a model that trains on the source language's text in a job's `folder`."""
-    recipe, world, source = context.recipe, context.world, context.recipe.languages.source
-    sampler = text_sampler(context, section, source)
+    world = context.world
+    sampler = text_sampler(context, step, step.source)
     split_model(module, world.tensor)
-    run = text_run(recipe, section, world, cost)
+    run = text_run(step, world, cost)
     weights = train(
         module,
         micro_batches(sampler, run, world),
@@ -264,7 +271,7 @@ def train_on_source(
         folder / "run",
         label,
         inputs_hash(folder),
-        evaluation=held_out_evaluation(context, section, source, run),
+        evaluation=held_out_evaluation(context, step, step.source, run),
     )
     return weights, run
 
@@ -292,7 +299,7 @@ class WholeBody:
 
 
 def held_out_evaluation(
-    context: Context, section: Training, language: str, run: Run, body: WholeBody | None = None
+    context: Context, step: TextStepConfig, language: str, run: Run, body: WholeBody | None = None
 ) -> Evaluation:
     """The Evaluation of a step that trains on a language's text; without held-out text there is none.
 
@@ -300,8 +307,8 @@ def held_out_evaluation(
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
     where the text has them: of a short run there are fewer evaluations.
     """
-    recipe, world = context.recipe, context.world
-    sampler = held_out_sampler(context, section, language)
+    section, world = step.training, context.world
+    sampler = held_out_sampler(context, step, language)
     if sampler is None:
         return Evaluation()
     affordable = int(SHORT_COST * section.steps * section.batch_size / FEWEST_SAMPLES)
@@ -313,7 +320,7 @@ def held_out_evaluation(
     affordable = int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
     sizes = bytes_of_ids(open_tokenizer(context.layout.tokenizer(language)))
-    objective, data = recipe.trained_by, world.data
+    objective, data = step.trained_by, world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
 
     def losses(module: torch.nn.Module, name: str) -> dict[str, float]:

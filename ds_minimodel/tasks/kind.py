@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeVar
 import numpy as np
 from pydantic import Field, PositiveFloat
 
-from ds_minimodel.common.sections import DECIDES_NOTHING, Length, PositiveInt, Section, Size
+from ds_minimodel.common.sections import DECIDES_BY_CONTENT, DECIDES_NOTHING, Length, PositiveInt, Section, Size
 from ds_minimodel.tasks.batches import Examples
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TaskConfig(Section):
 
     kind: str
     """Kind of task."""
-    test: Annotated[dict[str, str], DECIDES_NOTHING]
+    test: Annotated[dict[str, str], DECIDES_BY_CONTENT]
     """Language → test file; one file may serve several languages."""
     max_length: Length | None = None
     """Tokens of an example; of `qa`, of a window."""
@@ -48,7 +48,7 @@ class TaskConfig(Section):
 class FinetunedConfig(TaskConfig):
     """What a recipe says of a task that is finetuned."""
 
-    train: Annotated[str, DECIDES_NOTHING, Field(min_length=1)]
+    train: Annotated[str, DECIDES_BY_CONTENT, Field(min_length=1)]
     """Training file, in the source language."""
     dev: Annotated[str, DECIDES_NOTHING] = ""
     """Development file, in the source language: scored after every epoch of finetuning."""
@@ -58,6 +58,12 @@ class FinetunedConfig(TaskConfig):
     """Passes over the training file."""
     batch_size: Size | None = None
     """Examples of a step."""
+
+    @property
+    def training(self) -> tuple[int, float, int, int]:
+        """(batch_size, lr, epochs, max_length) of a task that has them all, as Finetune.task gives it."""
+        assert self.batch_size and self.lr and self.epochs and self.max_length
+        return self.batch_size, self.lr, self.epochs, self.max_length
 
 
 @dataclass(frozen=True)

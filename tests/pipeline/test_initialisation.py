@@ -12,7 +12,6 @@ from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import check_vectors, first_pack
 from ds_minimodel.steps.order import STEPS
 from ds_minimodel.steps.run import is_pending
@@ -50,10 +49,12 @@ def test_first_packs(prepared, vectors, method, combined):
     recipe = load_recipe(prepared, [f"adapt.initialisation={method}", *([vectors] if method == "ofa" else [])])
     layout, draw = WorkdirLayout(recipe.workdir), torch.Generator().manual_seed(0)
     source = {"tokens": torch.randn(40, 16, generator=draw), "bias": torch.randn(40, generator=draw)}
-    first, again = (first_pack(Context(recipe), "xx", source) for _ in range(2))
+    languages = "xx", "en"
+    tokenizers = [open_tokenizer(layout.tokenizer(language)) for language in languages]
+    first, again = (first_pack(recipe.adapt, recipe.seed, languages, *tokenizers, source) for _ in range(2))
     assert first.tensors["tokens"].shape == (40, 16) and first.tensors["bias"].shape == (40,)
     assert all(first.tensors[name].equal(again.tensors[name]) for name in ("tokens", "bias"))
-    pieces = [open_tokenizer(layout.tokenizer(language)).pieces() for language in ("xx", "en")]
+    pieces = [tokenizer.pieces() for tokenizer in tokenizers]
     shared = len(set(pieces[0]) & set(pieces[1]))
     assert first.rows_copied == {"random": 0, "pieces": 5}.get(method, shared)
     assert (first.rows_combined > 0) == combined and first.rows_copied + first.rows_combined <= 40
@@ -75,7 +76,7 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     before, after = map(load_adaptation, (first, last))
     assert not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
     record = json.loads((folder.parent / "xx.job.json").read_text())
-    assert record["inputs"]["initialisation"] == "random"
+    assert record["inputs"]["adapt"]["initialisation"] == "random"
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,11 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
 )
 def test_recipes_that_do_not_fit(prepared, overrides, words):
     with pytest.raises(UserError) as error:
-        check_vectors(load_recipe(prepared, overrides))
+        check_vectors(load_recipe(prepared, overrides).adapt)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
 def test_vectors_that_do_not_fit(prepared, vectors, tmp_path):
     (tmp_path / "en.vec").write_text("1 3\nthe 1 2 3\n")
     with pytest.raises(UserError, match="en.vec has 3 dimensions, .*xx.vec has 8 dimensions"):
-        check_vectors(load_recipe(prepared, [OFA, vectors]))
+        check_vectors(load_recipe(prepared, [OFA, vectors]).adapt)

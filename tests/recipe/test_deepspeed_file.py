@@ -43,7 +43,7 @@ def test_auto_is_as_good_as_absent(written):
 
 def test_what_may_decide_is_recorded_and_nothing_else(written):
     plain, with_file = load_recipe(PAPER), load_recipe(PAPER, [f"engine.deepspeed={written(FILE)}"])
-    assert plain.engine.recorded() == {"precision": "auto"}
+    assert plain.engine.recorded() == {"precision": "auto", "deepspeed": {}}
     assert with_file.engine.recorded() == {"precision": "auto", "deepspeed": {"fp16": {"initial_scale_power": 16}}}
     only_told = written({key: FILE[key] for key in ("zero_optimization", "comms_logger")})
     assert load_recipe(PAPER, [f"engine.deepspeed={only_told}"]).engine.recorded() == plain.engine.recorded()

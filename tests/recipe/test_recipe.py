@@ -36,7 +36,7 @@ def test_values_merges_and_defaults(load):
     assert recipe.build_mini.model_dump() == {**recipe.pretrain.model_dump(), "initialisation": "random"}
     assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
     assert recipe.pretrain.beta2 == 0.98 and recipe.seed == 1
-    assert recipe.finetune.of("topic", "max_length") == 96 and recipe.finetune.of("topic", "epochs") == 3
+    assert recipe.finetune.task("topic").max_length == 96 and recipe.finetune.task("topic").epochs == 3
     with pytest.raises(ValueError):
         recipe.seed = 2
 
@@ -101,7 +101,7 @@ def test_overrides_replace_single_values(load):
         "pretrain.lr=1e-2", "engine.zero_stage=3", "mini.depth=3", "mini.depth=4", "finetune.tasks.topic.lr=3e-5"
     )
     assert (recipe.pretrain.lr, recipe.engine.zero_stage, recipe.mini.depth) == (1e-2, 3, 4)
-    assert recipe.finetune.of("topic", "lr") == 3e-5
+    assert recipe.finetune.task("topic").lr == 3e-5
     assert recipe.build_mini.lr == recipe.adapt.lr == 7e-4  # not also the sections of the alias
     assert recipe.pretrain.steps == 100
 
