@@ -107,7 +107,7 @@ def save_adaptation(
         write_manifest(
             out,
             kind="adaptation",
-            rows=shapes_of(adaptation.embeddings)["tokens"][0],
+            rows=adaptation.rows,
             **{name: getattr(adaptation, name) for name in Adaptation.facts},
             **replace(held.vocabulary(tokenizer), kept=adaptation.kept).facts(),
             **facts,
@@ -198,7 +198,7 @@ def _adapter_config(
 ) -> dict[str, Any]:
     rank = next(lazy.shape[0] for name, lazy in tensors.items() if ".lora_A." in name)
     modules = {name.split(f"{architecture.layers}.")[1].split(".", 1)[1] for name in tensors if ".lora_A." in name}
-    rows = [*range(adaptation.kept, adaptation.kept + shapes_of(adaptation.embeddings)["tokens"][0])]
+    rows = [*range(adaptation.kept, adaptation.kept + adaptation.rows)]
     trained = {
         name: rows
         for ours, name in (("tokens", architecture.tokens), ("output", architecture.output))

@@ -215,6 +215,11 @@ class Adaptation:
     facts: ClassVar[tuple[str, ...]] = "language", "space", "steps", "eflops", "body_kind", "model_type"
 
     @property
+    def rows(self) -> int:
+        """Ids that it has embeddings of."""
+        return shapes_of(self.embeddings)["tokens"][0]
+
+    @property
     def architecture(self) -> Architecture | None:
         """The names in transformers of the body that it is over, None where that has no such body."""
         return architecture_of(self.body_kind, self.model_type) if self.model_type else None
@@ -274,7 +279,7 @@ def _write_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: An
         folder,
         kind="model",
         language=pack.language,
-        rows=shapes_of(pack.embeddings)["tokens"][0],
+        rows=pack.rows,
         steps=pack.steps,
         eflops=pack.eflops,
         body=_described(body),

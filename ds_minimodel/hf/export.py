@@ -24,7 +24,7 @@ from ds_minimodel.artifacts.adaptation import (
     whole,
 )
 from ds_minimodel.artifacts.foreign import CARD, CONFIG, WEIGHTS, generation_settings
-from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, save_tensors, shapes_of
+from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, save_tensors
 from ds_minimodel.artifacts.models import (
     Adaptation,
     BodyArtifact,
@@ -199,7 +199,7 @@ def exported(
     tensors = kept | named({}, language.embeddings)
     facts = {
         "architectures": [class_name],
-        **architecture.config_json(config, shapes_of(language.embeddings)["tokens"][0]),
+        **architecture.config_json(config, language.rows),
         **token_ids(vocabulary),
         "dtype": "float32",
         **extra,

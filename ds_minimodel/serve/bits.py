@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 
 from ds_minimodel.artifacts.adaptation import plug
-from ds_minimodel.artifacts.lazy import shapes_of
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
@@ -85,7 +84,7 @@ def score_files(
     read = {file: kind.read(file, task, "", None) for file in map(str, files)}
     for name, (language, tokenizer) in opened.items():
         with torch.device("meta"):
-            module = TokenLikelihoods(body.config, shapes_of(language.embeddings)["tokens"][0]).requires_grad_(False)
+            module = TokenLikelihoods(body.config, language.rows).requires_grad_(False)
         materialise(module, dtype, device)
         load_into(module, tensors_of(body, module.body), "body.")
         plug(module.eval(), language, body, strength)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ds_minimodel.artifacts.adaptation import check_fit, check_space, load_adaptation, plug, save_adaptation, whole
-from ds_minimodel.artifacts.lazy import shapes_of
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, is_model, load_body, load_model, model_below
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, refuse_existing
@@ -117,7 +116,7 @@ def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1
         raise UserError("a task model has a head of its own; export-hf writes it for transformers")
     check_space(f"the language {language.language}", language.space, body.space)
     with torch.device("meta"):
-        rows = shapes_of(language.embeddings)["tokens"][0]
+        rows = language.rows
         model = LanguageModel(body.config, rows, body.head_depths)
     materialise(model, torch.float32)
     load_into(model, body.tensors, "body.")

@@ -167,7 +167,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
 
     @functools.cache
     def whole() -> LanguageModel:
-        return whole_model(world, run, body, initial, source)
+        return whole_model(world, run, prefix(body, num_layers), initial, source)
 
     def plugged(trained: nn.Module, weights: Callable[[], Tensors]) -> nn.Module:
         """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""

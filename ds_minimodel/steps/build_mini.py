@@ -7,7 +7,6 @@ from typing import Self
 from ds_minimodel.artifacts.lazy import LazyTensors, lazily
 from ds_minimodel.artifacts.mini import is_layer_from, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
-from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
@@ -58,10 +57,9 @@ def mini_model(step: BuildMiniConfig, body: BodyArtifact, vocab_size: int) -> tu
 def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
     model, folder = context.layout.model(system), context.layout.build_mini(system)
     body, pack = load_model(model)
-    vocab_size = open_tokenizer(context.layout.tokenizer(step.source)).vocabulary.size
-    mini, module = mini_model(step, body, vocab_size)
+    mini, module = mini_model(step, body, pack.rows)
     load_into(module, pack.embeddings, "pack.")
-    cost = step_flops("build-mini", step.work(body.config, vocab_size), mini.head_depths, step.mini.depth)
+    cost = step_flops("build-mini", step.work(body.config, pack.rows), mini.head_depths, step.mini.depth)
     weights, run = train_on_source(context, step, module, cost, folder, f"build-mini {system.name}")
     learned = lazily(tensors_under(weights, "body."))
     trained = replace(mini, tensors=LazyTensors({**lazily(mini.tensors), **learned}))

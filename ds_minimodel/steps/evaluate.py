@@ -161,10 +161,10 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
     untouched: Scores = {}
     if step.beside_source:
         of_source = open_tokenizer(layout.tokenizer(step.source))
-        module, cut = module_of(of_source.vocabulary.size), encode(of_source, records)
+        module, cut = module_of(source.rows), encode(of_source, records)
         plug(module, source)
         untouched = _named(OF_SOURCE, kind.score(task, language, records, cut, outputs(module, cut.examples)))
-    module = module_of(tokenizer.vocabulary.size)
+    module = module_of(source.rows if step.in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
     for (folder, steps), places in groupby(own, itemgetter(0, 1)):
         pack = source if folder is None else whole(load_adaptation(folder, model.space, language, steps), source)

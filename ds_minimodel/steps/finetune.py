@@ -73,7 +73,7 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     sampler = TaskSampler(examples, batch_size, step.seed, slots)
 
     torch.manual_seed(step.seed)
-    module = kind.module(body.config, tokenizer.vocabulary.size, labels)
+    module = kind.module(body.config, pack.rows, labels)
     load_into(module, tensors_of(body, module.body), "body.")
     load_into(module, pack.embeddings, "pack.")
     train_only(module, lambda key: not key.startswith("pack."))
@@ -82,7 +82,7 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     epoch = sampler.updates_per_epoch
     steps = epoch * epochs
     mean_length = round(float(examples.lengths.mean()))
-    work = Work(body.config, tokenizer.vocabulary.size, mean_length, 0.0, batch_size)
+    work = Work(body.config, pack.rows, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
         step,

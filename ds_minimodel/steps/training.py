@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 import torch
 
 from ds_minimodel.artifacts.adaptation import keep_rows, plug
-from ds_minimodel.artifacts.lazy import shapes_of
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.sections import DECIDES_NOTHING, Section, Seed
@@ -105,9 +104,8 @@ def whole_model(
 
     base: the language whose rows one has that extends its vocabulary.
     """
-    vocab_size = pack.kept + shapes_of(pack.embeddings)["tokens"][0]
     with torch.device("meta"):
-        model = LanguageModel(body.config, vocab_size, body.head_depths, pack.kept)
+        model = LanguageModel(body.config, pack.kept + pack.rows, body.head_depths, pack.kept)
     model.requires_grad_(False)
     materialise(model, DTYPES[run.execution.precision], world.device)
     load_into(model, body.tensors, "body.")
