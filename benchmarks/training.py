@@ -197,13 +197,13 @@ def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
 def _as_documented(model: nn.Module, work: Workload, recipe: Recipe) -> Step:
     precision = recipe.engine.precision
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, section = model.to(device), recipe.adapt
+    model, rule = model.to(device), recipe.optimizer
     optimizer = torch.optim.AdamW(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=section.lr,
-        betas=(section.beta1, section.beta2),
-        eps=section.eps,
-        weight_decay=section.weight_decay,
+        lr=recipe.adapt.lr,
+        betas=(rule.beta1, rule.beta2),
+        eps=rule.eps,
+        weight_decay=rule.weight_decay,
         fused=True,
     )
     scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")

@@ -161,7 +161,6 @@ def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
     cost = work.cost()
     return training_run(
         StepConfig.of(recipe),
-        section,
         world,
         schedule=Schedule(MANY_STEPS, section.lr),
         batch_size=work.batch_size * world.size,

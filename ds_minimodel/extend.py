@@ -267,6 +267,7 @@ def first_values(
         "languages": {"source": source, "targets": [language]},
         "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_PIECES},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
+        "optimizer": {"clip": 1.0, "weight_decay": 0.0},
         "adapt": {
             "steps": FEWEST_STEPS,
             "batch_size": min(BATCHES.values()),
@@ -274,8 +275,6 @@ def first_values(
             "lr": float(f"{way.rate * min(1.0, TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
             "schedule": "constant",
             "warmup_steps": 1,
-            "clip": 1.0,
-            "weight_decay": 0.0,
             **(way.by_text if source in given else {}),
             **(way.of_decoders if base.config.causal else {}),
             **({} if strength is None else {"strength": strength}),

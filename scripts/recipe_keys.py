@@ -16,7 +16,6 @@ from ds_minimodel.common.sections import Section
 from ds_minimodel.models import BODIES
 from ds_minimodel.recipe.schema import PaperRecipe
 from ds_minimodel.tasks import KINDS
-from ds_minimodel.training.run import AdamWConfig
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
@@ -69,11 +68,11 @@ def meaning_of(section: type[Section], key: str) -> str:
 
 
 def table(section: type[Section], keys: Collection[str] | None = None, without: Collection[str] = ()) -> str:
-    """The rows of a section's keys, or of some; the optimizer's come last, and keys that are sections have none."""
+    """The rows of a section's keys, or of some; keys that are sections have none."""
     schemas = section.model_json_schema()["properties"]
     rows = [
         f"| `{key}` | {type_of(schemas[key])} | {default_of(schemas[key])} | {meaning_of(section, key)} |\n"
-        for key in sorted(schemas, key=AdamWConfig.model_fields.keys().__contains__)
+        for key in schemas
         if (keys is None or key in keys) and key not in without and "$ref" not in schemas[key]
     ]
     return HEAD + "".join(rows)
@@ -120,9 +119,8 @@ def all_tables() -> str:
         "`pretrain`, `build_mini`, `adapt`": table(section["pretrain"]),
         "`build_mini` also": table(section["build_mini"], without=training),
         "`adapt` also": table(section["adapt"], without=training),
-        "`finetune`, beside the optimizer's keys as above": table(
-            section["finetune"], without=AdamWConfig.model_fields
-        ),
+        "`optimizer`": table(section["optimizer"]),
+        "`finetune`": table(section["finetune"]),
         "`finetune.tasks.NAME`": tasks(),
         "`engine`": table(section["engine"]),
         "`checkpoint`": table(section["checkpoint"]),

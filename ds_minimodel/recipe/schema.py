@@ -97,6 +97,8 @@ class Data(Section):
     """Language → documents of fewer words are dropped."""
     held_out: Probability = 0.005
     """Share of each language's documents that is not trained on."""
+    held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
+    """Steps from one loss on held-out text to the next; a twentieth of all, of few steps more, where not given."""
     workers: Annotated[Workers | None, DECIDES_NOTHING] = None
     """Processes that tokenise; all cores where not given."""
 
@@ -124,7 +126,7 @@ class Mini(Section):
 WARM_UP = 0.08  # of the steps
 
 
-class Training(AdamWConfig):
+class Training(Section):
     """One training run on text; the objective has further keys (models/objectives/)."""
 
     steps: PositiveInt = 125_000
@@ -137,8 +139,6 @@ class Training(AdamWConfig):
     """Peak learning rate."""
     warmup_steps: NonNegativeInt | None = None
     """Steps of linear rise to it, then it falls to 0; 8 % of all where not given, as the paper's."""
-    held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
-    """Steps from one loss on held-out text to the next; a twentieth of all, of few steps more, where not given."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
@@ -254,7 +254,7 @@ class Adapt(Training):
         return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
 
 
-class Finetune(AdamWConfig):
+class Finetune(Section):
     tasks: dict[Name, AnyTask] = {}
     """Name → task; without tasks the run ends with the packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
@@ -330,6 +330,7 @@ class Recipe(Section):
     """What a body and the packs are trained to do; the kind of body decides where it is not given."""
     model: ModelSection
     mini: Mini = Mini()
+    optimizer: AdamWConfig = AdamWConfig()
     pretrain: Training
     build_mini: BuildMini
     adapt: Adapt

@@ -20,7 +20,6 @@ from ds_minimodel.steps.training import text_steps
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import (
     Accounting,
-    AdamWConfig,
     CheckpointPolicy,
     Execution,
     Run,
@@ -74,19 +73,19 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     if not file.path:
         return
     unknown = _OF_PRECISION if engine.precision == "auto" else ()
-    forms: dict[str, tuple[AdamWConfig, Schedule, int, int, Collection[str]]] = {
-        step: (section, section.lr_schedule, section.batch_size, 0, unknown)
+    forms: dict[str, tuple[Schedule, int, int, Collection[str]]] = {
+        step: (section.lr_schedule, section.batch_size, 0, unknown)
         for step, section in text_steps(recipe, recipe.chosen_systems).items()
     }
     for name, task in finetune.finetuned_tasks.items():
         size, lr, _, _ = task.training
         batch_size, micro = fill_batch(size, engine.micro_batch_size, replicas)
-        forms[f"finetune {name}"] = finetune, Schedule(10**9, lr), batch_size, micro, (*unknown, *_OF_DATA)
+        forms[f"finetune {name}"] = Schedule(10**9, lr), batch_size, micro, (*unknown, *_OF_DATA)
     steps_of: dict[str, list[str]] = {}  # disagreement -> steps
-    for step, (section, schedule, batch_size, micro, left) in forms.items():
+    for step, (schedule, batch_size, micro, left) in forms.items():
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
-        run = Run(schedule, execution, Accounting(1), section.adamw(), CheckpointPolicy(), file.settings, file.path)
+        run = Run(schedule, execution, Accounting(1), recipe.optimizer, CheckpointPolicy(), file.settings, file.path)
         for disagreement in disagreements(run, replicas, left):
             steps_of.setdefault(disagreement, []).append(step)
     refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in steps_of.items()])

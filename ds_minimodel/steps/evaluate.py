@@ -107,7 +107,8 @@ def _config_of(recipe: Recipe, system: System, name: str, language: str, seed: i
     task, source, adapt = recipe.finetune.task(name), recipe.languages.source, recipe.adapt.of(system)
     reads_likelihoods = bool(KINDS[task.kind].objective)
     read = {language, source} if recipe.kept_rows and reads_likelihoods else {language}
-    unread = {"train": "", "dev": ""} if isinstance(task, FinetunedConfig) else {}
+    of_training = FinetunedConfig.model_fields.keys() - TaskConfig.model_fields.keys()
+    unread = dict.fromkeys(of_training & type(task).model_fields.keys())
     task = task.model_copy(update={"test": {key: task.test[key] for key in task.test if key in read}, **unread})
     return EvaluateConfig(
         source=source,

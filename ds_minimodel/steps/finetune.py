@@ -26,7 +26,7 @@ from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_
 from ds_minimodel.tasks.kind import FinetunedConfig
 from ds_minimodel.training.loop import Evaluation, Weights, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import AdamWConfig, Schedule, fill_batch
+from ds_minimodel.training.run import Schedule, fill_batch
 
 
 def check_tasks(recipe: Recipe) -> None:
@@ -39,7 +39,6 @@ class FinetuneConfig(StepConfig):
     """A job of step 3. warmup_ratio: as the recipe's. task: with all that it does not set, and without test files."""
 
     source: Annotated[Name, DECIDES_NOTHING]
-    optimizer: AdamWConfig
     warmup_ratio: float
     name: Annotated[str, DECIDES_NOTHING]
     task: FinetunedConfig
@@ -48,7 +47,7 @@ class FinetuneConfig(StepConfig):
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
     layout, section, listed = context.layout, recipe.finetune, []
-    shared = {"optimizer": section.adamw(), "warmup_ratio": section.warmup_ratio, "source": recipe.languages.source}
+    shared = {"warmup_ratio": section.warmup_ratio, "source": recipe.languages.source}
     for body, name in product(recipe.bodies, section.finetuned_tasks):
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
         task = section.finetuned_tasks[name].model_copy(update={"test": {}})
@@ -86,7 +85,6 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
         step,
-        step.optimizer,
         world,
         schedule=Schedule(steps, lr, round(step.warmup_ratio * steps)),
         batch_size=slots,

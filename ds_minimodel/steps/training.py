@@ -50,12 +50,14 @@ class StepConfig(Section):
 
     seed: Seed
     engine: Engine
+    optimizer: AdamWConfig
     checkpoint: Annotated[Checkpoint, DECIDES_NOTHING]
 
     @classmethod
     def of(cls, recipe: Recipe, **own: Any) -> Self:
         """The part of a recipe that a step reads. own: what is the step's alone."""
-        return cls(**{"seed": recipe.seed, "engine": recipe.engine, "checkpoint": recipe.checkpoint, **own})
+        shared = {name: getattr(recipe, name) for name in StepConfig.model_fields}
+        return cls(**shared | own)
 
 
 class TextStepConfig(StepConfig):
@@ -144,7 +146,6 @@ def finished_checkpoints(folder: Path, trunk: int = 0) -> Callable[[], None]:
 
 def training_run(
     step: StepConfig,
-    optimizer: AdamWConfig,
     world: World,
     *,
     schedule: Schedule,
@@ -153,7 +154,7 @@ def training_run(
     cost: Cost,
     micro_batch_size: int | None = None,
 ) -> Run:
-    """The Run of a step with an optimizer, on its engine.
+    """The Run of a step, by its engine and optimizer.
 
     cost: of one step. micro_batch_size: where it is not the recipe's.
     UserError where the recipe's DeepSpeed JSON does not fit.
@@ -167,13 +168,13 @@ def training_run(
         schedule,
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, cost.formula, cost.executed),
-        optimizer.adamw(),
+        step.optimizer,
         CheckpointPolicy(kept.every, kept.keep_last),
         engine.deepspeed.settings,
         engine.deepspeed.path,
     )
     world.replicated(lambda: check_deepspeed(run, world.data.size))
-    stage = needed_stage(run.execution, world.data.size, optimizer.clip, run.deepspeed, world.device.type)
+    stage = needed_stage(run.execution, world.data.size, step.optimizer.clip, run.deepspeed, world.device.type)
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
@@ -227,7 +228,6 @@ def text_run(step: TextStepConfig, world: World, cost: Cost) -> Run:
     section = step.training
     return training_run(
         step,
-        section,
         world,
         schedule=section.lr_schedule,
         batch_size=section.batch_size,
@@ -310,7 +310,7 @@ def held_out_evaluation(
     if sampler is None:
         return Evaluation()
     affordable = int(SHORT_COST * section.steps * section.batch_size / FEWEST_SAMPLES)
-    every = section.held_out_every or -(-section.steps // min(EVALUATIONS, max(1, affordable)))
+    every = step.data.held_out_every or -(-section.steps // min(EVALUATIONS, max(1, affordable)))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers if body else 0

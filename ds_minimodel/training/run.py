@@ -125,10 +125,6 @@ class AdamWConfig(Section):
     clip: NonNegativeFloat = 0.0
     """Largest norm of the gradient; 0: not clipped."""
 
-    def adamw(self) -> "AdamWConfig":
-        """These keys of a section that has more."""
-        return AdamWConfig(**self.model_dump(include=set(AdamWConfig.model_fields)))
-
 
 @dataclass(frozen=True)
 class Accounting:

@@ -25,7 +25,7 @@ TABLE: dict[str, set[str]] = {
     "data.min_words": {"prepare"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"prepare"},
-    "data.workers": set(),
+    "data.workers data.held_out_every": set(),
     "model.num_layers": {"pretrain", *(f"adapt/{name}" for name in ("bl_base", "full", "lora"))},
     "model.kind model.hidden_size model.num_heads model.ffn_size model.max_positions model.dropout": {"pretrain"},
     "model.attention_dropout model.norm_eps model.initialisation": {"pretrain"},
@@ -35,10 +35,9 @@ TABLE: dict[str, set[str]] = {
     **{
         f"{section}.{key}": {step}
         for section, step in (("pretrain", "pretrain"), ("build_mini", "build-mini"))
-        for key in (*TRAINING, *AdamWConfig.model_fields)
+        for key in TRAINING
     },
-    **{f"adapt.{key}": {"adapt"} for key in (*TRAINING, *AdamWConfig.model_fields)},
-    "pretrain.held_out_every build_mini.held_out_every adapt.held_out_every": set(),
+    **{f"adapt.{key}": {"adapt"} for key in TRAINING},
     "build_mini.initialisation": {"build-mini"},
     "adapt.schedule adapt.decay adapt.initialisation adapt.word_vectors adapt.old_rows adapt.replay": {"adapt"},
     "adapt.snapshot_every adapt.snapshot_at": {"adapt"},
@@ -47,9 +46,10 @@ TABLE: dict[str, set[str]] = {
     "adapt.guard": {f"adapt/{name}" for name, system in SYSTEMS.items() if not system.trains},
     "adapt.rates": {"adapt/bl_base"},
     "adapt.strength": {"evaluate/full", "evaluate/lora"},
-    **{f"finetune.{key}": {"finetune"} for key in (*AdamWConfig.model_fields, "warmup_ratio")},
-    "finetune.epochs finetune.batch_size finetune.lr finetune.max_length": {"finetune", "evaluate"},
-    "finetune.tasks": {"finetune", "evaluate"},
+    **{f"optimizer.{key}": ON_TEXT | {"finetune"} for key in AdamWConfig.model_fields},
+    "finetune.warmup_ratio": {"finetune"},
+    "finetune.epochs finetune.batch_size finetune.lr": {"finetune"},
+    "finetune.tasks finetune.max_length": {"finetune", "evaluate"},
     "finetune.seeds": set(),
     "engine.precision": ON_TEXT | {"finetune", "evaluate"},
     "engine.deepspeed": ON_TEXT | {"finetune"},

@@ -35,7 +35,7 @@ def test_values_merges_and_defaults(load):
     assert recipe.pretrain.lr == 7e-4
     assert recipe.build_mini.model_dump() == {**recipe.pretrain.model_dump(), "initialisation": "random"}
     assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
-    assert recipe.pretrain.beta2 == 0.98 and recipe.seed == 1
+    assert recipe.optimizer.beta2 == 0.98 and recipe.seed == 1
     assert recipe.finetune.task("topic").max_length == 96 and recipe.finetune.task("topic").epochs == 3
     with pytest.raises(ValueError):
         recipe.seed = 2
@@ -85,13 +85,13 @@ def test_scalars_are_those_of_yaml_1_2(load):
         "finetune.tasks={}",
         "seed=010",
         "pretrain.lr=1E-3",
-        "pretrain.weight_decay=.5",
+        "optimizer.weight_decay=.5",
         "workdir=2024-02-30",
     )
     assert recipe.languages.all == ["en", "no", "on"]
     assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
     assert recipe.seed == 10 and recipe.workdir == "2024-02-30"
-    assert (recipe.pretrain.lr, recipe.pretrain.weight_decay) == (1e-3, 0.5)
+    assert (recipe.pretrain.lr, recipe.optimizer.weight_decay) == (1e-3, 0.5)
     assert load("model={kind: llama, tie_output: True}").model.tie_output is True
     assert load("data.workers=~").data.workers is None
 

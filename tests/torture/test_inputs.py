@@ -24,7 +24,8 @@ languages: {source: en, targets: [de]}
 data: {text: {en: en.txt, de: [de.txt]}, min_words: {de: 3}, workers: 1}
 model: {num_layers: 3, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 64}
 mini: {depth: 1, new_layers: 1}
-pretrain: &mlm {steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2, clip: 1.0}
+optimizer: {clip: 1.0}
+pretrain: &mlm {steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}
 build_mini: *mlm
 adapt: {<<: *mlm, snapshot_at: [1, 5]}
 finetune:
