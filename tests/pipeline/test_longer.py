@@ -127,9 +127,9 @@ def test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run(tmp_path, settings):
     "overrides, message",
     [
         (["adapt.steps=7"], "(adapt.steps: 8 -> 7); they may grow where adapt.schedule is constant; use another"),
-        (["adapt.steps=16", "adapt.schedule=linear"], "(adapt.steps: 8 -> 16); they may grow where adapt.schedule is"),
+        (["adapt.steps=16", "adapt.schedule=linear"], "(adapt.schedule: constant -> linear); use another workdir"),
         (["adapt.steps=16", "adapt.lr=1e-3"], "(adapt.lr: 0.002 -> 0.001); use another workdir"),
-        (["adapt.decay=0.5"], "(schedule: constant, decay 0.25 -> constant, decay 0.5); use another workdir"),
+        (["adapt.decay=0.5"], "(adapt.decay: 0.25 -> 0.5); use another workdir"),
         (["adapt.warmup_steps=~"], "schedule constant: give warmup_steps; a share of the steps would grow with them"),
         (["adapt.decay=0.9"], "warmup_steps 2 and a decay of 7 steps must be at most steps 8"),
     ],
