@@ -159,7 +159,7 @@ def training_run(
     cost: of one step. micro_batch_size: where it is not the recipe's.
     UserError where the recipe's DeepSpeed JSON does not fit.
     """
-    engine, kept = step.engine, step.checkpoint
+    engine, policy = step.engine, step.checkpoint
     if engine.deterministic and world.device.type == "cuda":  # CPUs are in any case
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which torch then asks for
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -169,7 +169,7 @@ def training_run(
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, cost.formula, cost.executed),
         step.optimizer,
-        CheckpointPolicy(kept.every, kept.keep_last),
+        CheckpointPolicy(policy.every, policy.keep_last),
         engine.deepspeed.settings,
         engine.deepspeed.path,
     )
