@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from .conftest import copy_of, prepare, refused
+from ..forks import run
+from .conftest import copy_of, refused
 
 BODY, PACK = "pretrain/minijoint/model", "adapt/minijoint/xx/pack"
 MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"
@@ -16,7 +17,10 @@ MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/
 @pytest.fixture(scope="module")
 def finished(world, tmp_path_factory):
     """Recipe of a copy of the finished world; each test puts back what it damages."""
-    return prepare(copy_of(world, tmp_path_factory.mktemp("integrity")))  # records note where text is now
+    recipe = copy_of(world, tmp_path_factory.mktemp("integrity"))
+    code, _, err = run("run", recipe)  # records note where files are now
+    assert code == 0, err
+    return recipe
 
 
 def files_of(recipe):
