@@ -20,6 +20,8 @@ from ds_minimodel.models import BodyConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SAID = "31415926535897"  # in place of what is said: no chat template changes it, or has it
+
 
 def keep_tokenizer(
     folder: Path, theirs: PreTrainedTokenizerBase, pack: Path, config: Any, body: BodyConfig

@@ -1,4 +1,6 @@
-"""`ds-minimodel fetch-sample` on the command line; the package ds_minimodel_examples does the work."""
+"""`ds-minimodel fetch-sample`, of which the package ds_minimodel_examples does the work, and `chats-from-text`."""
+
+from pathlib import Path
 
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
@@ -8,7 +10,7 @@ SETS = ("quickstart", "repro")
 
 
 def add_arguments(commands: Commands) -> None:
-    """Add the command to argparse's `commands`."""
+    """Add the commands to argparse's `commands`."""
     parser = commands.add_parser("fetch-sample", help="fetch real text and tasks from Debian's packages")
     parser.add_argument(
         "--set",
@@ -19,6 +21,12 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--out", default="data/sample", metavar="FOLDER")
     parser.add_argument("--languages", metavar="L,L", help="language codes (default: those of the set)")
     parser.set_defaults(run=_run)
+    chats = commands.add_parser("chats-from-text", help="headings of a text asked, the sections below them answered")
+    chats.add_argument("text", metavar="TEXT", nargs="+", help="files, globs or data sets of the Hub, with headings")
+    chats.add_argument("--out", required=True, metavar="FILE", help="JSON lines of messages, for extend's --chats")
+    chats.add_argument("--language", required=True, metavar="CODE", help="in which is asked")
+    chats.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and tables; default: text")
+    chats.set_defaults(run=_chats)
 
 
 def _run(args: Options) -> None:
@@ -31,3 +39,10 @@ def _run(args: Options) -> None:
     manifest = fetch(args.out, args.set, args.languages.split(",") if args.languages else None, log=say)
     languages, tasks = ", ".join(manifest["text"]), ", ".join(manifest["tasks"])
     print(printable(f"{args.out}: text in {languages}; tasks {tasks}; manifest.json says how much"))
+
+
+def _chats(args: Options) -> None:
+    from ds_minimodel.data.chats import chats_from_text
+
+    number = chats_from_text(args.text, Path(args.out), args.language, args.column)
+    print(printable(f"{args.out}: {number:,} dialogues"))

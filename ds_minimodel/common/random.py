@@ -35,6 +35,7 @@ class Stream(IntEnum):
     MASK_KIND = FIRST_STREAM + 2  # what the model sees there: <mask>, a random piece or the token itself
     MASK_PIECE = FIRST_STREAM + 3  # which random piece
     REPLAY = FIRST_STREAM + 4  # whether a sample is of another text
+    CHATS = FIRST_STREAM + 5  # whether a sample is of dialogues
     EPOCH_ORDER = 0x20000  # order of the samples of an epoch, from the key of its sample 0
 
 

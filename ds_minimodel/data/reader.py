@@ -27,10 +27,12 @@ from ds_minimodel.data.rows import (
     PREFIX,
     TABLES,
     HubText,
-    documents_of_hub,
-    documents_of_json_lines,
-    documents_of_parquet,
-    documents_of_table,
+    Rows,
+    document_of,
+    rows_of_hub,
+    rows_of_json_lines,
+    rows_of_parquet,
+    rows_of_table,
 )
 
 CHUNK_BYTES = 1 << 20
@@ -166,6 +168,20 @@ def read_documents(patterns: Iterable[str | Path], column: str = COLUMN, whole: 
         yield from documents(chunk, whole)
 
 
+def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> Rows:
+    """All rows of the files that `patterns` name, with these columns at least, as far as they have them.
+
+    UserError for a damaged or unreadable file, and for one of plain text."""
+    for path in find_text(patterns):
+        if isinstance(path, Path) and _form(path) not in _ROWS:
+            raise UserError(f"{path}: rows are expected; name files of {', '.join(_ROWS)}")
+        try:
+            with contextlib.ExitStack() as stack:
+                yield from _rows(path, columns, stack)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error}); it is damaged, cut short or not readable") from error
+
+
 def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
     buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in _ROWS
@@ -233,14 +249,8 @@ def _text_from(start: int, path: TextSource, column: str, stack: contextlib.Exit
     stack: closes what is opened.
     """
     pieces: Iterator[bytes]
-    if isinstance(path, HubText):
-        pieces = documents_of_hub(path, column)
-    elif _form(path) == PARQUET:
-        pieces = documents_of_parquet(column, path)
-    elif (form := _form(path)) in JSON_LINES:
-        pieces = documents_of_json_lines(_bytes_of(path, stack), column, path)
-    elif form in TABLES:
-        pieces = documents_of_table(_bytes_of(path, stack), column, path, form)
+    if isinstance(path, HubText) or _form(path) in _ROWS:
+        pieces = (document_of(row, column, where) for where, row in _rows(path, (column,), stack))
     elif path.suffix.lower() in _STREAMS:
         pieces = _bytes_of(path, stack)
     else:
@@ -248,6 +258,17 @@ def _text_from(start: int, path: TextSource, column: str, stack: contextlib.Exit
     for piece in pieces:
         yield piece[start:]
         start = max(0, start - len(piece))
+
+
+def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> Rows:
+    """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as it has them."""
+    if isinstance(path, HubText):
+        return rows_of_hub(path)
+    if (form := _form(path)) == PARQUET:
+        return rows_of_parquet(path, columns)
+    if form in JSON_LINES:
+        return rows_of_json_lines(_bytes_of(path, stack), path)
+    return rows_of_table(_bytes_of(path, stack), path, form)
 
 
 def _form(path: Path) -> str:

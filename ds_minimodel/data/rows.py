@@ -7,7 +7,7 @@ empty line after them.
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,17 +23,20 @@ _MOST_BYTES = 1 << 26  # of a line of JSON
 _BATCH = 64  # rows of a Parquet file that are in memory
 
 
-def documents_of_json_lines(pieces: Iterable[bytes], column: str, path: Path) -> Iterator[bytes]:
-    """The documents of a file of JSON lines, of which `pieces` are the bytes."""
+Rows = Iterator[tuple[str, Mapping[str, Any]]]  # where one is, as messages say it, and {column: value}
+
+
+def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
+    """The rows of a file of JSON lines, of which `pieces` are the bytes."""
     for number, line in enumerate(_text_lines(pieces, path), 1):
         if line.strip():
-            yield document_of(json_object(line, path, number), column, f"{path}:{number}")
+            yield f"{path}:{number}", json_object(line, path, number)
 
 
-def documents_of_table(pieces: Iterable[bytes], column: str, path: Path, form: str) -> Iterator[bytes]:
-    """The documents of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes."""
+def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
+    """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes."""
     for number, row in table_rows((f"{line}\n" for line in _text_lines(pieces, path)), path, form):
-        yield document_of(row, column, f"{path}:{number}")
+        yield f"{path}:{number}", row
 
 
 def table_rows(lines: Iterable[str], path: str | Path, form: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -57,8 +60,9 @@ def table_rows(lines: Iterable[str], path: str | Path, form: str) -> Iterator[tu
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
 
-def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
-    """The documents of a Parquet file, some rows in memory at a time."""
+def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
+    """The rows of a Parquet file with those of the `columns` that it has, some in memory at a time; where it has none,
+    one row of all columns without values."""
     try:
         import pyarrow as arrow
         from pyarrow.parquet import ParquetFile
@@ -69,19 +73,20 @@ def documents_of_parquet(column: str, path: Path) -> Iterator[bytes]:
     try:
         with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             names = file.schema_arrow.names
-            if column not in names:
-                document_of(dict.fromkeys(names), column, str(path))
-            if names.count(column) > 1:
-                raise UserError(f"{path}: {column!r:.40} comes twice; data.column names the column of the text")
-            number = 0
-            for batch in file.iter_batches(_BATCH, columns=[column], use_threads=False):
-                for value in batch.column(0):
+            found, number = [name for name in columns if name in names], 0
+            if not found:
+                yield str(path), dict.fromkeys(names)
+            for column in found:
+                if names.count(column) > 1:
+                    raise UserError(f"{path}: {column!r:.40} comes twice; data.column names the column of the text")
+            for batch in file.iter_batches(_BATCH, columns=found, use_threads=False) if found else ():
+                for values in zip(*batch.columns, strict=True):
                     number += 1
                     try:
-                        row = {column: value.as_py()}
+                        row = {name: value.as_py() for name, value in zip(batch.schema.names, values, strict=True)}
                     except UnicodeDecodeError as error:
                         raise UserError(f"{path}: row {number}: not UTF-8 text ({error.reason})") from None
-                    yield document_of(row, column, f"{path}: row {number}")
+                    yield f"{path}: row {number}", row
     except arrow.ArrowException as error:
         raise OSError(" ".join(str(error).split())) from None
 
@@ -115,8 +120,8 @@ def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     chat = next((name for name in _CHATS if name in row and column not in row), None)
     if chat:
         raise UserError(
-            f"{where}: a chat ({chat!r}) and no text; write each as one text, as a chat template does, in a column of "
-            "its own, which data.column names"
+            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats, of a language that is added, or "
+            "write each as one text in a column of its own, which data.column names"
         )
     try:
         text = text_field(row, column, where)
@@ -221,8 +226,8 @@ class HubText(NamedTuple):
             return self._replace(revision=api.dataset_info(self.name, revision=self.revision).sha)
 
 
-def documents_of_hub(text: HubText, column: str) -> Iterator[bytes]:
-    """The documents of a data set: `column` of its rows, as they are streamed."""
+def rows_of_hub(text: HubText) -> Rows:
+    """The rows of a data set, as they are streamed."""
     try:
         import datasets
     except ImportError:
@@ -234,4 +239,4 @@ def documents_of_hub(text: HubText, column: str) -> Iterator[bytes]:
             text.name, text.config, split=text.split, revision=text.revision, streaming=True
         )
         for number, row in enumerate(rows, 1):
-            yield document_of(row, column, f"{text}: row {number}")
+            yield f"{text}: row {number}", row

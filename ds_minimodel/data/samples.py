@@ -168,12 +168,14 @@ Keys = NDArray[np.uint32]  # of samples (common/random.py)
 
 class Samples(NamedTuple):
     """B samples: tokens (B, S), padded to the longest row rounded up to a multiple of 8, at most the sequence length;
-    lengths (B,); keys (B,), of all that is drawn for each; replayed (B,), which are of another text, where some are."""
+    lengths (B,); keys (B,), of all that is drawn for each; replayed (B,), which are of another text, where some are;
+    learned (B, S), the tokens that are predicted, where some are not."""
 
     tokens: Integers
     lengths: Integers
     keys: Keys
     replayed: NDArray[np.bool_] | None = None
+    learned: NDArray[np.bool_] | None = None
 
 
 class SampleReader:
@@ -190,7 +192,11 @@ class SampleReader:
     def read(self, first: int, last: int) -> Samples:
         """The samples [first, last)."""
         numbers, keys = self._numbers(first, last)
-        return Samples(*self._read(numbers), keys)
+        tokens, lengths = self._read(numbers)
+        if not self.store.masked:
+            return Samples(tokens, lengths, keys)
+        size = self.store.vocabulary.size
+        return Samples(tokens % size, lengths, keys, learned=tokens < size)
 
     def _numbers(self, first: int, last: int) -> tuple[Integers, Keys]:
         """Blocks and keys of the samples [first, last), (B,) each; those after them are kept for the next batch."""
@@ -225,21 +231,31 @@ class MixedReader:
     Which they are is a function of the sample's key, so that it does not depend on ranks or interruptions either.
     """
 
-    def __init__(self, reader: SampleReader | MixedReader, other: SampleReader | MixedReader, share: float):
-        self.reader, self.other, self.share = reader, other, share
+    def __init__(
+        self,
+        reader: SampleReader | MixedReader,
+        other: SampleReader | MixedReader,
+        share: float,
+        stream: Stream = Stream.REPLAY,
+    ):
+        """stream: another one for each reader around another."""
+        self.reader, self.other, self.share, self.stream = reader, other, share, stream
         self.store: TokenStore = reader.store
         self.blocks: BlockTable = reader.blocks
 
     def read(self, first: int, last: int) -> Samples:
         """The samples [first, last)."""
         own, others = self.reader.read(first, last), self.other.read(first, last)
-        replaced = uniform(draws(stream_key(own.keys, Stream.REPLAY), 0, 1))[:, 0] < self.share
+        replaced = uniform(draws(stream_key(own.keys, self.stream), 0, 1))[:, 0] < self.share
         width = max(own.tokens.shape[1], others.tokens.shape[1])
         tokens = np.full((len(replaced), width), FILLER, np.int64)
+        learned = np.ones(tokens.shape, bool)
         for chosen, samples in ((~replaced, own), (replaced, others)):
             tokens[chosen, : samples.tokens.shape[1]] = samples.tokens[chosen]
-        lengths = np.where(replaced, others.lengths, own.lengths)
-        return Samples(tokens, lengths, np.where(replaced, others.keys, own.keys), replaced)
+            if samples.learned is not None:
+                learned[chosen, : samples.tokens.shape[1]] = samples.learned[chosen]
+        lengths, keys = np.where(replaced, others.lengths, own.lengths), np.where(replaced, others.keys, own.keys)
+        return Samples(tokens, lengths, keys, replaced, None if learned.all() else learned)
 
 
 HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others

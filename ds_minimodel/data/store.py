@@ -5,6 +5,7 @@ A store is a folder of shards and a manifest. Shard 00000 is two files:
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
 A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>: the blank line after
 it, which fairseq too writes as an empty sentence. A whole document is one text, which ends in </s> or was cut off.
+Where a store is masked, an id from the vocabulary's size on is that id less the size, of which nothing is learned.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import VocabularyManifest
 
 _MAGIC, _VERSION = b"DSMMTOKS", 1
-_HEADER = struct.Struct("<8s I I Q Q Q 32s")  # magic, version, bytes an id, vocabulary, tokens, documents,
+_HEADER = struct.Struct("<8s I I Q Q Q 32s")  # magic, version, bytes an id, ids, tokens, documents,
 # SHA-256 of the tokenizer
 
 
@@ -49,6 +50,7 @@ class StoreManifest(VocabularyManifest):
     tokenizer_sha256: files.Sha256
     shards: Annotated[int, Field(ge=0, le=99_999)]
     whole_documents: bool = False  # whether a document is one text, not a sentence a line
+    masked: bool = False  # whether nothing is learned of some tokens
 
     noun = "a token store; run the step prepare"
     kinds = ("token_store",)
@@ -56,15 +58,15 @@ class StoreManifest(VocabularyManifest):
 
 @contextlib.contextmanager
 def write_shard(
-    folder: str | Path, number: int, vocab_size: int, tokenizer_sha256: str
+    folder: str | Path, number: int, ids: int, tokenizer_sha256: str
 ) -> Iterator[Callable[[ArrayLike, ArrayLike], None]]:
     """Yield a function add(tokens, lengths) that appends whole documents; the shard appears, complete,
     when the block ends without an error.
 
-    `tokens` are the ids of some documents one after another, `lengths` the tokens of each.
+    `tokens` are the ids, below `ids`, of some documents one after another, `lengths` the tokens of each.
     """
     path = Path(folder) / shard_name(number)
-    dtype = id_type(vocab_size)
+    dtype = id_type(ids)
     lengths = [np.zeros(1, np.int64)]
     with files.atomic_write(path.with_suffix(".bin")) as file:
 
@@ -75,7 +77,7 @@ def write_shard(
         yield add
     offsets = np.cumsum(np.concatenate(lengths))
     with files.atomic_write(path.with_suffix(".idx")) as file:
-        facts = (dtype.itemsize, vocab_size, offsets[-1], len(offsets) - 1, bytes.fromhex(tokenizer_sha256))
+        facts = (dtype.itemsize, ids, offsets[-1], len(offsets) - 1, bytes.fromhex(tokenizer_sha256))
         file.write(_HEADER.pack(_MAGIC, _VERSION, *facts))
         file.write(offsets.astype("<i8").tobytes())
 
@@ -145,14 +147,16 @@ class TokenStore:
         manifest = files.read_artifact(folder, StoreManifest, verify)
         self.vocabulary = manifest.vocabulary(folder)
         self.tokenizer_sha256, self.whole_documents = manifest.tokenizer_sha256, manifest.whole_documents
+        self.masked = manifest.masked
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
                 f"{folder}: made with another tokenizer ({self.tokenizer_sha256[:12]}…, not "
                 f"{tokenizer_sha256[:12]}…); run the step prepare again"
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
-        self._reader, self._dtype = Reader(), id_type(self.vocabulary.size)
-        self._kind = _MAGIC, _VERSION, self._dtype.itemsize, self.vocabulary.size
+        ids = self.vocabulary.size * (2 if self.masked else 1)
+        self._reader, self._dtype = Reader(), id_type(ids)
+        self._kind = _MAGIC, _VERSION, self._dtype.itemsize, ids
         self._shards = [self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)]
         self._token_starts = _running_sum([shard.num_tokens for shard in self._shards])
         self._document_starts = _running_sum([shard.num_documents for shard in self._shards])

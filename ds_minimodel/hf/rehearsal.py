@@ -12,7 +12,7 @@ from transformers import GenerationConfig, StoppingCriteriaList
 
 from ds_minimodel.artifacts.base import config_of, module_of
 from ds_minimodel.artifacts.foreign import tokenizer_of
-from ds_minimodel.artifacts.vocabularies import asked
+from ds_minimodel.artifacts.vocabularies import SAID, asked
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.progress import Progress
@@ -21,7 +21,6 @@ from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.ops.precision import resolve_precision
 
 ROWS, LENGTH = 64, 224  # texts at once; tokens of each, after a template's beginning
-_SAID = "31415926535897"  # in place of a user's words: no template changes it, or has it
 
 
 def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1) -> None:
@@ -75,10 +74,10 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
 def _opening(pack: Path) -> list[int]:
     """Ids that stand before what a user says first, by the chat template; none where no template takes that."""
     tokenizer = tokenizer_of(pack)
-    dialogue = asked(tokenizer, _SAID)
+    dialogue = asked(tokenizer, SAID)
     if dialogue is None:
         return []
-    if dialogue.count(_SAID) != 1:
+    if dialogue.count(SAID) != 1:
         raise UserError(f"{pack}: its chat template changes what a user says, so nothing is drawn in the user's place")
-    ids: list[int] = tokenizer(dialogue.partition(_SAID)[0].rstrip(" "), add_special_tokens=False)["input_ids"]
+    ids: list[int] = tokenizer(dialogue.partition(SAID)[0].rstrip(" "), add_special_tokens=False)["input_ids"]
     return ids

@@ -34,6 +34,10 @@ class WorkdirLayout:
         """What the base writes by itself: a token store."""
         return self.root / TOKENS / REHEARSAL
 
+    def chats(self, language: str) -> Path:
+        """Dialogues of which a target language's model learns to answer: a token store."""
+        return self.root / TOKENS / f"the-chats-of-{language}"
+
     def pretrain(self, system: System) -> Path:
         """Folder of the job of the model that the system adapts."""
         return self.root / PRETRAIN / system.body_name

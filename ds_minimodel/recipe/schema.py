@@ -93,10 +93,12 @@ class Data(Section):
     """Column of the text in JSON lines, CSV, TSV and Parquet."""
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
     """What a training sample is made of; `next-token`'s default is `none`."""
+    chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}
+    """Target language → files of dialogues by which a decoder learns to answer; `adapt.chat_share` says how many."""
     min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}
     """Language → documents of fewer words are dropped."""
     held_out: Probability = 0.005
-    """Share of each language's documents that is not trained on."""
+    """Share of each language's documents, and of its dialogues, that is not trained on."""
     held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
     """Steps from one loss on held-out text to the next; a twentieth of all, of few steps more, where not given."""
     workers: Annotated[Workers | None, DECIDES_NOTHING] = None
@@ -188,6 +190,8 @@ class Adapt(Training):
     replay_kl: NonNegativeFloat = 0.0
     """`lora`, `replay_from: base`: weight, against a trained token, of the divergence from the body as it was on what
     it wrote by itself; 0: that is trained on like text."""
+    chat_share: Share = 0.25
+    """Share of the samples, but for what is replayed, that are of `data.chats`, of languages that have them."""
     guard: NonNegativeFloat = 0.0
     """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
     rates: dict[str, PositiveFloat] = {}
@@ -560,6 +564,10 @@ class Recipe(Section):
     def _languages_have_text(self) -> "Recipe":
         served = {*self.data.text, *({*self.languages.all} - {*self.languages_of_text})}
         named = {"languages": self.languages_of_text, "data.min_words": self.data.min_words}
+        if self.data.chats and not (self.kept_rows and self.trained_by.causal):
+            raise ValueError("data.chats: are of a decoder whose vocabulary is extended, by its own chat template")
+        if others := sorted(self.data.chats.keys() - set(self.languages.targets)):
+            raise ValueError(f"data.chats: {others[0]} is not among languages.targets; dialogues are of those")
         named |= {f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()}
         for key, languages in named.items():
             for language in languages:

@@ -98,6 +98,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         parents += [layout.build_mini(system)] if system.builds_mini else []
         parents += map(layout.tokens, [language, source] if section.reads_source else [language])
         parents += [layout.rehearsal()] if section.rehearses else []
+        parents += [layout.chats(language)] if language in recipe.data.chats else []
         make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, trunk)
         listed.append(
             Job(

@@ -21,11 +21,26 @@ def check_text(recipe: Recipe) -> None:
     """Raise UserError where a file of text that is to be trained on is missing or empty."""
     for language in recipe.languages_of_text:
         find_text(recipe.data.text[language])
+    for files in recipe.data.chats.values():
+        find_text(files)
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
     rehearsal = [_rehearsal(recipe, context.layout)] if recipe.adapt.rehearses else []
-    return [*(_job(recipe, context, language) for language in recipe.languages_of_text), *rehearsal]
+    chats = [_chats(recipe, context.layout, language) for language in recipe.data.chats]
+    return [*(_job(recipe, context, language) for language in recipe.languages_of_text), *chats, *rehearsal]
+
+
+def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+    files, out, tokenizer = recipe.data.chats[language], layout.chats(language), layout.tokenizer(language)
+
+    def make() -> None:
+        from ds_minimodel.hf.chats import prepare_chats  # transformers takes seconds to import
+
+        prepare_chats(files, tokenizer, out, recipe.adapt.seq_length, recipe.data.held_out)
+
+    inputs = {"chats": identity_of_text(find_text(files)), "held_out": recipe.data.held_out}
+    return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer,), make)
 
 
 def _rehearsal(recipe: Recipe, layout: WorkdirLayout) -> Job:

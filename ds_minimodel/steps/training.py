@@ -16,6 +16,7 @@ import torch
 from ds_minimodel.artifacts.adaptation import keep_rows, plug
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact
 from ds_minimodel.common.names import Name
+from ds_minimodel.common.random import Stream
 from ds_minimodel.common.sections import DECIDES_NOTHING, Section, Seed
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
@@ -29,7 +30,7 @@ from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.flops import step_work
-from ds_minimodel.recipe.schema import Checkpoint, Data, Engine, Recipe, Training
+from ds_minimodel.recipe.schema import Adapt, Checkpoint, Data, Engine, Recipe, Training
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.training.checkpoints.storage import drop_all
@@ -181,7 +182,8 @@ def training_run(
 def text_sampler(
     context: Context, step: TextStepConfig, language: str, replay: float = 0.0, rehearses: bool = False
 ) -> Sampler:
-    """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
+    """Samples of a step that trains on one language's text, and its dialogues where the recipe has some, of which the
+    main rank reads every byte once before.
 
     replay: share of the samples that are of the source's text, or of what the base writes by itself (`rehearses`).
     """
@@ -193,6 +195,10 @@ def text_sampler(
         return _sampler(context, step, store, step.seed, blocks, tables)
 
     own = sampler(layout.tokens(language), language)
+    if language in step.data.chats:
+        assert isinstance(step.training, Adapt)
+        chats, share = sampler(layout.chats(language), language, "complete_doc"), step.training.chat_share
+        own = Sampler(MixedReader(own.reader, chats.reader, share, Stream.CHATS), own.objective, step.training)
     if not replay:
         return own
     if rehearses:  # its texts were cut off, so that no block may go on with the next
@@ -202,12 +208,17 @@ def text_sampler(
     return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, step.training)
 
 
-def held_out_sampler(context: Context, step: TextStepConfig, language: str) -> Sampler | None:
-    """Samples of the text that such a step does not train on, the same for every seed; None where there is none."""
+def held_out_sampler(
+    context: Context, step: TextStepConfig, language: str, folder: Path, blocks: str
+) -> Sampler | None:
+    """Samples of what is held out of a token store, the same for every seed; None where that is nothing.
+
+    blocks: as in the recipe.
+    """
     if not step.data.held_out:
         return None
-    store = _store(context, context.layout.tokens(language) / HELD_OUT, language)
-    return _sampler(context, step, store, 0, step.data.blocks) if store.num_documents else None
+    store = _store(context, folder / HELD_OUT, language)
+    return _sampler(context, step, store, 0, blocks) if store.num_documents else None
 
 
 def _store(context: Context, folder: Path, language: str, verify: bool = False) -> TokenStore:
@@ -305,8 +316,8 @@ def held_out_evaluation(
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
     where the text has them: of a short run there are fewer evaluations.
     """
-    section, world = step.training, context.world
-    sampler = held_out_sampler(context, step, language)
+    section, world, layout = step.training, context.world, context.layout
+    sampler = held_out_sampler(context, step, language, layout.tokens(language), step.data.blocks)
     if sampler is None:
         return Evaluation()
     affordable = int(SHORT_COST * section.steps * section.batch_size / FEWEST_SAMPLES)
@@ -317,11 +328,13 @@ def held_out_evaluation(
     passes = len(steps) + len(snapshots) * whole_costs
     affordable = int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
-    sizes = bytes_of_ids(open_tokenizer(context.layout.tokenizer(language)))
+    sizes = bytes_of_ids(open_tokenizer(layout.tokenizer(language)))
     objective, data = step.trained_by, world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
+    has_chats = language in step.data.chats
+    chats = has_chats and held_out_sampler(context, step, language, layout.chats(language), "complete_doc")
 
-    def losses(module: torch.nn.Module, name: str) -> dict[str, float]:
+    def losses(module: torch.nn.Module, name: str, sampler: Sampler, count: int = count) -> dict[str, float]:
         """Of the deepest head, under `name`; where there are several, of each before it."""
         share, parts = data.share(count), []
         for turn in range(-(-count // (data.size * micro))):
@@ -343,9 +356,11 @@ def held_out_evaluation(
         return {key: value for key, value in values.items() if math.isfinite(value)}
 
     def scores(step: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
-        values = losses(module, "held_out/")
+        values = losses(module, "held_out/", sampler)
+        if chats:
+            values |= losses(module, "held_out/chats_", chats, min(count, len(chats.reader.blocks)))
         if body and step in body.snapshots:
-            values |= losses(body.plugged(module, weights), "held_out/body_")
+            values |= losses(body.plugged(module, weights), "held_out/body_", sampler)
         return values
 
     return Evaluation(steps, scores)

@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.reader import find_text
-from ds_minimodel.data.rows import HubText, documents_of_hub
+from ds_minimodel.data.rows import HubText, rows_of_hub
 
 from ..forks import run
 from ..serve.hub_server import COMMIT, hub  # noqa: F401
@@ -68,4 +68,4 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[datasets\]'"):
-        next(documents_of_hub(HubText.of("hf://datasets/a"), "text"))
+        next(rows_of_hub(HubText.of("hf://datasets/a")))

@@ -109,7 +109,7 @@ def test_rows_of_a_tab_separated_table(tmp_path):
 @pytest.mark.parametrize(
     "row, words",
     [
-        ('{"messages": []}', "rows.jsonl:2: a chat .'messages'. and no text; write each as one text"),
+        ('{"messages": []}', "rows.jsonl:2: a chat .'messages'. and no text; name the file in data.chats"),
         ('{"title": "a"}', "rows.jsonl:2: no 'text'; there are: title; data.column names the column"),
         ('{"text": 7}', "rows.jsonl:2: 'text' is 7, not text"),
         ('{"text": "a", "text": "b"}', "rows.jsonl:2: not JSON .*'text'.* comes twice"),

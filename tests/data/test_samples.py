@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.random import permute, sample_key
+from ds_minimodel.common.random import Stream, permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED, Vocabulary
 from ds_minimodel.data.samples import BlockTable, MixedReader, SampleReader
 from ds_minimodel.data.tokenizer import trained_layout
@@ -108,6 +108,17 @@ def test_a_share_of_the_samples_is_another_texts_whatever_the_slice(store):
     assert sum(counts) == 400 and 70 < counts[1] < 130
 
 
+def test_dialogues_among_the_text_and_others_among_both(store):
+    """Either share holds, and what is replayed is marked alone."""
+    text, chats, others = (
+        SampleReader(store, BlockTable(store, "complete", length), seed=length) for length in (30, 20, 24)
+    )
+    samples = MixedReader(MixedReader(text, chats, 0.25, Stream.CHATS), others, 0.2).read(0, 400)
+    is_of = [np.isin(samples.keys, reader.read(0, 400).keys) for reader in (text, chats, others)]
+    assert (samples.replayed == is_of[2]).all() and samples.learned is None
+    assert [abs(rows.sum() - share) < 40 for rows, share in zip(is_of, (240, 80, 80))] == [True] * 3
+
+
 def random_rows(count, width, vocab_size):
     draw = np.random.default_rng(0)
     lengths = draw.integers(2, width + 1, count)
@@ -170,6 +181,8 @@ def test_special_tokens_anywhere_are_never_drawn():
 
 class Store:
     """Tokens 4, 5, … of a vocabulary."""
+
+    masked = False
 
     def __init__(self, **special):
         self.vocabulary = Vocabulary(40, **special, name="the folder")

@@ -23,6 +23,7 @@ TABLE: dict[str, set[str]] = {
     },
     "data.text data.column": {"tokenizer", "prepare"},
     "data.min_words": {"prepare"},
+    "data.chats": {"prepare/the-chats-of-xx"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"prepare"},
     "data.workers data.held_out_every": set(),
@@ -42,7 +43,7 @@ TABLE: dict[str, set[str]] = {
     "adapt.schedule adapt.decay adapt.initialisation adapt.word_vectors adapt.old_rows adapt.replay": {"adapt"},
     "adapt.snapshot_every adapt.snapshot_at": {"adapt"},
     "adapt.replay_kl adapt.rank": {"adapt/lora"},
-    "adapt.replay_from": {"adapt"},
+    "adapt.replay_from adapt.chat_share": {"adapt"},
     "adapt.guard": {f"adapt/{name}" for name, system in SYSTEMS.items() if not system.trains},
     "adapt.rates": {"adapt/bl_base"},
     "adapt.strength": {"evaluate/full", "evaluate/lora"},
@@ -81,6 +82,7 @@ def with_another(recipe, key, files):
         "objective": "next-token",
         "data.text": {language: [files["other"]] for language in recipe.languages.all},
         "data.column": "other",
+        "data.chats": {"xx": recipe.data.text["xx"]},
         "data.min_words": {"en": 2, "xx": 2},
         "data.blocks": "none",
         "data.workers": 7,
@@ -136,7 +138,10 @@ def planned(tmp_path_factory):
     (folder / "base/model.safetensors").write_bytes(b"")
     rehearsing = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base"})
     able = [name for name, system in SYSTEMS.items() if system.starts_from_base]
-    over_base = recipe.model_copy(update={"base": str(folder / "base"), "adapt": rehearsing, "systems": able})
+    data = recipe.data.model_copy(update={"chats": {"xx": [str(other)]}})
+    over_base = recipe.model_copy(
+        update={"base": str(folder / "base"), "adapt": rehearsing, "systems": able, "data": data}
+    )
     return recipe, over_base, {"other": str(other)}
 
 
@@ -147,7 +152,7 @@ def test_the_table_has_every_key(planned):
 @pytest.mark.parametrize("key", OUTDATED)
 def test_a_key_outdates_the_jobs_that_read_it_and_no_other(planned, key):
     recipe, over_base, files = planned
-    recipe = over_base if key in ("adapt.replay_from", "adapt.replay_kl") else recipe
+    recipe = over_base if key in ("adapt.replay_from", "adapt.replay_kl", "data.chats") else recipe
     before, after = records(recipe), records(with_another(recipe, key, files))
     made = {place for place in before.keys() & after.keys() if before[place] != after[place]}
     expected = {

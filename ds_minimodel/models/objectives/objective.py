@@ -105,7 +105,7 @@ class MaskedLm(Objective):
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """Beside the tokens, of which some are replaced: read (B, M) int64, the masked positions in order, 0 where
         unused; targets (B, M) int64, the ids there, IGNORED where unused."""
-        tokens, lengths, keys, _ = samples
+        tokens, lengths, keys, *_ = samples
         read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
         rows, slots = np.nonzero(used)
         tokens[rows, read[used]] = replacements(targets, keys, vocabulary)[rows, slots]
@@ -169,12 +169,15 @@ class NextToken(Objective):
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Beside the tokens: targets (B, S) int64, the token after each, IGNORED at a row's last and behind it."""
+        """Beside the tokens: targets (B, S) int64, the token after each, IGNORED at a row's last and behind it, and
+        where that token is not learned."""
         tokens, lengths = samples.tokens, samples.lengths
         targets = np.full_like(tokens, IGNORED)
         targets[:, :-1] = tokens[:, 1:]
         targets[np.arange(tokens.shape[1]) >= lengths[:, None] - 1] = IGNORED
-        return {"tokens": tokens, "targets": targets, "count": int((lengths - 1).clip(0).sum())}
+        if samples.learned is not None:
+            targets[:, :-1][~samples.learned[:, 1:]] = IGNORED
+        return {"tokens": tokens, "targets": targets, "count": int((targets != IGNORED).sum())}
 
     def share_read(self, settings: Section) -> float:
         return 1.0

@@ -1,0 +1,112 @@
+"""Dialogues as a token store: written by a model's own chat template, of which the assistant's turns alone are learned.
+
+Where a template marks what an assistant says ({% generation %}), that is taken. Else each turn is found by a word in
+its place that no template changes, and is learned with the special token that ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ds_minimodel.artifacts.foreign import tokenizer_of
+from ds_minimodel.artifacts.vocabularies import SAID
+from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.data.chats import Dialogue, read_dialogues
+from ds_minimodel.data.samples import HELD_OUT, is_held_out
+from ds_minimodel.data.store import write_shard
+from ds_minimodel.data.tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
+
+
+def prepare_chats(
+    patterns: Sequence[str | Path], tokenizer_folder: Path, out: Path, length: int, held_out: float
+) -> None:
+    """Write the dialogues of some files (data/chats.py) into the masked token store `out`.
+
+    tokenizer_folder: with a chat template. A document is a sample of at most `length` tokens, as a reader makes it: a
+    dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the
+    next. A single question whose answer does not fit is cut off. The share `held_out` of the dialogues goes into a
+    store of its own, in the folder HELD_OUT. UserError as of `read_dialogues`, where there is no template or one does
+    not take a dialogue, and where nothing is left.
+    """
+    ours, theirs = open_tokenizer(tokenizer_folder), tokenizer_of(tokenizer_folder)
+    vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
+    if not theirs.chat_template:
+        raise UserError(f"{tokenizer_folder}: has no chat template, by which dialogues are to be written")
+    counts = [0, 0]
+    with atomic_folder(out) as folder:
+        stores = [folder, folder / HELD_OUT][: 2 if held_out else 1]
+        with contextlib.ExitStack() as stack:
+            for store in stores:
+                store.mkdir(exist_ok=True)
+            adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
+            for where, dialogue in read_dialogues(patterns):
+                side = is_held_out([turn["content"] for turn in dialogue], held_out)
+                with one_line(where, "the chat template does not take it"):
+                    samples = _samples(theirs, dialogue, vocabulary, length - 1)
+                for sample in samples:
+                    adds[side](sample, [len(sample)])
+                    counts[side] += 1
+        if not counts[0]:
+            files = ", ".join(map(str, patterns))
+            raise UserError(f"{files}: no answer begins in {length} tokens to train on; {counts[1]} are held out")
+        facts = {"tokenizer_sha256": ours.sha256, "shards": 1, "whole_documents": True, "masked": True}
+        for store, documents in [*zip(stores, counts, strict=False)][::-1]:
+            write_manifest(store, kind="token_store", **vocabulary.facts(), **facts, documents=documents)
+
+
+def _samples(
+    tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, vocabulary: Vocabulary, most: int
+) -> list[NDArray[np.int64]]:
+    """Ids of a dialogue in samples of at most so many, with the vocabulary's size added where nothing is learned."""
+    system = [turn for turn in dialogue if turn["role"] == "system"]
+    turns, samples = dialogue[len(system) :], []
+    while turns:
+        for count in range(len(turns), 0, -2):
+            ids, learned = _written(tokenizer, [*system, *turns[:count]])
+            first = 1 if ids[0] == vocabulary.bos else 0  # which a reader puts before a text itself
+            if len(ids) - first <= most:
+                break
+        ids, learned = ids[first : first + most], learned[first : first + most]
+        samples += [ids + vocabulary.size * ~learned] if learned.any() else []
+        turns = turns[count:]
+    return samples
+
+
+def _written(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(ids of a dialogue by the chat template; which of them the assistant says)"""
+    if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
+        found = tokenizer.apply_chat_template(dialogue, return_dict=True, return_assistant_tokens_mask=True)
+        return np.array(found["input_ids"], np.int64), np.array(found["assistant_masks"], bool)
+    named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
+    turns = [{**turn, "content": name} for name, turn in named.items()]
+    parts = re.split(f"({'|'.join(named)})", str(tokenizer.apply_chat_template(turns, tokenize=False)))
+    special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    text, spans = parts[0], list[tuple[int, int]]()
+    for name, after in zip(parts[1::2], parts[2::2], strict=True):
+        start, said = len(text), named[name]["content"]
+        text += said + after
+        if named[name]["role"] == "assistant":
+            end = re.match(rf".*?({'|'.join(special)})", after, re.DOTALL)
+            spans.append((start, start + len(said) + (end.end() if end else 0)))
+    if text != tokenizer.apply_chat_template(dialogue, tokenize=False):
+        raise ValueError("it changes what is said")
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    starts, ends = np.array(encoding["offset_mapping"], np.int64).T
+    learned = np.zeros(len(starts), bool)
+    for start, stop in spans:
+        learned |= (starts < stop) & (ends > start)
+    return np.array(encoding["input_ids"], np.int64), learned

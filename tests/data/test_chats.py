@@ -1,0 +1,95 @@
+"""Dialogues of rows, and of a text with headings."""
+
+import json
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from ds_minimodel.cli.main import parse
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.chats import chats_from_text, read_dialogues, sections
+from ds_minimodel.data.reader import read_documents
+
+ASKED, SAID = {"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}
+SYSTEM = {"role": "system", "content": "Be brief."}
+ROWS = [
+    ({"messages": [SYSTEM, ASKED, SAID, ASKED]}, [SYSTEM, ASKED, SAID]),
+    ({"prompt": " How?\n", "completion": "So."}, [ASKED, SAID]),
+    ({"prompt": [SYSTEM, ASKED], "completion": [SAID]}, [SYSTEM, ASKED, SAID]),
+    ({"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}]}, [ASKED, SAID]),
+]
+
+
+def test_the_forms_of_rows(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS))
+    assert [*read_dialogues([path])] == [(f"{path}:{at}", turns) for at, (_, turns) in enumerate(ROWS, 1)]
+    for number, (row, turns) in enumerate(ROWS):
+        path = tmp_path / f"{number}.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist([row | {"id": 1}]), path)
+        assert [*read_dialogues([path])] == [(f"{path}: row 1", turns)]
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ({"messages": [SAID]}, 'turn 1: of "assistant", where system or user is to speak'),
+        ({"messages": [ASKED, SYSTEM]}, 'turn 2: of "system", where assistant is to speak'),
+        ({"messages": [ASKED, {"role": "tool", "content": "1"}]}, 'turn 2: of "tool", where assistant is to speak'),
+        ({"messages": [ASKED, {**SAID, "content": " "}]}, "turn 2: assistant says nothing"),
+        ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2: 'content' is null, not text"),
+        ({"messages": ["How?"]}, 'turn 1: "How\\?", and no role with a content'),
+        ({"messages": "How?"}, 'the turns are "How\\?", not a list'),
+        ({"messages": [ASKED]}, "no turn of an assistant"),
+        ({"prompt": "How?", "n": 1}, "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n"),
+    ],
+)
+def test_bad_rows_are_named_after_the_good_ones(tmp_path, row, words):
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [row, ROWS[0][0], *[row] * 6]))
+    dialogues = read_dialogues([path])
+    assert next(dialogues)[0] == f"{path}:2"
+    with pytest.raises(UserError, match=f"^{path}:1: {words}; {path}:3: .*; and 2 more rows$"):
+        next(dialogues)
+    with pytest.raises(UserError, match="chats.txt: rows are expected"):
+        (tmp_path / "chats.txt").write_text("How? So.")
+        next(read_dialogues([tmp_path / "chats.txt"]))
+
+
+BELOW = "It is a line that ends as a sentence does."
+HEADINGS = [
+    (f"# One\n\n{BELOW}\n\n{BELOW}\n## Two ##\nA list:\nOne thing\n", [("One", [BELOW] * 2), ("Two", 2)]),
+    (f"== One ==\n{BELOW}\n=== Two ===\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
+    (f"One\n===\n\n{BELOW}\n\nTwo\n---\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
+    (f"1. One\n{BELOW}\n1.2 Two\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
+    (f"One\n{BELOW}\n{BELOW}\nTwo\n{BELOW}\n\n{BELOW}\n", [("One", [BELOW] * 2), ("Two", [BELOW])]),
+    (f"NAME\n\n{BELOW}\n\nWhat is it?\n\n{BELOW}\n", [("NAME", [BELOW]), ("What is it?", [BELOW])]),
+    (f"{BELOW}\n{BELOW}\n\nno heading\n{BELOW}\n\nOne\nTwo\n", []),
+]
+
+
+@pytest.mark.parametrize("text, expected", HEADINGS)
+def test_headings(tmp_path, text, expected):
+    (tmp_path / "text.txt").write_text(text)
+    found = [*sections(read_documents([tmp_path / "text.txt"]))]
+    assert [(heading, lines if isinstance(lines, list) else len(lines)) for heading, lines in found] == [
+        (heading, lines if isinstance(lines, list) else ["A list:", "One thing"]) for heading, lines in expected
+    ]
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "de.txt").write_text(f"# Eins\n{BELOW}\n{BELOW * 10}\n# Kurz\nZu wenig.\n# Lang\n{BELOW} {'x' * 999}\n")
+    out = tmp_path / "chats.jsonl"
+    options = parse(["chats-from-text", str(tmp_path / "de.txt"), "--language", "de", "--out", str(out)])
+    options.run(options)
+    assert "2 dialogues" in capsys.readouterr().out
+    written = [[turn["content"] for turn in turns] for _, turns in read_dialogues([out])]
+    questions, answers = zip(*written, strict=True)
+    assert all(word in asked for word, asked in zip(("Eins", "Lang"), questions, strict=True))
+    assert answers == (BELOW, BELOW)
+    with pytest.raises(UserError, match="chats.jsonl: exists"):
+        options.run(options)
+    (tmp_path / "de.txt").write_text(BELOW)
+    with pytest.raises(UserError, match="no heading with text below it"):
+        chats_from_text([tmp_path / "de.txt"], tmp_path / "none.jsonl", "de")

@@ -1,0 +1,145 @@
+"""Dialogues by templates of the forms of Llama 3, Qwen, Gemma, SmolLM2 and Mistral: what is learned of them."""
+
+import json
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from ds_minimodel.artifacts.base import keep_vocabulary
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.hf.chats import prepare_chats
+from ds_minimodel.models.objectives import OBJECTIVES, Sampler
+
+from .test_decoders import BEGIN, END, save_llama
+
+TURN = "{% for m in messages %}" + BEGIN
+ASKS = "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
+TEMPLATES = {  # (template, what stands before texts, whether it lets a system speak)
+    "llama 3": (  # a token that begins the text, and no white space around what is said
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n\n{{ m.content | trim }}" + END + "{% endfor %}",
+        f"{BEGIN} $A",
+        True,
+    ),
+    "qwen": (  # what an assistant thinks stands in the last turn alone
+        TURN + "{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+        "{{ m.content.split('</think>')[-1] }}" + END + "\n{% endfor %}" + ASKS,
+        "$A",
+        True,
+    ),
+    "gemma": (  # another role, none for a system
+        "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
+        "{% endif %}{% for m in messages %}<{{ 'model' if m.role == 'assistant' else m.role }}>\n"
+        "{{ m.content | trim }}" + END + "\n{% endfor %}",
+        f"{BEGIN} $A",
+        False,
+    ),
+    "smollm2": (  # a system that speaks where none is given
+        "{% for m in messages %}{% if loop.first and m.role != 'system' %}" + BEGIN + "system\nHelp." + END + "\n"
+        "{% endif %}" + BEGIN + "{{ m.role }}\n{{ m.content }}" + END + "\n{% endfor %}" + ASKS,
+        "$A",
+        True,
+    ),
+    "mistral": (  # marks around the user alone, in whose last turn the system speaks
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
+        "{% if loop.revindex0 == 1 and messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
+        "{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}" + END + "{% endif %}{% endfor %}",
+        f"{BEGIN} $A",
+        True,
+    ),
+    "generation": (  # as later templates say it themselves, here without the end of a turn
+        TURN + "{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}" + END + "{% endfor %}" + ASKS,
+        "$A",
+        True,
+    ),
+}
+DIALOGUE = [("user", "user 17?"), ("assistant", "assistant,\n\nja "), ("user", "und ä"), ("assistant", "18.")]
+
+
+def tokenizer_with(folder, text_file, template, single):
+    """The folder of a vocabulary with this chat template."""
+    theirs = save_llama(text_file, folder / "theirs", single)
+    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(theirs)
+    keep_vocabulary(theirs, folder / "tokenizer")
+    return folder / "tokenizer"
+
+
+def write(path, *dialogues):
+    rows = [{"messages": [{"role": role, "content": said} for role, said in turns]} for turns in dialogues]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def samples_in(store, length=512):
+    """(what a model reads, what of it is learned) of each sample, in the order of the dialogues."""
+    store = TokenStore(store, verify=True)
+    table = BlockTable(store, "complete_doc", length)
+    tokenizer = AutoTokenizer.from_pretrained(store.folder.parent / "tokenizer")
+    reader = SampleReader(store, table, 1)
+    batch = Sampler(reader, OBJECTIVES["next-token"], None).rows(0, len(table))
+    assert batch["count"] == (batch["targets"] != IGNORED).sum() and len(table) == store.num_documents
+    found = {}
+    for row, number in enumerate(reader._numbers(0, len(table))[0].tolist()):
+        read, targets = batch["tokens"][row, : batch["lengths"][row]], batch["targets"][row]
+        is_learned = targets[: len(read) - 1] != IGNORED
+        np.testing.assert_array_equal(read[1:][is_learned], targets[: len(read) - 1][is_learned])
+        found[number] = tokenizer.decode(read), tokenizer.decode(read[1:][is_learned])
+    return [found[number] for number in sorted(found)]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, tmp_path, name):
+    template, single, has_system = TEMPLATES[name]
+    folder = tokenizer_with(tmp_path, text_file, template, single)
+    chats = write(tmp_path / "chats.jsonl", DIALOGUE, DIALOGUE[:2])
+    prepare_chats([chats], folder, tmp_path / "store", 512, 0.0)
+    tokenizer, end = AutoTokenizer.from_pretrained(folder), "" if name == "generation" else END
+    whole, first = samples_in(tmp_path / "store")
+    turns = [{"role": role, "content": said.strip()} for role, said in DIALOGUE]
+    assert whole[0] == tokenizer.apply_chat_template(turns, tokenize=False)
+    assert whole[1] == f"assistant,\n\nja{end}18.{end}" and first[1] == f"assistant,\n\nja{end}"
+    system = write(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
+    if not has_system:
+        with pytest.raises(UserError, match="system.jsonl:1: the chat template does not take it .System role not"):
+            prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
+        return
+    prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
+    ((read, learned),) = samples_in(tmp_path / "with-system")
+    assert "Kurz." in read and learned == whole[1]
+
+
+def test_what_does_not_fit_a_sample(text_file, tmp_path):
+    """Turns go on in the next one after what the system says; what is cut off is not learned, nor is its end."""
+    folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"][0], f"{BEGIN} $A")
+    system, more = ("system", "s"), [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)]
+    chats = write(tmp_path / "chats.jsonl", [system, *more, *more[:2]], [("user", "c" * 90), more[1]])
+    prepare_chats([chats], folder, tmp_path / "store", 64, 0.0)
+    parts = samples_in(tmp_path / "store", 64)
+    assert [learned[:2] for _, learned in parts] == ["a!", "bb", "a!"], "without the question that fills a sample"
+    assert all("[system]\n\ns" in read for read, _ in parts)
+    assert [END in learned for _, learned in parts] == [True, False, True]
+
+
+def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
+    folder = tokenizer_with(tmp_path, text_file, TEMPLATES["smollm2"][0], "$A")
+    chats = write(tmp_path / "chats.jsonl", *([("user", f"{at}?"), ("assistant", f"{at}.")] for at in range(200)))
+    prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
+    trained, held_out = (TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT))
+    assert trained + held_out == 200 and 30 < held_out < 70
+    bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
+    template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
+    changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
+    for where, held_out, words in (
+        (bare, 0.0, "has no chat template"),
+        (changes, 0.0, "chats.jsonl:1: the chat template does not take it .it changes what is said"),
+        (folder, 0.999999, "no answer begins in 64 tokens to train on; 200 are held out"),
+    ):
+        with pytest.raises(UserError, match=words):
+            prepare_chats([chats], where, tmp_path / "none", 64, held_out)
+        assert not (tmp_path / "none").exists()

@@ -1,0 +1,56 @@
+"""A language whose model learns to answer: dialogues beside its text, by the base's chat template."""
+
+import json
+
+import pytest
+from transformers import AutoTokenizer
+
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.data.store import TokenStore
+
+from ..forks import run
+from ..hf.test_chats import TEMPLATES, write
+from ..hf.test_decoders import save_llama
+from .conftest import make_world, refused
+from .test_extension import RECIPE
+
+LORA = ["systems=[lora]", "adapt.guard=0", "adapt.rank=2", "adapt.steps=20", "adapt.seq_length=64", "data.held_out=0.1"]
+LORA += ["adapt.replay=0.2", "adapt.replay_from=base", "adapt.replay_kl=1"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """The folder of a recipe whose base has a chat template, and of dialogues."""
+    folder = tmp_path_factory.mktemp("chats")
+    path = make_world(folder)
+    theirs = save_llama(folder / "en.txt", folder / "theirs", "$A")
+    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    tokenizer.chat_template = TEMPLATES["smollm2"][0]
+    tokenizer.save_pretrained(theirs)
+    refer(theirs, folder / "base", "en")
+    path.write_text(RECIPE.format(folder=folder))
+    write(folder / "chats.jsonl", *([("user", f"{at} ?"), ("assistant", "xx xx")] for at in range(100)))
+    return folder
+
+
+def test_answers_are_learned_of_dialogues(world):
+    """Those that are held out become likelier, beside the text and what is rehearsed."""
+    arguments = "run", world / "recipe.yaml", *LORA, f"data.chats.xx={world}/chats.jsonl"
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    store = TokenStore(world / "run/tokens/the-chats-of-xx")
+    assert store.masked and store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
+    rows = [json.loads(line) for line in (world / "run/adapt/lora/xx/run/metrics.jsonl").read_text().splitlines()]
+    scores = [row["held_out/chats_nats_per_token"] for row in rows if "held_out/chats_nats_per_token" in row]
+    assert scores[-1] < scores[0] - 0.5
+    assert "chat_share" in refused(*arguments, "adapt.chat_share=0.5")
+
+
+def test_refusals(world):
+    recipe, chats = world / "recipe.yaml", f"{world}/chats.jsonl"
+    assert "en is not among languages.targets" in refused("run", recipe, f"data.chats.en={chats}")
+    replaces = "data.chats.xx=" + chats, "tokenizer.vocabulary=replace", "adapt.guard=0"
+    assert "data.chats: are of a decoder whose" in refused("run", recipe, *replaces)
+    write(world / "bad.jsonl", [("assistant", "xx")])
+    bad = *LORA, f"data.chats.xx={world}/bad.jsonl", f"workdir={world}/bad"
+    assert "bad.jsonl:1: turn 1: of" in refused("run", recipe, *bad)
