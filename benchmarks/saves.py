@@ -55,8 +55,9 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     """Parameters and bytes of a square map, and the median seconds of each of TIMES."""
     from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
+    from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
     from ds_minimodel.training.ranks.world import join_ranks
-    from ds_minimodel.training.run import Accounting, AdamWConfig, CheckpointPolicy, Execution, Run, Schedule
+    from ds_minimodel.training.run import Accounting, Execution, Run
     from ds_minimodel.training.zero.engine import build_engine
 
     world = join_ranks()

@@ -14,13 +14,15 @@ from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
-from ds_minimodel.recipe.schema import Finetune, Recipe, Training
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.steps import Finetune
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 from ds_minimodel.steps.adapt import trains_in_adapt
 from ds_minimodel.steps.training import StepConfig, training_run
 from ds_minimodel.tasks.batches import join
+from ds_minimodel.training.config import Schedule, Training
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Run, Schedule
+from ds_minimodel.training.run import Run
 
 PAPER = "paper"
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "adapt-lora", "finetune")

@@ -31,10 +31,11 @@ from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
-from ds_minimodel.recipe.schema import WARM_UP, Recipe
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.run import do_step, steps_to_run
+from ds_minimodel.training.config import WARM_UP
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 
 CONTEXT = 600  # bytes, in which held-out text is scored

@@ -2,8 +2,7 @@
 
     python scripts/recipe_keys.py
 
-A key's meaning is the docstring below it, where its section is declared: ds_minimodel/recipe/schema.py, the
-configurations of bodies, the objectives' settings and the keys of the kinds of tasks.
+A key's meaning is the docstring below it, where its section is declared: beside what it configures.
 """
 
 import json

@@ -21,12 +21,12 @@ from ds_minimodel.costs.plans import model_of
 from ds_minimodel.data.samples import Samples
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.split import split_model
-from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.training import TextStepConfig, micro_batches, text_run, text_steps
+from ds_minimodel.training.config import CheckpointPolicy, Schedule, Training
 from ds_minimodel.training.loop import train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import CheckpointPolicy, Schedule
 
 WARM_UP, UPDATES = 5, 20  # updates that do not count, and that do
 

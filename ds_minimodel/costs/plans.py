@@ -21,13 +21,14 @@ from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.parallel import Group
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS, System
 from ds_minimodel.steps.adapt import AdaptConfig, adapted_model
 from ds_minimodel.steps.build_mini import BuildMiniConfig, mini_model
 from ds_minimodel.steps.check import check_deepspeed_file
 from ds_minimodel.steps.pretrain import PretrainConfig, pretrained_model
 from ds_minimodel.steps.training import text_steps
+from ds_minimodel.training.config import Training
 from ds_minimodel.training.partition import Partition, Setup, partition_of
 from ds_minimodel.training.run import Execution, replicas_of
 from ds_minimodel.training.zero.config import needed_stage, zero_memory

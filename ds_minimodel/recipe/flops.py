@@ -5,8 +5,9 @@ from typing import Any
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
 from ds_minimodel.models.objectives import Objective
-from ds_minimodel.recipe.schema import Recipe, Training
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
+from ds_minimodel.training.config import Training
 
 
 def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:

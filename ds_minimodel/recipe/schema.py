@@ -5,48 +5,22 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 import functools
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PrivateAttr,
-    ValidationInfo,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, create_model, model_validator
 
 from ds_minimodel.common.names import Name, check_workdir
-from ds_minimodel.common.sections import (
-    DECIDES_BY_CONTENT,
-    DECIDES_NOTHING,
-    EachOnce,
-    Few,
-    Length,
-    NonNegativeInt,
-    OneOf,
-    OneOrMore,
-    PositiveInt,
-    Probability,
-    Section,
-    Seed,
-    Share,
-    Size,
-    Workers,
-)
+from ds_minimodel.common.sections import EachOnce, OneOf, Section, Seed
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.data.config import Data, LosslessTokenizerSection, TokenizerSection
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.kind import BodyConfig, BodyKind
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
-from ds_minimodel.recipe.deepspeed_file import DeepSpeedFile, read_named_file
+from ds_minimodel.recipe.steps import Adapt, BuildMini, Finetune, Mini
 from ds_minimodel.recipe.systems import SYSTEMS, Depth, System
-from ds_minimodel.tasks import KINDS, AnyTask
-from ds_minimodel.tasks.kind import FinetunedConfig
-from ds_minimodel.training.run import AdamWConfig, Schedule
+from ds_minimodel.tasks import KINDS
+from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, Training
 
 
 class Languages(Section):
@@ -66,45 +40,6 @@ class Languages(Section):
         return [self.source, *self.targets]
 
 
-class TokenizerSection(Section):
-    vocabulary: Literal["replace", "extend"] = "replace"
-    """`replace`: a target has a vocabulary of its own; `extend`: the base's, and new pieces beside its own."""
-    kind: Literal["unigram", "byte-bpe"] = "unigram"
-    """Kind of vocabulary; `next-token` has and takes `byte-bpe` alone."""
-    # SentencePiece takes no smaller ones.
-    vocab_size: Annotated[int, Field(gt=5, le=10**7)] = 50_000
-    """Ids of each language's vocabulary, the special ones included; of `extend` the number of new pieces."""
-    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
-    """`unigram`: share of the text's characters that get pieces; the rest is `<unk>`."""
-    input_sentences: Annotated[int, Field(gt=100, le=10**9)] = 5_000_000
-    """Lines of text, at most, that a vocabulary is trained on, drawn from all; `unigram` holds 25 times their bytes."""
-
-
-class LosslessTokenizerSection(TokenizerSection):
-    """Of an objective that needs each text to come back from its ids."""
-
-    kind: Literal["byte-bpe"] = "byte-bpe"  # type: ignore[assignment]
-
-
-class Data(Section):
-    text: Annotated[dict[str, OneOrMore], DECIDES_NOTHING]
-    """Language → files, globs or data sets of the Hub; one may stand without a list."""
-    column: Annotated[str, DECIDES_NOTHING] = "text"
-    """Column of the text in JSON lines, CSV, TSV and Parquet."""
-    blocks: Literal["complete", "complete_doc", "none"] = "complete"
-    """What a training sample is made of; `next-token`'s default is `none`."""
-    chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}
-    """Target language → files of dialogues by which a decoder learns to answer; `adapt.chat_share` says how many."""
-    min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}
-    """Language → documents of fewer words are dropped."""
-    held_out: Probability = 0.005
-    """Share of each language's documents, and of its dialogues, that is not trained on."""
-    held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
-    """Steps from one loss on held-out text to the next; a twentieth of all, of few steps more, where not given."""
-    workers: Annotated[Workers | None, DECIDES_NOTHING] = None
-    """Processes that tokenise; all cores where not given."""
-
-
 class ModelSection(BodyConfig):
     """The body: the keys of its kind (models/), and how one starts in step 1."""
 
@@ -118,200 +53,6 @@ class ModelSection(BodyConfig):
         return config.model_validate(self.model_dump(include=set(config.model_fields)))
 
 
-class Mini(Section):
-    depth: Few = 4
-    """N: layers of the mini-model that come from the body."""
-    new_layers: Few = 2
-    """MiniPost: layers that step 1b trains on top of them."""
-
-
-WARM_UP = 0.08  # of the steps
-
-
-class Training(Section):
-    """One training run on text; the objective has further keys (models/objectives/)."""
-
-    steps: PositiveInt = 125_000
-    """Optimizer steps; of `adapt`, for each language."""
-    batch_size: Size = 2048
-    """Sequences of a step, over all ranks."""
-    seq_length: Length = 512
-    """Tokens of a sequence, special ones included."""
-    lr: PositiveFloat = 7e-4
-    """Peak learning rate."""
-    warmup_steps: NonNegativeInt | None = None
-    """Steps of linear rise to it, then it falls to 0; 8 % of all where not given, as the paper's."""
-
-    @model_validator(mode="after")
-    def _warmup_ends(self) -> Self:
-        if self.warmup >= self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
-        return self
-
-    @property
-    def decay_steps(self) -> int:
-        """Steps in which a rate falls that stays until then; 0: it falls from the warm-up on."""
-        return 0
-
-    @property
-    def lr_schedule(self) -> Schedule:
-        """The learning rates of its steps."""
-        return Schedule(self.steps, self.lr, self.warmup, self.decay_steps)
-
-    @property
-    def warmup(self) -> int:
-        """Steps of warm-up."""
-        return round(WARM_UP * self.steps) if self.warmup_steps is None else self.warmup_steps
-
-
-class BuildMini(Training):
-    initialisation: Literal["random", "last"] = "random"
-    """How the new layers start: as the paper's, or as copies of the body's last ones."""
-
-
-_OF_UPDATES = "rank", "replay_kl"
-
-
-class Adapt(Training):
-    schedule: Literal["linear", "constant"] = "linear"
-    """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
-    decay: Share = 0.2
-    """`constant`: share of the steps, at the end, in which it falls."""
-    initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
-    """How the embeddings start."""
-    word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
-    """`ofa`: language → word vectors (fastText's `.vec`), those of all languages in one space."""
-    old_rows: Literal["frozen", "trained"] = "frozen"
-    """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
-    replay: Probability = 0.0
-    """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
-    replay_from: Literal["text", "base"] = "text"
-    """`replay` is of that text, or of what the base writes by itself."""
-    replay_kl: NonNegativeFloat = 0.0
-    """`lora`, `replay_from: base`: weight, against a trained token, of the divergence from the body as it was on what
-    it wrote by itself; 0: that is trained on like text."""
-    chat_share: Share = 0.25
-    """Share of the samples, but for what is replayed, that are of `data.chats`, of languages that have them."""
-    guard: NonNegativeFloat = 0.0
-    """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
-    rates: dict[str, PositiveFloat] = {}
-    """System → peak learning rate, where it is not `lr`."""
-    rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """`lora`: of the updates of the body's linear layers."""
-    strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
-    """`full`, `lora`: share of what the body has learned that is scored and exported; held-out losses are of all."""
-    snapshot_every: PositiveInt | None = None
-    """Steps between packs that are kept and scored for the curves."""
-    snapshot_at: list[PositiveInt] = []
-    """Further such steps; the first (0) and the last always count."""
-
-    @property
-    def rehearses(self) -> bool:
-        """Whether what is replayed is what the base writes by itself."""
-        return self.replay_from == "base"
-
-    def frozen_of(self, kept: int) -> int:
-        """Of `kept` first ids of a vocabulary, which are the base's, those that do not train and are not in packs."""
-        return kept if self.old_rows == "frozen" else 0
-
-    @property
-    def reads_source(self) -> bool:
-        """Whether the source's text is read."""
-        return (self.replay > 0 and not self.rehearses) or self.guard > 0
-
-    @property
-    def decay_steps(self) -> int:
-        """As of any Training."""
-        return max(1, round(self.decay * self.steps)) if self.schedule == "constant" else 0
-
-    @model_validator(mode="after")
-    def _steps_may_grow(self) -> "Adapt":
-        if self.schedule == "constant":
-            if self.warmup_steps is None:
-                raise ValueError("schedule constant: give warmup_steps; a share of the steps would grow with them")
-            if self.warmup_steps + self.decay_steps > self.steps:
-                raise ValueError(
-                    f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
-                    f"{self.steps}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _something_is_replayed(self) -> "Adapt":
-        if self.replay_from == "base" and not self.replay:
-            raise ValueError("replay_from base: nothing is replayed; give replay, a share of the samples")
-        if self.replay_kl and self.replay_from != "base":
-            raise ValueError("replay_kl: is of what the base writes by itself; give replay_from base")
-        return self
-
-    def of(self, system: System, *languages: str) -> Self:
-        """These settings as a system reads them between two languages; what it does not read is at its default."""
-        unread = ["rates", "guard" if system.trains else "strength", *_OF_UPDATES * (system.trains != "low-rank")]
-        own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
-        own |= {"lr": self.rates.get(system.name, self.lr)}
-        vectors = {name: path for name, path in self.word_vectors.items() if name in languages}
-        return self.model_copy(update=own | {"word_vectors": vectors})
-
-    def snapshots(self) -> list[int]:
-        """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
-        every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
-        return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
-
-
-class Finetune(Section):
-    tasks: dict[Name, AnyTask] = {}
-    """Name → task; without tasks the run ends with the packs, costs and losses."""
-    seeds: Annotated[Few, DECIDES_NOTHING] = 5
-    """Independent finetuning runs; may grow and shrink."""
-    epochs: PositiveInt = 3
-    """Passes over the training file."""
-    batch_size: Size = 32
-    """Examples of a step, over all ranks."""
-    max_length: Length = 512
-    """Tokens of an example, special ones included; longer texts are cut."""
-    lr: PositiveFloat = 1e-5
-    """Peak learning rate."""
-    warmup_ratio: Probability = 0.06
-    """Share of the steps with rising rate; then linear fall to 0."""
-
-    @property
-    def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
-        """The tasks but those that are scored with the body as it is, with all that they do not set."""
-        return {name: task for name in self.tasks if isinstance(task := self.task(name), FinetunedConfig)}
-
-    def task(self, name: str) -> AnyTask:
-        """A task; what it does not set is as `finetune` has it."""
-        task = self.tasks[name]
-        unset = {key for key, value in task if value is None and key in type(self).model_fields}
-        return task.model_copy(update={key: getattr(self, key) for key in unset})
-
-
-class Engine(Section):
-    zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_NOTHING] = 1
-    """DeepSpeed's ZeRO stage."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """`auto`: bf16 where its products are fast, fp16 on older GPUs, else fp32."""
-    micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32
-    """Sequences of a rank in one forward pass; divides a rank's share of the batch, or exceeds it."""
-    deterministic: Annotated[bool, DECIDES_NOTHING] = False
-    """The same bits in every run on a GPU, where torch's attention else adds up its gradients in any order."""
-    recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
-    """Keep of each layer its input alone, and compute the rest again in the backward pass: less memory, more work."""
-    tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
-    """Ranks that hold one replica between them; divides the ranks, `num_heads` and `ffn_size`."""
-    deepspeed: Annotated[DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)] = (
-        DeepSpeedFile()
-    )
-    """DeepSpeed's JSON, read with the recipe; what it has beside the recipe's own keys holds."""
-
-
-class Checkpoint(Section):
-    every: PositiveInt = 1000
-    """Optimizer steps between checkpoints."""
-    keep_last: PositiveInt = 2
-    """So many of the newest stay."""
-
-
 class Recipe(Section):
     """A whole recipe, of the class that `recipe_class` makes for its kind of body and its objective.
 
@@ -319,14 +60,14 @@ class Recipe(Section):
     recipe} (reading.py).
     """
 
-    workdir: Annotated[str, AfterValidator(check_workdir), DECIDES_NOTHING]
+    workdir: Annotated[str, AfterValidator(check_workdir)]
     """Folder of all that the recipe makes."""
     seed: Seed = 1
     """Of weights, order, masks and dropout; finetuning takes `seed`, `seed + 1`, …"""
-    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce, DECIDES_NOTHING]
+    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce]
     """What is built and compared."""
-    languages: Annotated[Languages, DECIDES_NOTHING]
-    base: Annotated[str | None, DECIDES_NOTHING] = None
+    languages: Languages
+    base: str | None = None
     """Folder with `body` and `pack` to start from; then nothing is pretrained, and `model` is the base's."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
@@ -340,7 +81,7 @@ class Recipe(Section):
     adapt: Adapt
     finetune: Finetune = Finetune()
     engine: Engine = Engine()
-    checkpoint: Annotated[Checkpoint, DECIDES_NOTHING] = Checkpoint()
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
 
     _base: Base | None = PrivateAttr(None)
     _name: str = PrivateAttr("")

@@ -39,7 +39,8 @@ from ds_minimodel.models.trainable import (
 )
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import adapt_step_flops
-from ds_minimodel.recipe.schema import Adapt, Recipe
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.recipe.systems import SYSTEMS, System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.first_pack import first_pack

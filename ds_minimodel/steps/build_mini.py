@@ -10,7 +10,8 @@ from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
-from ds_minimodel.recipe.schema import BuildMini, Mini, Recipe
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.steps import BuildMini, Mini
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.training import TextStepConfig, finished_checkpoints, language_model, train_on_source

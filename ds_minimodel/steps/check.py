@@ -17,17 +17,9 @@ from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
 from ds_minimodel.steps.prepare import check_text
 from ds_minimodel.steps.training import text_steps
+from ds_minimodel.training.config import CheckpointPolicy, Schedule
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
-from ds_minimodel.training.run import (
-    Accounting,
-    CheckpointPolicy,
-    Execution,
-    Run,
-    Schedule,
-    fill_batch,
-    replicas_of,
-    split_batch,
-)
+from ds_minimodel.training.run import Accounting, Execution, Run, fill_batch, replicas_of, split_batch
 from ds_minimodel.training.zero.config import disagreements, let_deepspeed_check, refuse_disagreements
 
 # Keys of DeepSpeed's JSON that are not compared ahead: at precision "auto"; in finetuning, by the number of examples.

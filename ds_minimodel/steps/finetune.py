@@ -24,9 +24,10 @@ from ds_minimodel.steps.training import StepConfig, finished_checkpoints, micro_
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_batches
 from ds_minimodel.tasks.kind import FinetunedConfig
+from ds_minimodel.training.config import Schedule
 from ds_minimodel.training.loop import Evaluation, Weights, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Schedule, fill_batch
+from ds_minimodel.training.run import fill_batch
 
 
 def check_tasks(recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ from ds_minimodel.data.vectors import piece_vectors, read_vectors
 from ds_minimodel.models import initialisation
 from ds_minimodel.models.initialisation import FirstPack, Pieces
 from ds_minimodel.models.trainable import Tensors
-from ds_minimodel.recipe.schema import Adapt
+from ds_minimodel.recipe.steps import Adapt
 
 
 def check_vectors(section: Adapt) -> None:

@@ -18,6 +18,7 @@ from ds_minimodel.artifacts.models import Adaptation, BodyArtifact
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.random import Stream
 from ds_minimodel.common.sections import DECIDES_NOTHING, Section, Seed
+from ds_minimodel.data.config import Data
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.data.tokenizer import open_tokenizer
@@ -30,13 +31,15 @@ from ds_minimodel.models.split import split_model
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.flops import step_work
-from ds_minimodel.recipe.schema import Adapt, Checkpoint, Data, Engine, Recipe, Training
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.steps.context import Context
 from ds_minimodel.training.checkpoints.storage import drop_all
+from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, Schedule, Training
 from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
 from ds_minimodel.training.ranks.world import World
-from ds_minimodel.training.run import Accounting, AdamWConfig, CheckpointPolicy, Execution, Run, Schedule
+from ds_minimodel.training.run import Accounting, Execution, Run
 from ds_minimodel.training.zero.config import check_deepspeed, needed_stage
 
 
@@ -52,7 +55,7 @@ class StepConfig(Section):
     seed: Seed
     engine: Engine
     optimizer: AdamWConfig
-    checkpoint: Annotated[Checkpoint, DECIDES_NOTHING]
+    checkpoint: Annotated[CheckpointPolicy, DECIDES_NOTHING]
 
     @classmethod
     def of(cls, recipe: Recipe, **own: Any) -> Self:
@@ -160,7 +163,7 @@ def training_run(
     cost: of one step. micro_batch_size: where it is not the recipe's.
     UserError where the recipe's DeepSpeed JSON does not fit.
     """
-    engine, policy = step.engine, step.checkpoint
+    engine = step.engine
     if engine.deterministic and world.device.type == "cuda":  # CPUs are in any case
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which torch then asks for
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -170,7 +173,7 @@ def training_run(
         Execution(batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision),
         Accounting(tokens_per_step, cost.formula, cost.executed),
         step.optimizer,
-        CheckpointPolicy(policy.every, policy.keep_last),
+        step.checkpoint,
         engine.deepspeed.settings,
         engine.deepspeed.path,
     )

@@ -4,40 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from pydantic import NonNegativeFloat, PositiveFloat
-
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import Probability, Section
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Linear warm-up to the peak rate, then linear decay to 0 at the last step.
-
-    For another form (a cosine) change `lr_at`; nothing else knows it. So no record names the form either: a run that is
-    under way would go on by the new one.
-
-    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is reached. decay_steps: the
-    rate stays there until so many are left; 0: it falls from the warm-up on.
-    """
-
-    steps: int
-    lr: float
-    warmup_steps: int = 0
-    decay_steps: int = 0
-
-    @property
-    def trunk(self) -> int:
-        """Steps that a run of more steps takes just so, too: those before the decay of a rate that stays."""
-        return self.steps - self.decay_steps if self.decay_steps else 0
-
-    def lr_at(self, step: int) -> float:
-        """Learning rate of optimizer step `step`, counted from 0."""
-        if step < self.warmup_steps:
-            return self.lr * (step + 1) / self.warmup_steps
-        if step < self.trunk:
-            return self.lr
-        return self.lr * (self.steps - step) / max(1, self.decay_steps or self.steps - self.warmup_steps)
+from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 
 
 @dataclass(frozen=True)
@@ -111,21 +79,6 @@ def replicas_of(ranks: int, tensor_parallel: int) -> int:
     return ranks // tensor_parallel
 
 
-class AdamWConfig(Section):
-    """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the paper's."""
-
-    weight_decay: NonNegativeFloat = 0.01
-    """AdamW's decoupled decay, of all that trains."""
-    beta1: Probability = 0.9
-    """AdamW's decay of the first moment."""
-    beta2: Probability = 0.98
-    """AdamW's decay of the second moment."""
-    eps: PositiveFloat = 1e-6
-    """AdamW's epsilon."""
-    clip: NonNegativeFloat = 0.0
-    """Largest norm of the gradient; 0: not clipped."""
-
-
 @dataclass(frozen=True)
 class Accounting:
     """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend on them.
@@ -140,20 +93,6 @@ class Accounting:
     def eflops_until(self, step: int) -> float:
         """EFLOPs of the first `step` steps by the paper's formula, as artifacts record them."""
         return step * self.formula_flops / 1e18
-
-
-@dataclass(frozen=True)
-class CheckpointPolicy:
-    """When a run's checkpoints are written, and which stay.
-
-    every: optimizer steps from one to the next. keep_last: so many of the newest stay while the run goes on.
-    """
-
-    every: int = 1000
-    keep_last: int = 2
-
-    def is_due(self, step: int) -> bool:
-        return step % self.every == 0
 
 
 @dataclass(frozen=True)

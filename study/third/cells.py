@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
-from ds_minimodel.recipe.schema import WARM_UP
 from ds_minimodel.serve.bits import score_files
 from ds_minimodel.tasks.likelihood import Choice, ChoiceConfig
+from ds_minimodel.training.config import WARM_UP
 
 RECIPE = Path(__file__).with_name("study.yaml").resolve()
 LANGUAGES = "de", "el", "tr"

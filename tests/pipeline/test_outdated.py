@@ -7,7 +7,7 @@ from ds_minimodel.common.sections import Section
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.steps.order import STEPS
-from ds_minimodel.training.run import AdamWConfig
+from ds_minimodel.training.config import AdamWConfig
 
 from .conftest import make_world
 

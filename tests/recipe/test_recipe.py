@@ -10,7 +10,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.reading import load_recipe, package_recipes
-from ds_minimodel.recipe.schema import Engine
+from ds_minimodel.training.config import Engine
 
 from .conftest import RECIPE
 

@@ -13,7 +13,8 @@ from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.models.trainable import train_only
 from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training import loop
-from ds_minimodel.training.run import Accounting, AdamWConfig, CheckpointPolicy, Execution, Run, Schedule
+from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
+from ds_minimodel.training.run import Accounting, Execution, Run
 from ds_minimodel.training.zero import engine as zero_engine
 from tests.small_models import masked_lm, roberta
 
@@ -83,7 +84,7 @@ def run_config(deepspeed=None, **changes):
         Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
         Accounting(run.tokens_per_step, run.formula_flops, run.executed_flops),
         AdamWConfig(**{key: getattr(run, key) for key in AdamWConfig.model_fields}),
-        CheckpointPolicy(run.checkpoint_every, run.keep_last),
+        CheckpointPolicy(every=run.checkpoint_every, keep_last=run.keep_last),
         deepspeed or {},
     )
 

@@ -1,6 +1,6 @@
 """DeepSpeed's JSON for a run, and the constants of DeepSpeed on which memory and traffic depend.
 
-A recipe may name such a JSON of its own (`engine.deepspeed`), which recipe/deepspeed_file.py reads and which comes here
+A recipe may name such a JSON of its own (`engine.deepspeed`), which deepspeed_file.py reads and which comes here
 as Run.deepspeed. What the recipe owns must agree in it; all else is DeepSpeed's to read and to check. Nothing flows
 back from DeepSpeed's configuration. This module loads neither torch nor, before a file is checked, DeepSpeed.
 """

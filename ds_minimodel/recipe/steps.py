@@ -1,0 +1,151 @@
+"""Configuration of the steps beside pretraining: mini-models, adaptation, finetuning."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+
+from ds_minimodel.common.names import Name
+from ds_minimodel.common.sections import (
+    DECIDES_BY_CONTENT,
+    DECIDES_NOTHING,
+    Few,
+    Length,
+    PositiveInt,
+    Probability,
+    Section,
+    Share,
+    Size,
+)
+from ds_minimodel.recipe.systems import System
+from ds_minimodel.tasks import AnyTask
+from ds_minimodel.tasks.kind import FinetunedConfig
+from ds_minimodel.training.config import Training
+
+
+class Mini(Section):
+    depth: Few = 4
+    """N: layers of the mini-model that come from the body."""
+    new_layers: Few = 2
+    """MiniPost: layers that step 1b trains on top of them."""
+
+
+class BuildMini(Training):
+    initialisation: Literal["random", "last"] = "random"
+    """How the new layers start: as the paper's, or as copies of the body's last ones."""
+
+
+_OF_UPDATES = "rank", "replay_kl"
+
+
+class Adapt(Training):
+    schedule: Literal["linear", "constant"] = "linear"
+    """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
+    decay: Share = 0.2
+    """`constant`: share of the steps, at the end, in which it falls."""
+    initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
+    """How the embeddings start."""
+    word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
+    """`ofa`: language → word vectors (fastText's `.vec`), those of all languages in one space."""
+    old_rows: Literal["frozen", "trained"] = "frozen"
+    """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
+    replay: Probability = 0.0
+    """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
+    replay_from: Literal["text", "base"] = "text"
+    """`replay` is of that text, or of what the base writes by itself."""
+    replay_kl: NonNegativeFloat = 0.0
+    """`lora`, `replay_from: base`: weight, against a trained token, of the divergence from the body as it was on what
+    it wrote by itself; 0: that is trained on like text."""
+    chat_share: Share = 0.25
+    """Share of the samples, but for what is replayed, that are of `data.chats`, of languages that have them."""
+    guard: NonNegativeFloat = 0.0
+    """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
+    rates: dict[str, PositiveFloat] = {}
+    """System → peak learning rate, where it is not `lr`."""
+    rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    """`lora`: of the updates of the body's linear layers."""
+    strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
+    """`full`, `lora`: share of what the body has learned that is scored and exported; held-out losses are of all."""
+    snapshot_every: PositiveInt | None = None
+    """Steps between packs that are kept and scored for the curves."""
+    snapshot_at: list[PositiveInt] = []
+    """Further such steps; the first (0) and the last always count."""
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether what is replayed is what the base writes by itself."""
+        return self.replay_from == "base"
+
+    def frozen_of(self, kept: int) -> int:
+        """Of `kept` first ids of a vocabulary, which are the base's, those that do not train and are not in packs."""
+        return kept if self.old_rows == "frozen" else 0
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the source's text is read."""
+        return (self.replay > 0 and not self.rehearses) or self.guard > 0
+
+    @property
+    def decay_steps(self) -> int:
+        """As of any Training."""
+        return max(1, round(self.decay * self.steps)) if self.schedule == "constant" else 0
+
+    @model_validator(mode="after")
+    def _steps_may_grow(self) -> "Adapt":
+        if self.schedule == "constant":
+            if self.warmup_steps is None:
+                raise ValueError("schedule constant: give warmup_steps; a share of the steps would grow with them")
+            if self.warmup_steps + self.decay_steps > self.steps:
+                raise ValueError(
+                    f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
+                    f"{self.steps}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_replayed(self) -> "Adapt":
+        if self.replay_from == "base" and not self.replay:
+            raise ValueError("replay_from base: nothing is replayed; give replay, a share of the samples")
+        if self.replay_kl and self.replay_from != "base":
+            raise ValueError("replay_kl: is of what the base writes by itself; give replay_from base")
+        return self
+
+    def of(self, system: System, *languages: str) -> Self:
+        """These settings as a system reads them between two languages; what it does not read is at its default."""
+        unread = ["rates", "guard" if system.trains else "strength", *_OF_UPDATES * (system.trains != "low-rank")]
+        own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
+        own |= {"lr": self.rates.get(system.name, self.lr)}
+        vectors = {name: path for name, path in self.word_vectors.items() if name in languages}
+        return self.model_copy(update=own | {"word_vectors": vectors})
+
+    def snapshots(self) -> list[int]:
+        """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
+        every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
+        return sorted({0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)})
+
+
+class Finetune(Section):
+    tasks: dict[Name, AnyTask] = {}
+    """Name → task; without tasks the run ends with the packs, costs and losses."""
+    seeds: Annotated[Few, DECIDES_NOTHING] = 5
+    """Independent finetuning runs; may grow and shrink."""
+    epochs: PositiveInt = 3
+    """Passes over the training file."""
+    batch_size: Size = 32
+    """Examples of a step, over all ranks."""
+    max_length: Length = 512
+    """Tokens of an example, special ones included; longer texts are cut."""
+    lr: PositiveFloat = 1e-5
+    """Peak learning rate."""
+    warmup_ratio: Probability = 0.06
+    """Share of the steps with rising rate; then linear fall to 0."""
+
+    @property
+    def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
+        """The tasks but those that are scored with the body as it is, with all that they do not set."""
+        return {name: task for name in self.tasks if isinstance(task := self.task(name), FinetunedConfig)}
+
+    def task(self, name: str) -> AnyTask:
+        """A task; what it does not set is as `finetune` has it."""
+        task = self.tasks[name]
+        unset = {key for key, value in task if value is None and key in type(self).model_fields}
+        return task.model_copy(update={key: getattr(self, key) for key in unset})

@@ -1,0 +1,132 @@
+"""Configuration of training: what a recipe says of a run on text, of the optimizer, the engine and checkpoints."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, NonNegativeFloat, PositiveFloat, model_validator
+
+from ds_minimodel.common.sections import (
+    DECIDES_NOTHING,
+    Few,
+    Length,
+    NonNegativeInt,
+    PositiveInt,
+    Probability,
+    Section,
+    Size,
+)
+from ds_minimodel.training.zero.deepspeed_file import DeepSpeedFile, read_named_file
+
+WARM_UP = 0.08  # of the steps
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Linear warm-up to the peak rate, then linear decay to 0 at the last step.
+
+    For another form (a cosine) change `lr_at`; nothing else knows it. So no record names the form either: a run that is
+    under way would go on by the new one.
+
+    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is reached. decay_steps: the
+    rate stays there until so many are left; 0: it falls from the warm-up on.
+    """
+
+    steps: int
+    lr: float
+    warmup_steps: int = 0
+    decay_steps: int = 0
+
+    @property
+    def trunk(self) -> int:
+        """Steps that a run of more steps takes just so, too: those before the decay of a rate that stays."""
+        return self.steps - self.decay_steps if self.decay_steps else 0
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of optimizer step `step`, counted from 0."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        if step < self.trunk:
+            return self.lr
+        return self.lr * (self.steps - step) / max(1, self.decay_steps or self.steps - self.warmup_steps)
+
+
+class Training(Section):
+    """One training run on text; the objective has further keys (models/objectives/)."""
+
+    steps: PositiveInt = 125_000
+    """Optimizer steps; of `adapt`, for each language."""
+    batch_size: Size = 2048
+    """Sequences of a step, over all ranks."""
+    seq_length: Length = 512
+    """Tokens of a sequence, special ones included."""
+    lr: PositiveFloat = 7e-4
+    """Peak learning rate."""
+    warmup_steps: NonNegativeInt | None = None
+    """Steps of linear rise to it, then it falls to 0; 8 % of all where not given, as the paper's."""
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> Self:
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
+        return self
+
+    @property
+    def decay_steps(self) -> int:
+        """Steps in which a rate falls that stays until then; 0: it falls from the warm-up on."""
+        return 0
+
+    @property
+    def lr_schedule(self) -> Schedule:
+        """The learning rates of its steps."""
+        return Schedule(self.steps, self.lr, self.warmup, self.decay_steps)
+
+    @property
+    def warmup(self) -> int:
+        """Steps of warm-up."""
+        return round(WARM_UP * self.steps) if self.warmup_steps is None else self.warmup_steps
+
+
+class AdamWConfig(Section):
+    """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the paper's."""
+
+    weight_decay: NonNegativeFloat = 0.01
+    """AdamW's decoupled decay, of all that trains."""
+    beta1: Probability = 0.9
+    """AdamW's decay of the first moment."""
+    beta2: Probability = 0.98
+    """AdamW's decay of the second moment."""
+    eps: PositiveFloat = 1e-6
+    """AdamW's epsilon."""
+    clip: NonNegativeFloat = 0.0
+    """Largest norm of the gradient; 0: not clipped."""
+
+
+class Engine(Section):
+    zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_NOTHING] = 1
+    """DeepSpeed's ZeRO stage."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """`auto`: bf16 where its products are fast, fp16 on older GPUs, else fp32."""
+    micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32
+    """Sequences of a rank in one forward pass; divides a rank's share of the batch, or exceeds it."""
+    deterministic: Annotated[bool, DECIDES_NOTHING] = False
+    """The same bits in every run on a GPU, where torch's attention else adds up its gradients in any order."""
+    recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
+    """Keep of each layer its input alone, and compute the rest again in the backward pass: less memory, more work."""
+    tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
+    """Ranks that hold one replica between them; divides the ranks, `num_heads` and `ffn_size`."""
+    deepspeed: Annotated[DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)] = (
+        DeepSpeedFile()
+    )
+    """DeepSpeed's JSON, read with the recipe; what it has beside the recipe's own keys holds."""
+
+
+class CheckpointPolicy(Section):
+    """When a run's checkpoints are written, and which stay while it goes on."""
+
+    every: PositiveInt = 1000
+    """Optimizer steps between checkpoints."""
+    keep_last: PositiveInt = 2
+    """So many of the newest stay."""
+
+    def is_due(self, step: int) -> bool:
+        return step % self.every == 0
