@@ -1,81 +1,86 @@
-"""What a decoder writes, before and after a language is added: texts continued, and answers by its chat template."""
+"""What a decoder writes, before and after a language is added: texts continued, and answers to questions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import GenerationConfig
 
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.foreign import tokenizer_of
-from ds_minimodel.artifacts.vocabularies import asked
 from ds_minimodel.common.errors import escape_markdown
+from ds_minimodel.report.verdict import Answer
 
 TOKENS = 40  # of a sample
-
-
-class Sample(NamedTuple):
-    """A prompt and what a model writes after it."""
-
-    prompt: str
-    text: str
+ROWS = 128  # prompts at once
 
 
 class Samples(NamedTuple):
-    """Of one model: what it writes after openings and, where it has a chat template, to questions; and how fast."""
+    """What a model writes after openings, and how fast."""
 
-    continued: list[Sample]
-    answers: list[Sample]
+    texts: list[str]
     tokens_per_second: float
     bytes_per_second: float
 
 
-def samples(model_folder: str, tokenizer_folder: Path, openings: Sequence[str], questions: Sequence[str]) -> Samples:
-    """The likeliest TOKENS tokens after each prompt by a decoder, in the type that its weights have.
+def device() -> torch.device:
+    """Where a whole model of transformers computes."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    model_folder: a base, as artifacts/base.py takes it. Of its settings of generation those count that say where a text
-    ends and which tokens are left out. Questions are asked where its chat template takes a user's words.
-    """
-    tokenizer, device = tokenizer_of(tokenizer_folder), torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = module_of(model_folder).to(device)
-    kept = {key: getattr(model.generation_config, key) for key in ("eos_token_id", "suppress_tokens")}
-    model.generation_config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, **kept)
-    tokens = num_bytes = 0
-    seconds = 0.0
 
-    def write(text: str, **settings: bool) -> str:
-        nonlocal tokens, num_bytes, seconds
-        ids = tokenizer(text, return_tensors="pt", **settings)["input_ids"].to(device)
-        start = time.perf_counter()
+def settings_of(module: Any) -> dict[str, Any]:
+    """Of a model's settings of generation those that say where a text ends and which tokens are left out."""
+    return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}
+
+
+def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, Any], tokens: int) -> list[list[int]]:
+    """Ids of the likeliest tokens after each prompt, at most so many, with that which ends a text. settings: as of
+    settings_of."""
+    module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, **settings)
+    ends = settings["eos_token_id"]
+    ends, found = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
+    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+    for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
+        width = len(prompts[index[-1]])
+        ids = torch.tensor([[0] * (width - len(prompts[at])) + prompts[at] for at in index], device=module.device)
+        lengths = torch.tensor([[len(prompts[at])] for at in index], device=module.device)
+        mask = torch.arange(width, 0, -1, device=module.device) <= lengths
         with torch.inference_mode():
-            out = model.generate(ids, attention_mask=torch.ones_like(ids))
-        seconds += time.perf_counter() - start
-        text = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
-        tokens, num_bytes = tokens + out.shape[1] - ids.shape[1], num_bytes + len(text.encode())
-        return text
-
-    continued = [Sample(text, write(text)) for text in openings]
-    dialogues = [asked(tokenizer, question, add_generation_prompt=True) for question in questions]
-    answers = [
-        Sample(question, write(dialogue, add_special_tokens=False))
-        for question, dialogue in zip(questions, dialogues, strict=True)
-        if dialogue is not None
-    ]
-    return Samples(continued, answers, tokens / max(seconds, 1e-9), num_bytes / max(seconds, 1e-9))
+            out = module.generate(ids, attention_mask=mask.long())[:, width:].tolist()
+        for at, row in zip(index, out, strict=True):
+            found[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
+    return found
 
 
-def samples_page(by_model: dict[str, Samples]) -> str:
-    """Markdown with the samples of several models beside each other."""
+def samples(model_folder: str, tokenizer_folder: Path, openings: Sequence[str]) -> Samples:
+    """The likeliest TOKENS tokens after each opening by a decoder, in the type that its weights have.
+
+    model_folder: a base, as artifacts/base.py takes it.
+    """
+    tokenizer, module = tokenizer_of(tokenizer_folder), module_of(model_folder).to(device())
+    prompts, settings, start = tokenizer(list(openings))["input_ids"], settings_of(module), time.perf_counter()
+    ids = [own for prompt in prompts for own in written(module, [prompt], settings, TOKENS)]
+    seconds = max(time.perf_counter() - start, 1e-9)
+    texts = [tokenizer.decode(own, skip_special_tokens=True) for own in ids]
+    num_bytes = sum(len(text.encode()) for text in texts)
+    return Samples(texts, sum(map(len, ids)) / seconds, num_bytes / seconds)
+
+
+def samples_page(openings: Sequence[str], by_model: Mapping[str, Samples], answers: Sequence[Answer]) -> str:
+    """Markdown with the samples of several models, and answers before and after, beside each other."""
     lines = ["# Samples", "", "| model | tokens a second | bytes a second |", "|---|---:|---:|"]
     lines += [
         f"| {name} | {own.tokens_per_second:.1f} | {own.bytes_per_second:.0f} |" for name, own in by_model.items()
     ]
-    for part in ("continued", "answers"):
-        for rows in zip(*(getattr(own, part) for own in by_model.values()), strict=True):
-            lines += ["", f"**{escape_markdown(rows[0].prompt)}**", ""]
-            lines += [f"- {name}: {escape_markdown(row.text)}" for name, row in zip(by_model, rows, strict=True)]
+    for place, opening in enumerate(openings):
+        lines += ["", f"**{escape_markdown(opening)}**", ""]
+        lines += [f"- {name}: {escape_markdown(own.texts[place])}" for name, own in by_model.items()]
+    for own in answers:
+        lines += ["", f"**{escape_markdown(own.question)}**", ""]
+        for name, text, is_right in (("before", own.before, own.was_right), ("after", own.after, own.is_right)):
+            lines += [f"- {name}{', right' * is_right}: {escape_markdown(text)}"]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ The page, the last lines of `run` and the cards of exports say it.
 from collections.abc import Collection
 from statistics import fmean
 
-from ds_minimodel.common.files import Count, Stored
+from ds_minimodel.common.files import Amount, Count, Stored
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.curves import BITS, OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
@@ -14,11 +14,35 @@ from ds_minimodel.report.tables import PERCENT, SCALES
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
-_FORGETS = {  # by whether the body trains
+FORGETS = {  # by whether the body trains
     False: "has become worse: the recipe's adapt takes a greater guard or a lower rate",
     True: "has become worse: export-hf with a smaller --strength keeps more of it, or train rows alone",
 }
 _MOST_LOST = 0.002  # of the source's score, without a line that says so
+
+
+class Answer(Stored):
+    """To a question, before and after."""
+
+    question: str
+    before: str
+    after: str
+    was_right: bool
+    is_right: bool
+
+
+class Kept(Stored):
+    """What a decoder has kept at a strength after so many steps (hf/kept.py).
+
+    key: hash of what it is of. worse: as of a Verdict. answers: those to look at, lost ones first.
+    """
+
+    key: str
+    steps: Count
+    strength: Amount
+    sentences: list[str]
+    worse: list[str]
+    answers: list[Answer]
 
 
 class Verdict(Stored):
@@ -74,7 +98,7 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
             if ON_SOURCE + "cut" in rows[0]:
                 clauses[task] += f", {_mean(rows, ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
             if abs(of_source[1] / of_source[0] - 1) > _MOST_LOST and of_source[1] != scale.best(of_source):
-                worse.append(f"{clauses[task]}: {source} {_FORGETS[bool(SYSTEMS[system].trains)]}.")
+                worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
     return Verdict(

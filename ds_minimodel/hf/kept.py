@@ -1,0 +1,413 @@
+"""What a decoder keeps while a language is added, and the strength of its update that keeps enough.
+
+Right answers to questions, the likeliest tokens of its own answers, bits of text by position, bits of other text. An
+adaptation is a base and an update, so one training is looked at in several strengths.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from ds_minimodel.artifacts.adaptation import load_adaptation, whole
+from ds_minimodel.artifacts.base import module_of
+from ds_minimodel.artifacts.foreign import tokenizer_of
+from ds_minimodel.artifacts.lazy import lazily
+from ds_minimodel.artifacts.models import identity, load_model
+from ds_minimodel.artifacts.vocabularies import asked
+from ds_minimodel.common.files import Stored, read_model, sha256_of_json, write_json
+from ds_minimodel.data.reader import read_documents
+from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.hf.export import Exported, exported
+from ds_minimodel.hf.questions import Question, begins_alike, instructions, loops, questions
+from ds_minimodel.hf.samples import device, settings_of, written
+from ds_minimodel.report.verdict import FORGETS, Answer, Kept
+
+STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried
+# What may get worse, in percent: right answers (points), likeliest tokens that are others, bits of the source's text at
+# some position, bits of a text that is given.
+LIMITS = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
+TOKENS = 32  # of an answer
+EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a window
+TEXT_BYTES = 30_000  # of each text
+TOKENS_AT_ONCE, SCORES_AT_ONCE = 2048, 2e8  # of a forward pass: tokens, and numbers that come out
+SHOWN = 10  # answers
+ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
+_PLAIN, _NEXT = "Question: {}\nAnswer:", "\nQuestion:"
+
+
+class Change(NamedTuple):
+    """How much worse something has become, in percent, and the standard error of that."""
+
+    percent: float
+    error: float
+
+    @classmethod
+    def of(cls, changes: np.ndarray, sizes: np.ndarray) -> Change:
+        """By what was drawn, answers or windows of a text: their changes (N,) and sizes (N,), of which the changes are
+        a share."""
+        share, number = changes.sum() / sizes.sum(), len(changes)
+        error = math.sqrt(((changes - share * sizes) ** 2).sum() * number / max(1, number - 1)) / sizes.sum()
+        return cls(100 * float(share), 100 * float(error))
+
+    @property
+    def most(self) -> float:
+        """The upper bound at 95 %."""
+        return self.percent + ONE_SIDED * self.error
+
+
+class Untouched(Stored):
+    """What the untouched model does. answers: ids, to each dialogue; bits: of each. edges: of each text's windows the
+    bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation."""
+
+    key: str
+    answers: list[list[int]]
+    bits: list[float]
+    edges: dict[str, list[list[int]]]
+    windows: dict[str, list[list[float]]]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """What is asked, its ids up to where an answer begins, and whether the answer may choose a strength."""
+
+    question: Question | None
+    prompt: list[int]
+    chooses: bool
+
+
+class Comparison:
+    """A decoder before and after an adaptation, which is in memory at one strength after the other.
+
+    model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
+    {name: file}. memory: a file, where what the untouched model does is kept by the hash of what it is of. seed: of the
+    questions.
+    """
+
+    def __init__(
+        self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
+        seed: int = 0,
+    ):  # fmt: skip
+        self.model, (self.body, self.base) = model, load_model(model)
+        self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
+        self.theirs, self.after, old = tokenizer_of(tokenizer), tokenizer_of(pack), open_tokenizer(tokenizer)
+        positions = self.body.config.max_positions
+        self.dialogues = [own for own in self._dialogues(seed) if len(own.prompt) + TOKENS <= positions]
+        self.windows = {name: windows_of(old, path, min(LENGTH, positions - 1), column) for name, path in texts.items()}
+        of = [identity(model), TOKENS, EDGES, [own.prompt for own in self.dialogues], self.windows]
+        key = sha256_of_json(of)
+        known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
+        if known is None or known.key != key:
+            known = self._look(key, old)
+            write_json(memory, known.model_dump())
+        self.untouched = known
+
+    def _dialogues(self, seed: int) -> Iterator[Dialogue]:
+        all_asked: list[tuple[str, Question | None, bool]] = []
+        all_asked += [(own.text, own, half == 0) for half, some in enumerate(questions(seed)) for own in some]
+        all_asked += [(text, None, place % 2 == 0) for place, text in enumerate(instructions())]
+        for text, question, chooses in all_asked:
+            dialogue = asked(self.theirs, text, add_generation_prompt=True)
+            if dialogue is None:
+                ids = self.theirs(_PLAIN.format(text))["input_ids"]
+            else:
+                ids = self.theirs(dialogue, add_special_tokens=False)["input_ids"]
+            yield Dialogue(question, ids, chooses)
+
+    def _look(self, key: str, old: Tokenizer) -> Untouched:
+        module = module_of(self.model, self.dtype).to(device())
+        settings = settings_of(module)
+        prompts = [own.prompt for own in self.dialogues]
+        answers = written(module, prompts, settings, TOKENS)
+        bits = [0.0] * len(answers)
+        for at, nats, _ in _predicted(module, [prompt + own for prompt, own in zip(prompts, answers, strict=True)]):
+            bits[at] = float(nats[-len(answers[at]) :].sum()) / math.log(2)
+        edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}
+        windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
+        return Untouched(key=key, answers=answers, bits=bits, edges=edges, windows=windows, settings=settings)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights: on a CPU fp32, which is fast there and rounds least."""
+        return torch.float32 if device().type == "cpu" else lazily(self.base.embeddings)["tokens"].dtype
+
+    def _exported(self, strength: float) -> Exported:
+        own = whole(self.added, self.base)
+        return exported(self.model, self.body, own, self.new.vocabulary, strength=strength)
+
+    @functools.cached_property
+    def module(self) -> Any:
+        """transformers' own, at full strength to begin with."""
+        return self._exported(1.0).module(self.dtype).to(device()).eval()
+
+    def put(self, strength: float) -> None:
+        """Give the module what its body has learned in this part."""
+        there = self.module.state_dict()
+        for name, tensor in self._exported(strength).tensors.items():
+            there[name].copy_(tensor)
+
+    def answers(self, index: Sequence[int]) -> list[Answer]:
+        """To the questions among the dialogues `index`."""
+        chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
+        after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
+        both = zip(chosen, after, strict=True)
+        return [self._answer(question, self.untouched.answers[at], own) for (at, question), own in both]
+
+    def _answer(self, question: Question, *answers: Sequence[int]) -> Answer:
+        """In words; of a plain decoder up to where it asks the next question itself."""
+        texts = (self.after.decode(ids, skip_special_tokens=True) for ids in answers)
+        before, after = (text.partition(_NEXT)[0].strip() for text in texts)
+        right = {"was_right": question.is_right(before), "is_right": question.is_right(after)}
+        return Answer(question=question.text, before=before, after=after, **right)
+
+    def chat(self, index: Sequence[int]) -> tuple[Change, float, float]:
+        """(likeliest tokens that are others, bits a token before, after) of the untouched model's answers to the
+        dialogues `index`."""
+        own = [self.untouched.answers[at] for at in index]
+        changed, bits = np.zeros(len(own)), np.zeros(len(own))
+        rows = [self.dialogues[at].prompt + answer for at, answer in zip(index, own, strict=True)]
+        for at, nats, likeliest in _predicted(self.module, rows):
+            changed[at] = (likeliest[-len(own[at]) :] != own[at]).sum()
+            bits[at] = nats[-len(own[at]) :].sum() / math.log(2)
+        sizes = np.array([len(answer) for answer in own])
+        before = sum(self.untouched.bits[at] for at in index)
+        return Change.of(changed, sizes), before / sizes.sum(), bits.sum() / sizes.sum()
+
+    def bits(self, name: str) -> Bits:
+        """Of a text."""
+        edges, windows = self.untouched.edges[name], self.windows[name]
+        sizes = np.diff([[*own, len(text.encode())] for own, text in zip(edges, windows, strict=True)])
+        after = bits_between(self.module, self.new, windows, edges)
+        own = sizes.sum(0) > 0  # a model of few positions has windows of few
+        before, bins = np.array(self.untouched.windows[name]), [*EDGES, LENGTH][: own.sum() + 1]
+        return Bits(before[:, own], after[:, own], sizes[:, own], bins)
+
+
+def keep(
+    model: Path,
+    tokenizer: Path,
+    pack: Path,
+    folder: Path,
+    held_out: Mapping[str, str],
+    source: str,
+    given: Sequence[str] = (),
+    strengths: Sequence[float] = STRENGTHS,
+    limits: Mapping[str, float] = LIMITS,
+    column: str = "text",
+    say: Callable[[str], None] = print,
+) -> Kept:
+    """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
+
+    model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
+    of other text. folder: where what is found is kept, by the hash of what it is of. Half of the questions choose, by
+    upper 95 % bounds of what gets worse, the others are reported; of a single strength all are.
+    """
+    texts = {**dict(held_out), **{str(path): str(path) for path in given}}
+    both = Comparison(model, tokenizer, pack, texts, folder / "before.json", column)
+    trains, path = bool(both.added.update), folder / f"{both.added.language}.json"
+    strengths = strengths if trains else (1.0,)
+    key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, [*given]])
+    if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
+        return known
+
+    every = range(len(both.dialogues))
+    choosing = [at for at in every if both.dialogues[at].chooses and len(strengths) > 1]
+    reported = [at for at in every if at not in choosing]
+    chosen, found = 0.0, dict[float, tuple[dict[str, Bits], dict[str, Change]]]()
+    for strength in strengths:
+        both.put(strength)
+        bits = {name: both.bits(name) for name in texts}
+        changes = {"chat": both.chat(choosing or reported)[0]} if every else {}
+        if source in held_out:
+            changes["contexts"] = max(bits[source].rises, key=_most)
+        if given:
+            changes["texts"] = max((bits[name].rise for name in given), key=_most)
+        if choosing and not chosen and _keeps(changes, limits):
+            changes["answers"] = _lost(both.answers(choosing))
+        if not chosen and _keeps(changes, limits):
+            chosen = strength
+        found[strength] = bits, changes
+        if len(strengths) > 1:
+            own = [f"{name} {bits[name].a_byte[1]:.3f} bits a byte" for name in held_out]
+            own += [f"{_MEANS[name]} {own.percent:+.1f} % (at most {own.most:+.1f})" for name, own in changes.items()]
+            say(f"strength {strength:g}: {', '.join(own)}")
+    strength = chosen or strengths[-1]
+    if strength != strengths[-1]:
+        both.put(strength)
+    bits, changes = found[strength]
+    answers = both.answers(reported)
+    sentences, worse = [], dict[str, bool]()
+    if len(strengths) > 1:
+        bounds = ", ".join(f"{_MEANS[name]} {limits[name]:g} %" for name in changes if name in limits)
+        tried = ", ".join(f"{strength:g}" for strength in strengths)
+        which = "the largest that keeps" if chosen else "the smallest: none keeps"
+        sentences.append(f"strength {strength:g}, of {tried} {which} what is worse within {bounds}")
+    if answers:
+        lost = _lost(answers)
+        sentences.append(_of_answers(answers, lost))
+        worse["right answers"] = lost.percent > limits.get("answers", math.inf)
+    if reported:
+        changed, before, after = both.chat(reported)
+        sentences.append(
+            f"{100 - changed.percent:.0f} % of the likeliest tokens of its answers before are the same; "
+            f"{before:.3f} bits a token before, {after:.3f} after"
+        )
+        worse["what it says"] = changed.percent > limits.get("chat", math.inf)
+    for language in held_out:
+        sentences.append(f"{language}, held-out pages of your text, {bits[language].by_position}")
+        for place, rise in zip(bits[language].places, bits[language].rises, strict=True):
+            worse[f"{language} at {place}"] = rise.percent > limits.get("contexts", math.inf)
+    for name in given:
+        before, after = bits[name].a_byte
+        sentences.append(f"{Path(name).name}, of yours: {before:.3f} bits a byte before, {after:.3f} after")
+        worse[Path(name).name] = bits[name].rise.percent > limits.get("texts", math.inf)
+    missing = ["other texts and other languages (--test-text)"] * (not given)
+    missing += [f"{source} (--source-text)"] * (source not in held_out)
+    sentences += [f"not looked at: {', '.join(missing)}"] * bool(missing)
+    answers.sort(key=lambda own: (not own.was_right or own.is_right, begins_alike(own.before, own.after)))
+    kept = Kept(
+        key=key,
+        steps=both.added.steps,
+        strength=strength,
+        sentences=[f"{sentence}." for sentence in sentences],
+        worse=[f"{what} {FORGETS[trains]}." for what, is_worse in worse.items() if is_worse],
+        answers=answers[:SHOWN],
+    )
+    write_json(path, {**kept.model_dump(), "changes": {f"{name:g}": own for name, (_, own) in found.items()}})
+    return read_model(path, Kept, "delete that file")
+
+
+_MEANS = {
+    "answers": "lost right answers",
+    "chat": "other likeliest tokens",
+    "contexts": "bits at a position of the source",
+    "texts": "bits of another text",
+}
+
+
+def _most(change: Change) -> float:
+    return change.most
+
+
+def _keeps(changes: Mapping[str, Change], limits: Mapping[str, float]) -> bool:
+    return all(change.most <= limits.get(name, math.inf) for name, change in changes.items())
+
+
+def _lost(answers: Sequence[Answer]) -> Change:
+    """Of right answers, in points."""
+    return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
+
+
+def _of_answers(answers: Sequence[Answer], lost: Change) -> str:
+    before, after = sum(own.was_right for own in answers), sum(own.is_right for own in answers)
+    gone = sum(own.was_right and not own.is_right for own in answers)
+    alike = sum(begins_alike(own.before, own.after) for own in answers)
+    turning = [sum(map(loops, texts)) for texts in zip(*((own.before, own.after) for own in answers), strict=True)]
+    gain = 0.0 - lost.percent  # of no sign where there is none
+    low, high = (gain + side * TWO_SIDED * lost.error for side in (-1, 1))
+    alike, *turning = (round(100 * number / len(answers)) for number in (alike, *turning))
+    return (
+        f"of {len(answers)} English questions {before} right before, {after} after ({gone} lost, "
+        f"{after - before + gone} won; {gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {alike} % "
+        f"of the answers begin as before, {turning[1]} % loop ({turning[0]} % before)"
+    )
+
+
+def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(which row, nats of its tokens but the first, the likeliest ids in their places), longest rows first."""
+    order = sorted(range(len(rows)), key=lambda at: -len(rows[at]))
+    while order:
+        width = len(rows[order[0]])
+        tokens = min(TOKENS_AT_ONCE, SCORES_AT_ONCE / module.config.vocab_size)
+        index, order = order[: (number := max(1, int(tokens // width)))], order[number:]
+        ids = torch.tensor([rows[at] + [0] * (width - len(rows[at])) for at in index], device=module.device)
+        with torch.inference_mode():
+            logits = module(ids).logits[:, :-1].float()  # causal: what fills a row up changes nothing before it
+            nats = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").cpu().numpy()
+            likeliest = logits.argmax(-1).cpu().numpy()
+        for at, own_nats, own_likeliest in zip(index, nats, likeliest, strict=True):
+            yield at, own_nats[: len(rows[at]) - 1], own_likeliest[: len(rows[at]) - 1]
+
+
+# Text by position.
+
+
+class Bits(NamedTuple):
+    """Of a text's windows by position, before and after, and bytes: (windows, bins) each. edges: of the bins, in tokens
+    of the untouched model."""
+
+    before: np.ndarray
+    after: np.ndarray
+    sizes: np.ndarray
+    edges: list[int]
+
+    @property
+    def rise(self) -> Change:
+        """Of the whole text's bits."""
+        return Change.of((self.after - self.before).sum(1), self.before.sum(1))
+
+    @property
+    def rises(self) -> list[Change]:
+        """By position."""
+        return [Change.of(after - before, before) for before, after in zip(self.before.T, self.after.T, strict=True)]
+
+    @property
+    def a_byte(self) -> tuple[float, float]:
+        """Bits, before and after."""
+        return float(self.before.sum() / self.sizes.sum()), float(self.after.sum() / self.sizes.sum())
+
+    @property
+    def places(self) -> list[str]:
+        return [f"tokens {first:,}–{last:,}" for first, last in pairwise(self.edges)]
+
+    @property
+    def by_position(self) -> str:
+        """Bits a byte, before and after, in words."""
+        before, after = (own.sum(0) / self.sizes.sum(0) for own in (self.before, self.after))
+        each = zip(self.places, before, after, strict=True)
+        return ", ".join(f"{place}: {one:.3f} bits a byte before, {other:.3f} after" for place, one, other in each)
+
+
+def windows_of(tokenizer: Tokenizer, path: str | Path, length: int, column: str) -> list[str]:
+    """The beginning of a text, its documents one after the other, in parts of at most `length` tokens."""
+    text, parts = "", []
+    for document in read_documents([path], column):
+        text += "\n".join(document) + "\n\n"
+        if len(text) >= TEXT_BYTES:  # characters are bytes at least
+            break
+    data = text.encode()[:TEXT_BYTES]
+    (ids,) = tokenizer.encode([data.decode(errors="ignore")])
+    ends = np.cumsum(np.array(tokenizer.num_bytes())[ids])[length - 1 :: length].tolist()
+    parts = [data[first:end] for first, end in pairwise([0, *ends, len(data)])]
+    return [part.decode(errors="ignore") for part in parts if part.strip()]
+
+
+def _edges(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Bytes at which the positions EDGES of a text begin, its length where it has fewer."""
+    (ids,) = tokenizer.encode([text])
+    begins = np.cumsum([0, *np.array(tokenizer.num_bytes())[ids]])
+    return [int(begins[min(edge, len(ids))]) for edge in EDGES]
+
+
+def bits_between(module: Any, tokenizer: Tokenizer, texts: Sequence[str], edges: Sequence[Sequence[int]]) -> np.ndarray:
+    """Bits of the tokens that begin from one of a text's edges, bytes, to before the next, (texts, edges)."""
+    start = [] if tokenizer.scored_after is None else [tokenizer.scored_after]
+    sizes, encoded = np.array(tokenizer.num_bytes()), tokenizer.encode(texts)
+    found = np.zeros((len(texts), len(EDGES)))
+    for at, nats, _ in _predicted(module, [[*start, *ids] for ids in encoded]):
+        begins = np.cumsum([0, *sizes[encoded[at]]])[:-1]
+        bins = np.searchsorted(edges[at], begins[-len(nats) :], side="right") - 1
+        np.add.at(found[at], bins, nats / math.log(2))
+        for place, size in tokenizer.unknown(texts[at], encoded[at]):  # as if it were spelt out
+            found[at, np.searchsorted(edges[at], len(texts[at][:place].encode()), side="right") - 1] += 8 * size
+    return found

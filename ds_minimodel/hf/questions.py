@@ -1,0 +1,92 @@
+"""Short questions with known answers, made of tables, and whether what a model says to one is right."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+TABLES = Path(__file__).with_name("questions.yaml")
+COUNT, SUMS = 332, 45  # questions of a set, of which so many at most are sums
+_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_NUMBERS = tuple(str(number) for number in range(145))
+_OPENING = 5  # words
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, what is right, and what counts as another answer where it is named before."""
+
+    text: str
+    answers: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    @cached_property
+    def _named(self) -> re.Pattern[str]:
+        others = [name for name in self.others if not _names([name]).search(self.text)]
+        return _names([*self.answers, *others])
+
+    def is_right(self, said: str) -> bool:
+        """Whether the first of the answers that `said` names, as whole words, is a right one. What stands in the
+        question is no answer."""
+        found = self._named.search(said)
+        return found is not None and found[0].lower() in {answer.lower() for answer in self.answers}
+
+
+def questions(seed: int = 0, count: int = COUNT) -> tuple[list[Question], list[Question]]:
+    """Two halves of a set of at most `count` questions, drawn by the seed from all tables and sums."""
+    draw = random.Random(seed)
+    found = [question for table in YAML(typ="safe").load(TABLES)["tables"] for question in _of_table(**table)]
+    found += _sums(draw)
+    draw.shuffle(found)
+    return found[: count // 2], found[count // 2 : count]
+
+
+def instructions() -> list[str]:
+    """What a chat model is asked for that has no one answer."""
+    return list(YAML(typ="safe").load(TABLES)["instructions"])
+
+
+def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
+    right = {about: tuple(own.split("|")) for about, own in answers.items()}
+    named = tuple(sorted({name for own in right.values() for name in own}))
+    return [
+        Question(ask.format(about), own, tuple(name for name in named if name not in own) if first else ())
+        for about, own in right.items()
+    ]
+
+
+def _sums(draw: random.Random) -> list[Question]:
+    found = set[tuple[str, int]]()
+    while len(found) < SUMS:
+        one, other = draw.randint(2, 12), draw.randint(2, 12)
+        ways = {"plus": one + other, "minus": one - other, "times": one * other}
+        word = draw.choice([*ways])
+        if ways[word] > 0 and ways[word] not in (one, other):
+            found.add((f"What is {one} {word} {other}?", ways[word]))
+    return [
+        Question(text, (str(number), *_SMALL[number : number + 1]), (*_NUMBERS[:number], *_NUMBERS[number + 1 :]))
+        for text, number in sorted(found)
+    ]
+
+
+def _names(words: Sequence[str]) -> re.Pattern[str]:
+    """Any of `words` as a whole; a number is not part of a longer one."""
+    listed = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    return re.compile(rf"(?<!\w)(?<!\d[.,])(?:{listed})(?!\w|[.,]\d)", re.IGNORECASE)
+
+
+def begins_alike(one: str, other: str) -> bool:
+    """Whether two answers have the same first words."""
+    return one.split()[:_OPENING] == other.split()[:_OPENING]
+
+
+def loops(said: str) -> bool:
+    """Whether something with a letter stands in it three times, one after the other."""
+    found = re.finditer(r"(?is)(\w.{2,}?)(?:\W*\1){2}", said)
+    return any(re.search(r"[^\W\d_]", own[1]) for own in found)

@@ -1,0 +1,168 @@
+"""What a decoder keeps while a language is added, over a small Llama: each measure against its plain form."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ds_minimodel.artifacts.adaptation import save_adaptation
+from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.models import load_model
+from ds_minimodel.data.extension import extend_tokenizer
+from ds_minimodel.hf import kept
+from ds_minimodel.hf.export import export_hf
+from ds_minimodel.hf.kept import LIMITS, STRENGTHS, TOKENS, Change, Comparison, keep
+from ds_minimodel.hf.questions import instructions, questions
+from ds_minimodel.hf.samples import settings_of, written
+from ds_minimodel.models import make_body
+from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
+
+from .test_decoders import save_llama
+
+SOME = 40  # questions
+TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
+
+
+@pytest.fixture(autouse=True)
+def some_questions(monkeypatch):
+    monkeypatch.setattr(kept, "questions", lambda seed: questions(seed, SOME))
+    monkeypatch.setattr(kept, "TEXT_BYTES", 6000)
+
+
+def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
+    """A Llama in `theirs`, its reference `model`, and `pack`: 8 new pieces, and a low-rank update of this size."""
+    theirs = save_llama(text_file, folder / "theirs", "$A")
+    config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 200}
+    (theirs / "config.json").write_text(json.dumps(config))
+    if template:
+        (theirs / "chat_template.jinja").write_text(template)
+    refer(theirs, folder / "model", "en")
+    (folder / "xx.txt").write_text("zozo gaga zozo mimi\n" * 200)
+    extend_tokenizer(folder / "model/tokenizer", 330, [folder / "xx.txt"], [], folder / "tokenizer", 8)
+    body, _ = load_model(folder / "model")
+    module, draw = make_body(body.config, (2,)), torch.Generator().manual_seed(1)
+    add_low_rank(module, 2, 1)
+    changed = {name: tensor.detach() for name, tensor in module.named_parameters() if is_low_rank(name)}
+    for name, tensor in changed.items():
+        if name.endswith(UP):
+            tensor.normal_(0, update, generator=draw)
+    own = {"tokens": torch.empty(8, 16).normal_(0, rows, generator=draw)}
+    learned = body.adaptation("xx", own, steps=7, kept=330, update=changed if update else {})
+    save_adaptation(folder / "pack", learned, folder / "tokenizer", body.config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, text_file):
+    return made(tmp_path_factory.mktemp("kept"), text_file, update=0.05)
+
+
+def kept_of(folder, text_file, memory="memory", **options):
+    said = []
+    held_out = {"en": str(text_file), "xx": str(folder / "xx.txt")}
+    places = folder / "model", folder / "model/tokenizer", folder / "pack", folder / memory
+    return keep(*places, held_out, "en", say=said.append, **options), said
+
+
+def test_answers_of_a_batch_are_those_of_each_alone(world):
+    module, tokenizer = (kind.from_pretrained(world / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    prompts = tokenizer(["The boat", "a", "the wind is new and the harbour"])["input_ids"]
+    found = written(module.eval(), prompts, settings_of(module) | {"eos_token_id": [0, 7]}, 20)
+    for prompt, answer in zip(prompts, found, strict=True):
+        ids = list(prompt)
+        while len(ids) < len(prompt) + 20 and (len(ids) == len(prompt) or ids[-1] not in (0, 7)):
+            with torch.inference_mode():
+                ids.append(int(module(torch.tensor([ids])).logits[0, -1].argmax()))
+        assert ids[len(prompt) :] == answer
+
+
+def test_each_strength_is_the_model_that_is_exported(world, text_file):
+    both = Comparison(*(world / name for name in ("model", "model/tokenizer", "pack")), {}, world / "some.json")
+    for strength in (0.5, 1.0, 0.25):
+        both.put(strength)
+        out = world / f"out-{strength}"
+        export_hf(world / "model", out, world / "pack", strength=strength)
+        theirs = AutoModelForCausalLM.from_pretrained(out).state_dict()
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in both.module.state_dict().items())
+
+
+def test_bits_and_likeliest_tokens_are_those_of_plain_passes(world, text_file):
+    texts = {"en": str(text_file)}
+    both = Comparison(*(world / name for name in ("model", "model/tokenizer", "pack")), texts, world / "bits.json")
+    both.put(0.5)
+    bits, whole = both.bits("en"), text_file.read_bytes()[: kept.TEXT_BYTES]
+    assert bits.edges == [0, 128, 512][: len(bits.edges)] and bits.sizes.sum() > 0.99 * len(whole)
+    ids = both.new.encode(both.windows["en"][:1])[0]
+    with torch.inference_mode():
+        log_SV = both.module(torch.tensor([[both.new.scored_after, *ids]])).logits[0].log_softmax(-1)
+    nats = -log_SV[range(len(ids)), ids]
+    assert bits.after[0].sum() == pytest.approx(float(nats.sum()) / math.log(2), rel=1e-4)
+    first = np.searchsorted(np.cumsum(np.array(both.new.num_bytes())[ids]), bits.sizes[0, 0], side="right")
+    assert bits.after[0, 0] == pytest.approx(float(nats[:first].sum()) / math.log(2), rel=0.02)
+
+    changed, before, after = both.chat(range(3))
+    other = total = nats = 0
+    for dialogue, answer in zip(both.dialogues[:3], both.untouched.answers[:3], strict=True):
+        with torch.inference_mode():
+            log_SV = both.module(torch.tensor([dialogue.prompt + answer])).logits[0, -len(answer) - 1 : -1]
+        other += int((log_SV.argmax(-1) != torch.tensor(answer)).sum())
+        nats -= float(log_SV.log_softmax(-1)[range(len(answer)), answer].sum())
+        total += len(answer)
+    assert changed.percent == pytest.approx(100 * other / total)
+    assert after == pytest.approx(nats / math.log(2) / total, rel=1e-4)
+    own = math.fsum(both.untouched.bits[:3]) / total
+    assert before == pytest.approx(own)
+
+
+def test_an_interval_is_by_what_was_drawn():
+    change = Change.of(np.array([1, 0, 0, -1, 0, 0, 0, 1]), np.ones(8))
+    assert change.percent == 12.5
+    assert change.error == pytest.approx(100 * np.std([1, 0, 0, -1, 0, 0, 0, 1], ddof=1) / math.sqrt(8))
+    assert Change.of(np.array([1.0, 2.0]), np.array([10.0, 20.0])).error == 0, "the same share of each"
+
+
+def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, text_file):
+    other = world / "news.zz.txt"
+    other.write_text("The wind sees the boat.\n\n" * 40)
+    found, said = kept_of(world, text_file, given=[str(other)])
+    assert [line.split(":")[0] for line in said] == [f"strength {strength:g}" for strength in STRENGTHS]
+    known = json.loads((world / "memory/xx.json").read_text())["changes"]
+    for name, own in known.items():
+        keeps = all(percent + 1.645 * error <= LIMITS[what] for what, (percent, error) in own.items())
+        assert keeps == (float(name) == found.strength) or float(name) < found.strength or not keeps
+    text = "\n".join(found.sentences)
+    assert f"of {SOME // 2} English questions 0 right before, 0 after (0 lost, 0 won; " in text
+    assert "news.zz.txt, of yours: " in text and "not looked at" not in text
+    assert (
+        "en, held-out pages of your text, tokens 0–128: " in text
+        and f"strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest that keeps" in text
+    )
+    assert (found.steps, len(found.answers)) == (7, kept.SHOWN)
+    before = (world / "memory/before.json").stat()
+    assert kept_of(world, text_file, given=[str(other)]) == (found, []), "nothing is asked again"
+    fixed, said = kept_of(world, text_file, strengths=[1.0])
+    assert (fixed.strength, said) == (1.0, []) and f"of {SOME} English questions" in fixed.sentences[0]
+    assert "not looked at: other texts and other languages (--test-text)." in fixed.sentences
+    assert (world / "memory/before.json").stat() != before, "of other texts"
+
+
+def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_file):
+    folder = made(tmp_path, text_file, update=2.0)
+    found, _ = kept_of(folder, text_file)
+    assert found.strength == min(STRENGTHS)
+    assert found.sentences[0].startswith("strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest: none keeps what is")
+    assert any(line.startswith("what it says has become worse: export-hf with a smaller") for line in found.worse)
+
+
+def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):
+    folder = made(tmp_path, text_file, rows=0.0, template=None)
+    found, said = kept_of(folder, text_file)
+    assert (found.strength, said) == (1.0, [])
+    asked = json.loads((folder / "memory/before.json").read_text())
+    assert len(asked["answers"]) == SOME + len(instructions()) and max(map(len, asked["answers"])) <= TOKENS
+    both = Comparison(*(folder / name for name in ("model", "model/tokenizer", "pack")), {}, folder / "some.json")
+    words = AutoTokenizer.from_pretrained(folder / "theirs").decode(both.dialogues[0].prompt)
+    assert words == f"Question: {both.dialogues[0].question.text}\nAnswer:"

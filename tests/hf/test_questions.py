@@ -1,0 +1,65 @@
+"""Questions with known answers: what counts as right, and how the set is drawn."""
+
+import re
+
+import pytest
+
+from ds_minimodel.hf.questions import COUNT, Question, begins_alike, instructions, loops, questions
+
+CAPITAL = Question("What is the capital of France?", ("Paris",), ("Rome", "Bern"))
+MONTH = Question("Which month comes after March?", ("April",), ("January", "March", "May"))
+SUM = Question("What is 7 plus 5?", ("12", "twelve"), ("2", "5", "7", "57", "120"))
+OPPOSITE = Question('What is the opposite of "hot"?', ("cold", "cool"))
+
+
+@pytest.mark.parametrize(
+    "question, said, is_right",
+    [
+        (CAPITAL, "The capital of France is Paris.", True),
+        (CAPITAL, "PARIS", True),
+        (CAPITAL, '"Paris", of course', True),
+        (CAPITAL, "In comparison, the Parisian suburbs are large.", False),
+        (CAPITAL, "Rome, not Paris", False),
+        (CAPITAL, "La France, la France, la France", False),
+        (CAPITAL, "", False),
+        (MONTH, "After March comes April, then May.", True),
+        (MONTH, "January, February, March, April, May", False),
+        (MONTH, "The month that comes after March is May.", False),
+        (SUM, "7 plus 5 is 12.", True),
+        (SUM, "7 + 5 = 12, which is even", True),
+        (SUM, "Twelve!", True),
+        (SUM, "7 + 5 = 120", False),
+        (SUM, "about 1,12", False),
+        (SUM, "12.5", False),
+        (SUM, "2 and 12", False),
+        (OPPOSITE, "The opposite of 'hot' is 'Cool'.", True),
+        (OPPOSITE, "It is colder.", False),
+    ],
+)
+def test_an_answer_is_right_where_the_first_one_named_is(question, said, is_right):
+    assert question.is_right(said) == is_right
+
+
+def test_the_set_is_drawn_by_a_seed_in_halves():
+    first, second = questions(1)
+    assert (first, second) == questions(1) != questions(2)
+    assert COUNT >= 300 and len(first) == len(second) == COUNT // 2
+    assert len({own.text for own in first + second}) == COUNT
+    assert len(questions(1, 20)[0]) == 10 and len(set(instructions())) == 20
+
+
+def test_every_question_takes_its_answers_and_gives_none_away():
+    for question in sum(questions(3, 10_000), []):
+        assert not any(re.search(rf"(?i)(?<!\w){re.escape(own)}(?!\w)", question.text) for own in question.answers)
+        assert not question.is_right(question.text) and not question.is_right(f"{question.text} I do not know.")
+        for answer in question.answers:
+            assert question.is_right(f"{question.text} It is {answer}."), question
+
+
+def test_openings_and_loops():
+    assert begins_alike("The capital of France is Paris.", "The capital of France is Rome.")
+    assert not begins_alike("The capital of France", "the capital of France is")
+    for said in ("La France, la France, la France", "-Fantasy-Fantasy-Fantasy", "the sum the sum the sum of"):
+        assert loops(said), said
+    for said in ("1000000000000000", "The cat, the dog and the cow.", "........................", "ha ha ha"):
+        assert not loops(said), said
