@@ -11,7 +11,7 @@ import json
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +27,14 @@ from ds_minimodel.common.vocabulary import MOST_UNKNOWN
 from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.samples import is_held_out
 from ds_minimodel.hf.export import export_adapter, export_hf
+from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept
 from ds_minimodel.hf.samples import samples, samples_page
-from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
+from ds_minimodel.jobs.layout import CALL, EVALUATE, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.report.kept import Kept
 from ds_minimodel.steps.fertility import fertility
 from ds_minimodel.steps.run import do_step, steps_to_run
 from ds_minimodel.training.config import WARM_UP
@@ -49,7 +51,6 @@ FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
 ASKED = "hours", "tokens"
-QUESTIONS = "What is the capital of France?", "Name three colours.", "What is two plus three?"
 
 TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
@@ -70,7 +71,7 @@ class Way(NamedTuple):
 REHEARSES = {"replay": 0.1, "replay_from": "base"}
 WAYS = {  # by the third study
     "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
-    "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0, "strength": 0.75}),
+    "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0}),
     "all": Way("full", 1e-4, of_decoders=REHEARSES),
 }
 
@@ -89,6 +90,8 @@ def extend(
     trains: str | None = None,
     pieces: int | None = None,
     strength: float | None = None,
+    test_text: Sequence[str | Path] = (),
+    keep: Mapping[str, float] = LIMITS,
     ranks: int | None = None,
     hostfile: str | None = None,
     say: Callable[[str], None] = print,
@@ -101,16 +104,21 @@ def extend(
     one by default, at most MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone,
     by which all else stays to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's;
     "all": all of its weights. pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. strength:
-    share of what the body has learned that out/model keeps, 0.75 of a decoder's "lora" by default: less keeps more of
-    what the model was. A decoder whose body trains rehearses what it writes by itself (hf/rehearsal.py). ranks,
-    hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/, model/, adapter/ of "lora" for
-    PEFT and, of what predicts next tokens, samples.md; the same call goes on where one was interrupted, with more hours
-    or tokens it makes the training longer, and another is refused. UserError as of the steps that it takes.
+    share of what the body has learned that out/model keeps; by default of a decoder the largest that keeps `keep`, what
+    may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned is kept). test_text: files of other
+    text, of any language, that it looks at, too. A decoder whose body trains rehearses what it writes by itself
+    (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/, model/,
+    adapter/ of "lora" for PEFT and, of what predicts next tokens, samples.md; the same call goes on where one was
+    interrupted, with more hours or tokens it makes the training longer, and another is refused. UserError as of the
+    steps that it takes.
     """
     out, model = Path(out), str(model)
     name_the_cpu()
     texts = {source: paths_of(source_text), language: paths_of(text)}
     _check(texts, source, language, hours, tokens, trains, pieces, strength)
+    for name in {*keep} - {*LIMITS}:
+        raise UserError(f"extend: nothing is called {name} that could be kept; give {', '.join(LIMITS)}")
+    others = [str(file) for file in find_text(test_text)]
     files = [file for file in find_text(itertools.chain(*texts.values())) if isinstance(file, Path)]
     call: dict[str, Any] = {"out": str(out), "model": model, "source": source, "language": language}
     call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces, "strength": strength}
@@ -134,8 +142,12 @@ def extend(
         places = {"path": path, "ranks": ranks, "hostfile": hostfile}
         state = _set_length(out, recipe, state, asked, places, say)
         recipe = _own_recipe(path, language)
+        _run(recipe, places, until="adapt")
+        strengths = [strength] if strength else STRENGTHS if keep else [1.0]
+        kept = _look(out, recipe, others, strengths, keep, say) if recipe.trained_by.causal else None
+        recipe = _own_recipe(path, language)
         _run(recipe, places)
-        _export(out, recipe, openings, state)
+        _export(out, recipe, openings, state, kept)
     return out / "model"
 
 
@@ -407,7 +419,29 @@ def _run(recipe: Recipe, places: dict[str, Any], until: str | None = None) -> No
 # What comes out.
 
 
-def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any]) -> None:
+def _look(
+    out: Path,
+    recipe: Recipe,
+    others: list[str],
+    strengths: Sequence[float],
+    limits: Mapping[str, float],
+    say: Callable[[str], None],
+) -> Kept:
+    """What a decoder has kept; the recipe gets the strength that keeps enough."""
+    layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
+    source, pack, path = recipe.languages.source, layout.adapt(system, target) / "pack", out / RECIPE
+    held_out = {name: str(file) for name in (source, target) if (file := out / f"test/{name}.txt").exists()}
+    places = layout.model(system), layout.tokenizer(source), pack, layout.kept(system, target)
+    kept = find_kept(*places, held_out, source, others, strengths, limits, recipe.data.column, say)
+    if kept.strength != recipe.adapt.of(system).strength:
+        shutil.rmtree(layout.root / EVALUATE / system.name / target, ignore_errors=True)  # scores of another strength
+        values = YAML().load(path)
+        values["adapt"]["strength"] = kept.strength
+        _write(path, values)
+    return kept
+
+
+def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any], kept: Kept | None) -> None:
     """Write out/model, out/adapter and samples where they are not as they were, or of another training."""
     layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
     pack, model, page = layout.adapt(system, target) / "pack", out / "model", out / "samples.md"
@@ -416,7 +450,9 @@ def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any
     def exported() -> tuple[Any, dict[str, str]]:
         found = [file for folder in (model, out / "adapter") for file in sorted(folder.glob("*")) if file.is_file()]
         files = {str(file.relative_to(out)): Content.of(file) for file in found if file.name != "README.md"}
-        return as_json({"pack": identity(pack), "strength": strength, "files": files}, state["hashes"])
+        return as_json(
+            {"pack": identity(pack), "strength": strength, "kept": kept and kept.key, "files": files}, state["hashes"]
+        )
 
     is_new = state.get("exported") != exported()[0]
     if is_new:
@@ -426,12 +462,12 @@ def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any
         page.unlink(missing_ok=True)
         written, hashes = exported()
         write_json(out / CALL, state | {"exported": written, "hashes": state["hashes"] | hashes})
-    if recipe.trained_by.causal and not page.exists():
+    if kept and not page.exists():
         assert recipe.base is not None
         places = {"before": (recipe.base, layout.tokenizer(recipe.languages.source)), "after": (str(model), model)}
-        written = {name: samples(*place, openings, QUESTIONS) for name, place in places.items()}
+        written = {name: samples(*place, openings) for name, place in places.items()}
         with atomic_write(page) as file:
-            file.write(samples_page(written).encode())
+            file.write(samples_page(openings, written, kept.answers).encode())
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:

@@ -43,8 +43,18 @@ def add_arguments(commands: Commands) -> None:
         "--strength",
         type=_number,
         metavar="S",
-        help="share of what the body has learned that it keeps; default of a decoder's lora: 0.75; less, such as 0.5, "
-        "keeps more of the chat",
+        help="share of what the body has learned that it keeps; default of a decoder: the largest that --keep allows",
+    )
+    extending.add_argument(
+        "--test-text", metavar="FILE", nargs="+", default=[], help="other text, of any language, that is scored, too"
+    )
+    extending.add_argument(
+        "--keep",
+        type=_limit,
+        metavar="WHAT=PERCENT",
+        nargs="+",
+        help="what a decoder may lose: answers=5 (points of right ones in English) chat=13 (likeliest tokens) "
+        "contexts=1 (bits of the source at a position) texts=3 (bits of a test text); or nothing: keep what it learned",
     )
     length = extending.add_mutually_exclusive_group()
     length.add_argument(
@@ -102,6 +112,14 @@ def _hours(text: str) -> float:
     return _number(found[1]) / (60 if found[2] == "min" else 1) if found else _number(text)
 
 
+def _limit(text: str) -> tuple[str, float] | None:
+    """argparse's type of what may get worse, and by how much; None for "nothing"."""
+    name, _, percent = text.partition("=")
+    if text != "nothing" and not percent:
+        raise argparse.ArgumentTypeError(f"{text!r} has no bound; give one, such as chat=13, or nothing")
+    return (name, _number(percent)) if percent else None
+
+
 def _check_paths(options: Options, out: Path) -> None:
     """UserError for what paths alone say; what reads a model takes seconds to load."""
     model = Path(options.model)
@@ -124,8 +142,11 @@ def _extend(options: Options) -> None:
     out = options.out or f"extended-{options.language}"
     _check_paths(options, Path(out))
     restart_with_cpu_settings()
-    names = "source source_text hours tokens column pieces strength ranks hostfile".split()
+    names = "source source_text hours tokens column pieces strength test_text ranks hostfile".split()
     named = {name: getattr(options, name) for name in names} | {"trains": options.train, "say": say}
+    if options.keep:
+        limits = hugging_face_module("hf.kept").LIMITS
+        named["keep"] = {} if None in options.keep else limits | dict(options.keep)
     try:
         model = hugging_face_module("extend").extend(options.model, options.text, options.language, out, **named)
     except UserError as error:

@@ -127,7 +127,8 @@ class _Place:
             if (own.system, own.language, own.steps) == (self.system, pack.language, pack.steps):
                 finetuned = {name for name in own.clauses if any(self.root.glob(f"{FINETUNE}/*/{name}"))}
                 tasks = own.clauses.keys() & ({task} if task else own.clauses.keys() - finetuned)
-                return [f"\n{escape_markdown(own.sentence(tasks))}"] if tasks else []
+                lines = [own.sentence(tasks), *own.kept, *own.worse]
+                return [f"\n{escape_markdown(line)}" for line in lines] if tasks else []
         return []
 
     def text(self, language: str) -> str:

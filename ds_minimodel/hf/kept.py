@@ -30,7 +30,8 @@ from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.hf.export import Exported, exported
 from ds_minimodel.hf.questions import Question, begins_alike, instructions, loops, questions
 from ds_minimodel.hf.samples import device, settings_of, written
-from ds_minimodel.report.verdict import FORGETS, Answer, Kept
+from ds_minimodel.report.kept import Answer, Kept
+from ds_minimodel.report.verdict import FORGETS
 
 STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried
 # What may get worse, in percent: right answers (points), likeliest tokens that are others, bits of the source's text at
@@ -41,6 +42,7 @@ EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a wind
 TEXT_BYTES = 30_000  # of each text
 TOKENS_AT_ONCE, SCORES_AT_ONCE = 2048, 2e8  # of a forward pass: tokens, and numbers that come out
 SHOWN = 10  # answers
+UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
 _PLAIN, _NEXT = "Question: {}\nAnswer:", "\nQuestion:"
 
@@ -193,11 +195,11 @@ class Comparison:
         return Bits(before[:, own], after[:, own], sizes[:, own], bins)
 
 
-def keep(
+def find_kept(
     model: Path,
     tokenizer: Path,
     pack: Path,
-    folder: Path,
+    path: Path,
     held_out: Mapping[str, str],
     source: str,
     given: Sequence[str] = (),
@@ -209,12 +211,13 @@ def keep(
     """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
 
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
-    of other text. folder: where what is found is kept, by the hash of what it is of. Half of the questions choose, by
-    upper 95 % bounds of what gets worse, the others are reported; of a single strength all are.
+    of other text. path: file where what is found is kept, by the hash of what it is of, beside what the untouched model
+    does. Half of the questions choose, by upper 95 % bounds of what gets worse, the others are reported; of a single
+    strength all are.
     """
     texts = {**dict(held_out), **{str(path): str(path) for path in given}}
-    both = Comparison(model, tokenizer, pack, texts, folder / "before.json", column)
-    trains, path = bool(both.added.update), folder / f"{both.added.language}.json"
+    both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column)
+    trains = bool(both.added.update)
     strengths = strengths if trains else (1.0,)
     key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, [*given]])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:

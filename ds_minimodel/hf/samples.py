@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.foreign import tokenizer_of
 from ds_minimodel.common.errors import escape_markdown
-from ds_minimodel.report.verdict import Answer
+from ds_minimodel.report.kept import Answer
 
 TOKENS = 40  # of a sample
 ROWS = 128  # prompts at once

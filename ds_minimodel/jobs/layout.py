@@ -60,5 +60,9 @@ class WorkdirLayout:
         """Folder of a system's scores on a task in a language, with the task model of a seed."""
         return self.root / EVALUATE / system.name / language / task / f"seed-{seed}"
 
+    def kept(self, system: System, language: str) -> Path:
+        """File of what a decoder has kept, made by `extend`, beside what the untouched one does."""
+        return self.root / "kept" / system.name / f"{language}.json"
+
     def report(self) -> Path:
         return self.root / REPORT

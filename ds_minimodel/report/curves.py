@@ -19,6 +19,7 @@ from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
+from ds_minimodel.report.kept import Kept
 
 Row = Mapping[str, Any]  # of scores or costs, as JSON holds it
 
@@ -280,7 +281,7 @@ class RunResults:
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
     and steps with every seed. losses: as of read_losses. fertility: rows of steps/fertility.py where a base's
-    vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}.
+    vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}. kept: of {(system, language)}.
     """
 
     recipe: Recipe
@@ -290,6 +291,7 @@ class RunResults:
     losses: Sequence[Row]
     fertility: Sequence[Row] = ()
     compressed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    kept: Mapping[tuple[str, str], Kept] = field(default_factory=dict)
 
     @property
     def target_scores(self) -> list[Row]:

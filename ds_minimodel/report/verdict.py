@@ -6,7 +6,7 @@ The page, the last lines of `run` and the cards of exports say it.
 from collections.abc import Collection
 from statistics import fmean
 
-from ds_minimodel.common.files import Amount, Count, Stored
+from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.curves import BITS, OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
@@ -21,41 +21,18 @@ FORGETS = {  # by whether the body trains
 _MOST_LOST = 0.002  # of the source's score, without a line that says so
 
 
-class Answer(Stored):
-    """To a question, before and after."""
-
-    question: str
-    before: str
-    after: str
-    was_right: bool
-    is_right: bool
-
-
-class Kept(Stored):
-    """What a decoder has kept at a strength after so many steps (hf/kept.py).
-
-    key: hash of what it is of. worse: as of a Verdict. answers: those to look at, lost ones first.
-    """
-
-    key: str
-    steps: Count
-    strength: Amount
-    sentences: list[str]
-    worse: list[str]
-    answers: list[Answer]
-
-
 class Verdict(Stored):
     """Of a system in a language.
 
-    steps: updates of the pack. clauses: {task: what became of it}. worse: in which the untouched model is better, and
-    what to do, a line each. cost: of step 2.
+    steps: updates of the pack. clauses: {task: what became of it}. kept: sentences of a Kept. worse: in which the
+    untouched model is better, and what to do, a line each. cost: of step 2.
     """
 
     system: str
     language: str
     steps: Count
     clauses: dict[str, str]
+    kept: list[str] = []
     worse: list[str]
     cost: str
 
@@ -65,8 +42,9 @@ class Verdict(Stored):
 
     @property
     def lines(self) -> list[str]:
-        """The sentence of all tasks, and a line for each that is worse."""
-        return [f"{name_of(self.system)}, {line}" for line in [self.sentence(self.clauses), *self.worse]]
+        """The sentence of all tasks, those of what is kept, and a line for each that is worse."""
+        own = [self.sentence(self.clauses), *self.kept, *self.worse]
+        return [f"{name_of(self.system)}, {line}" for line in own]
 
 
 def verdicts(run: RunResults) -> list[Verdict]:
@@ -101,8 +79,10 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
+    kept, cost = run.kept.get((system, language)), _cost(run, system, language)
+    sentences, worse = (kept.sentences, [*worse, *kept.worse]) if kept else ([], worse)
     return Verdict(
-        system=system, language=language, steps=steps, clauses=clauses, worse=worse, cost=_cost(run, system, language)
+        system=system, language=language, steps=steps, clauses=clauses, kept=sentences, worse=worse, cost=cost
     )
 
 

@@ -10,6 +10,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, Row, RunResults, ScoreRow, read_losses
+from ds_minimodel.report.kept import Kept
 from ds_minimodel.report.page import write_report
 from ds_minimodel.steps.context import Context
 from ds_minimodel.steps.fertility import fertility
@@ -45,6 +46,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[
         list(_losses(recipe, layout)),
         fertility(recipe) if recipe.kept_rows else [],
         dict(_compressed(recipe)),
+        dict(_kept(recipe, layout)),
     )
     return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
 
@@ -55,6 +57,15 @@ def _compressed(recipe: Recipe) -> Iterator[tuple[tuple[str, str], float]]:
             bits = KINDS[task.kind].compressed(task, language)
             if bits is not None:
                 yield (name, language), bits
+
+
+def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, str], Kept]]:
+    for system, language in product(recipe.chosen_systems, recipe.languages.targets):
+        path, now = layout.kept(system, language), (recipe.adapt.steps, recipe.adapt.of(system).strength)
+        if path.exists():
+            found = read_model(path, Kept, "delete that file")
+            if (found.steps, found.strength) == now:  # else of another training
+                yield (system.name, language), found
 
 
 def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:

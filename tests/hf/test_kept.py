@@ -14,7 +14,7 @@ from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.data.extension import extend_tokenizer
 from ds_minimodel.hf import kept
 from ds_minimodel.hf.export import export_hf
-from ds_minimodel.hf.kept import LIMITS, STRENGTHS, TOKENS, Change, Comparison, keep
+from ds_minimodel.hf.kept import LIMITS, STRENGTHS, TOKENS, Change, Comparison, find_kept
 from ds_minimodel.hf.questions import instructions, questions
 from ds_minimodel.hf.samples import settings_of, written
 from ds_minimodel.models import make_body
@@ -63,8 +63,8 @@ def world(tmp_path_factory, text_file):
 def kept_of(folder, text_file, memory="memory", **options):
     said = []
     held_out = {"en": str(text_file), "xx": str(folder / "xx.txt")}
-    places = folder / "model", folder / "model/tokenizer", folder / "pack", folder / memory
-    return keep(*places, held_out, "en", say=said.append, **options), said
+    places = folder / "model", folder / "model/tokenizer", folder / "pack", folder / memory / "xx.json"
+    return find_kept(*places, held_out, "en", say=said.append, **options), said
 
 
 def test_answers_of_a_batch_are_those_of_each_alone(world):
@@ -141,12 +141,12 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
         and f"strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest that keeps" in text
     )
     assert (found.steps, len(found.answers)) == (7, kept.SHOWN)
-    before = (world / "memory/before.json").stat()
+    before = (world / "memory/the-untouched.json").stat()
     assert kept_of(world, text_file, given=[str(other)]) == (found, []), "nothing is asked again"
     fixed, said = kept_of(world, text_file, strengths=[1.0])
     assert (fixed.strength, said) == (1.0, []) and f"of {SOME} English questions" in fixed.sentences[0]
     assert "not looked at: other texts and other languages (--test-text)." in fixed.sentences
-    assert (world / "memory/before.json").stat() != before, "of other texts"
+    assert (world / "memory/the-untouched.json").stat() != before, "of other texts"
 
 
 def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_file):
@@ -161,7 +161,7 @@ def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):
     folder = made(tmp_path, text_file, rows=0.0, template=None)
     found, said = kept_of(folder, text_file)
     assert (found.strength, said) == (1.0, [])
-    asked = json.loads((folder / "memory/before.json").read_text())
+    asked = json.loads((folder / "memory/the-untouched.json").read_text())
     assert len(asked["answers"]) == SOME + len(instructions()) and max(map(len, asked["answers"])) <= TOKENS
     both = Comparison(*(folder / name for name in ("model", "model/tokenizer", "pack")), {}, folder / "some.json")
     words = AutoTokenizer.from_pretrained(folder / "theirs").decode(both.dialogues[0].prompt)

@@ -73,7 +73,8 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert f"xx: {scores}" in card and "| text | xx.txt (" in card
     (code,) = re.findall("```python\n(.*)```", card, re.DOTALL)
     exec(code.replace("FOLDER", str(out / "model")))
-    assert (out / "samples.md").read_text().count("- after: ") == 5
+    page = (out / "samples.md").read_text()
+    assert page.count("- after: ") == 5 + 9 and "**Who bakes bread?**" in page, "few questions fit into 64 positions"
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
     for option, value in (("language", "yy"), ("source", "de"), ("train", "lora"), ("pieces", "9"), ("strength", "1")):
@@ -116,9 +117,32 @@ def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     assert own <= TokenStore(out / "run/tokens/the-base-itself").num_tokens < 2 * own
     assert "LoRA, xx: " in err
     assert "en: without --source-text" in err
+    card = (out / "model/README.md").read_text()
+    for said in ("xx, held-out pages of your text, tokens 0–128: ", "not looked at: other texts and other languages"):
+        assert f"LoRA, {said}" in err and said.split(",")[0] in card
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
     assert code == 0 and "adapt lora" not in err, "all is there"
+
+
+def test_a_strength_is_chosen_after_training(texts, tmp_path):
+    """By what the model may lose; another bound takes no other training."""
+    out = tmp_path / "out"
+    arguments = "extend", texts / "theirs", texts / "xx.txt", "--language", "xx", "--tokens", "10k", "--out", out
+    arguments += "--test-text", texts / "en.txt"
+    weights = set()
+    wide = "chat=100", "texts=1k", "answers=100"
+    for bounds, strength in ((["nothing"], 1.0), (["chat=0.001"], 0.25), (wide, 1.0)):
+        code, _, err = run(*arguments, "--keep", *bounds)
+        assert code == 0 and ("adapt lora" in err) == (not weights), err
+        assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == strength
+        (scores,) = (out / "run/evaluate/lora/xx/text").glob("*.job.json")
+        assert json.loads(scores.read_text())["inputs"]["strength"] == strength
+        assert "LoRA, en.txt, of yours: " in err and ("strength 0.25: xx " in err) == (bounds != ["nothing"])
+        weights.add((out / "model/model.safetensors").read_bytes())
+    assert len(weights) == 2
+    assert "nothing is called charm that could be kept" in refused(*arguments, "--keep", "charm=1")
+    assert "'chat' has no bound" in refused(*arguments, "--keep", "chat")
 
 
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
