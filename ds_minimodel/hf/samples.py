@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.foreign import tokenizer_of
 from ds_minimodel.common.errors import escape_markdown
+from ds_minimodel.common.progress import Progress
 from ds_minimodel.report.kept import Answer
 
 TOKENS = 40  # of a sample
@@ -44,6 +45,7 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
     ends = settings["eos_token_id"]
     ends, found = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+    progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) == 1), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
         width = len(prompts[index[-1]])
         ids = torch.tensor([[0] * (width - len(prompts[at])) + prompts[at] for at in index], device=module.device)
@@ -53,6 +55,8 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
             out = module.generate(ids, attention_mask=mask.long())[:, width:].tolist()
         for at, row in zip(index, out, strict=True):
             found[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
+        progress.update(done := done + len(index))
+    progress.close()
     return found
 
 
