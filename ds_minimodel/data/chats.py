@@ -103,16 +103,18 @@ def chats_from_text(patterns: Iterable[str | Path], out: Path, language: str, co
     """
     refuse_existing(out)
     found = (sections(read_documents([str(path)], column)) for path in find_text(patterns))
-    return write_chats(out, (dialogue_about(*each, language) for each in itertools.chain.from_iterable(found)))
+    number = write_chats(out, (dialogue_about(*each, language) for each in itertools.chain.from_iterable(found)))
+    if not number:
+        raise UserError(f"{out}: no heading with text below it was found; mark headings as Markdown does, with #")
+    return number
 
 
 def write_chats(out: Path, dialogues: Iterable[Dialogue | None]) -> int:
-    """Write dialogues, each once, as rows with `messages`, and return how many; UserError for none."""
+    """Write dialogues, each once, as rows with `messages`, and return how many; no file for none."""
     rows = dict.fromkeys(json.dumps({"messages": turns}, ensure_ascii=False) for turns in dialogues if turns)
-    if not rows:
-        raise UserError(f"{out}: no heading with text below it was found; mark headings as Markdown does, with #")
-    with atomic_write(out) as file:
-        file.writelines(f"{row}\n".encode() for row in rows)
+    if rows:
+        with atomic_write(out) as file:
+            file.writelines(f"{row}\n".encode() for row in rows)
     return len(rows)
 
 

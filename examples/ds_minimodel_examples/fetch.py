@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, atomic_folder, atomic_write, read_manifest, write_json, write_manifest
+from ds_minimodel.data.chats import Dialogue, dialogue_about, sections, write_chats
 from ds_minimodel_examples.extractors import (
     Element,
     application_documents,
@@ -31,7 +32,7 @@ from ds_minimodel_examples.repro import (
     widget_items,
 )
 from ds_minimodel_examples.tasks import Split, is_held_out, questions_of, topic_records
-from ds_minimodel_examples.text import LANGUAGES, Document, clean, merge, same_text_key, write_text
+from ds_minimodel_examples.text import LANGUAGES, Document, clean, is_text, merge, same_text_key, write_text
 
 HELP_PREFIX = "libreoffice-help-"
 DESCRIPTIONS = "package-descriptions"  # not a package: apt's own indexes
@@ -113,7 +114,7 @@ PACKAGES_FOLDER = "debian-packages"
 
 
 def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print) -> dict:
-    """Write text/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`; return the manifest.
+    """Write text/, chats/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`; return the manifest.
 
     languages: codes; None: the set's own. English comes always: the tasks are trained in it. What is
     extracted from packages stays in the folder debian-packages beside `out_folder` and is used again, so
@@ -200,9 +201,11 @@ def _write_corpora(
     splits: Splits | None,
     log: Log,
 ) -> dict[str, dict[str, int]]:
-    """Write text/LANGUAGE.txt; return {language: {documents, lines, bytes}}.
+    """Write text/LANGUAGE.txt and, of LibreOffice's help, chats/LANGUAGE.jsonl; return {language: {documents, lines,
+    bytes, chats}}.
 
-    Held-out pages of LibreOffice's help are left out, and where `splits` are given all held-out pages.
+    Held-out pages of LibreOffice's help are left out, and where `splits` are given all held-out pages; what is asked of
+    the former's headings is chats/LANGUAGE.test.jsonl.
     """
     counts: dict[str, dict[str, int]] = {}
     english: set[str] = set()
@@ -227,9 +230,24 @@ def _write_corpora(
         counts[language] = write_text(
             folder / "text" / f"{language}.txt", merge(documents, english, held_out, language)
         )
+        for name, left_out, held in (("", english | held_out, False), (".test", english, True)):
+            asked = {page: elements for page, elements in pages[language].items() if is_held_out(page) == held}
+            path = folder / "chats" / f"{language}{name}.jsonl"
+            counts[language][f"chats{name}"] = write_chats(path, _dialogues(asked, left_out, language))
         if language == SOURCE:
             english = {same_text_key(clean(line)) for lines in documents for line in lines}
     return counts
+
+
+def _dialogues(pages: dict[str, list[Element]], left_out: set[str], language: str) -> Iterator[Dialogue | None]:
+    """Yield what is asked of each heading, and the text below it; without lines whose `same_text_key` is left out."""
+    for elements in pages.values():
+        own = [element for element in elements if not element.embedded]
+        lines = [f"# {each.text}" if each.heading else each.text for each in own]
+        for heading, below in sections([lines]):
+            if same_text_key(heading) not in left_out:
+                kept = [line for line in below if same_text_key(line) not in left_out and is_text(line, language)]
+                yield dialogue_about(heading, kept, language)
 
 
 def _documents_of_pages(store: PackageStore, names: list[str]) -> Iterator[Document]:

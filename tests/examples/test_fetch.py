@@ -46,6 +46,10 @@ def test_what_a_sample_holds(sample):
     assert manifest["packages"] == {"libreoffice-help-en-us": "1.0-1", "libreoffice-help-de": "1.0-1"}
     assert sorted(manifest["files"]) == [
         "LICENSES.md",
+        "chats/de.jsonl",
+        "chats/de.test.jsonl",
+        "chats/en.jsonl",
+        "chats/en.test.jsonl",
         "tasks/topic/dev.en.jsonl",
         "tasks/topic/test.de.jsonl",
         "tasks/topic/test.en.jsonl",
