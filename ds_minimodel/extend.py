@@ -84,6 +84,7 @@ def extend(
     *,
     source: str = "en",
     source_text: Sequence[str | Path] = (),
+    chats: Sequence[str | Path] = (),
     hours: float | None = None,
     tokens: int | None = None,
     column: str = "text",
@@ -100,16 +101,17 @@ def extend(
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub; it is read where it lies. text, source_text:
     files, globs or data sets of the language and of one that the model knows, which is scored, and by which rows alone
-    are guarded and new pieces left out that would cut it otherwise. hours: of rehearsal and training on this machine,
-    one by default, at most MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces alone,
-    by which all else stays to the bit, an encoder's default; "lora": low-rank updates of the body, too, a decoder's;
-    "all": all of its weights. pieces: how many are new, FEWEST_PIECES at least; by default as many as pay. strength:
-    share of what the body has learned that out/model keeps; by default of a decoder the largest that keeps `keep`, what
-    may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned is kept). test_text: files of other
-    text, of any language, that it looks at, too. A decoder whose body trains rehearses what it writes by itself
-    (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/, model/,
-    adapter/ of "lora" for PEFT and, of what predicts next tokens, samples.md; the same call goes on where one was
-    interrupted, with more hours or tokens it makes the training longer, and another is refused. UserError as of the
+    are guarded and new pieces left out that would cut it otherwise. chats: files of dialogues (data/chats.py), of which
+    a decoder learns to answer in the language, a quarter of the samples. hours: of rehearsal and training on this
+    machine, one by default, at most MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces
+    alone, by which all else stays to the bit, an encoder's default; "lora": low-rank updates of the body, too, a
+    decoder's; "all": all of its weights. pieces: how many are new, FEWEST_PIECES at least; by default as many as pay.
+    strength: share of what the body has learned that out/model keeps; by default of a decoder the largest that keeps
+    `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned is kept). test_text:
+    files of other text, of any language, that it looks at, too. A decoder whose body trains rehearses what it writes by
+    itself (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/,
+    model/, adapter/ of "lora" for PEFT and, of what predicts next tokens, samples.md; the same call goes on where one
+    was interrupted, with more hours or tokens it makes the training longer, and another is refused. UserError as of the
     steps that it takes.
     """
     out, model = Path(out), str(model)
@@ -119,9 +121,10 @@ def extend(
     for name in {*keep} - {*LIMITS}:
         raise UserError(f"extend: nothing is called {name} that could be kept; give {', '.join(LIMITS)}")
     others = [str(file) for file in find_text(test_text)]
-    files = [file for file in find_text(itertools.chain(*texts.values())) if isinstance(file, Path)]
+    files = [file for file in find_text(itertools.chain(*texts.values(), paths_of(chats))) if isinstance(file, Path)]
     call: dict[str, Any] = {"out": str(out), "model": model, "source": source, "language": language}
     call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces, "strength": strength}
+    call["chats"] = paths_of(chats)
     call["files"] = {f"{model}: {name}": content for name, content in identity_of_base(model).items()}
     call["files"] |= {str(file): Content.of(file) for file in files}
     with lock(out / LOCK):
@@ -135,6 +138,7 @@ def extend(
             tests = _tests(out, texts, column, say)
             values = first_values(read_base(model), out, texts, tests, column, source, language, trains, strength)
             values["base"] = model
+            values["data"] |= {"chats": {language: call["chats"]}} if chats else {}
             _choose(values, language, pieces, asked, say)
             _write(path, values)
         recipe = _own_recipe(path, language)

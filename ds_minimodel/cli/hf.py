@@ -26,6 +26,13 @@ def add_arguments(commands: Commands) -> None:
     extending.add_argument(
         "--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, which is scored, and cut as before"
     )
+    extending.add_argument(
+        "--chats",
+        metavar="FILE",
+        nargs="+",
+        default=[],
+        help="dialogues by which it learns to answer: JSON lines or Parquet with messages, or prompt and completion",
+    )
     extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and tables; default: text")
     extending.add_argument(
         "--train",
@@ -142,7 +149,7 @@ def _extend(options: Options) -> None:
     out = options.out or f"extended-{options.language}"
     _check_paths(options, Path(out))
     restart_with_cpu_settings()
-    names = "source source_text hours tokens column pieces strength test_text ranks hostfile".split()
+    names = "source source_text chats hours tokens column pieces strength test_text ranks hostfile".split()
     named = {name: getattr(options, name) for name in names} | {"trains": options.train, "say": say}
     if options.keep:
         limits = hugging_face_module("hf.kept").LIMITS
@@ -150,7 +157,7 @@ def _extend(options: Options) -> None:
     try:
         model = hugging_face_module("extend").extend(options.model, options.text, options.language, out, **named)
     except UserError as error:
-        raise UserError(str(error).replace("data.column", "--column")) from error
+        raise UserError(re.sub(r"data\.(column|chats)", r"--\1", str(error))) from error
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")
 
 

@@ -54,3 +54,6 @@ def test_refusals(world):
     write(world / "bad.jsonl", [("assistant", "xx")])
     bad = *LORA, f"data.chats.xx={world}/bad.jsonl", f"workdir={world}/bad"
     assert "bad.jsonl:1: turn 1: of" in refused("run", recipe, *bad)
+    extend = "extend", world / "theirs", world / "xx.txt", "--language", "xx", "--tokens", "20k", "--out", world / "out"
+    assert "bad.jsonl:1: turn 1: of" in refused(*extend, "--chats", world / "bad.jsonl")
+    assert "bad.jsonl: another file than" in refused(*extend), "which it was begun with"
