@@ -33,7 +33,7 @@ from ds_minimodel.hf.samples import device, settings_of, written
 from ds_minimodel.report.kept import Answer, Kept
 from ds_minimodel.report.verdict import FORGETS
 
-STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried
+STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried, up to the first that keeps enough
 # What may get worse, in percent: right answers (points), likeliest tokens that are others, bits of the source's text at
 # some position, bits of a text that is given.
 LIMITS = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
@@ -130,10 +130,8 @@ class Comparison:
         module = module_of(self.model, self.dtype).to(device())
         settings = settings_of(module)
         prompts = [own.prompt for own in self.dialogues]
-        answers = written(module, prompts, settings, TOKENS)
-        bits = [0.0] * len(answers)
-        for at, nats, _ in _predicted(module, [prompt + own for prompt, own in zip(prompts, answers, strict=True)]):
-            bits[at] = float(nats[-len(answers[at]) :].sum()) / math.log(2)
+        found = written(module, prompts, settings, TOKENS)
+        answers, bits = [own.ids for own in found], [own.nats / math.log(2) for own in found]
         edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
         return Untouched(key=key, answers=answers, bits=bits, edges=edges, windows=windows, settings=settings)
@@ -163,7 +161,7 @@ class Comparison:
         chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
         both = zip(chosen, after, strict=True)
-        return [self._answer(question, self.untouched.answers[at], own) for (at, question), own in both]
+        return [self._answer(question, self.untouched.answers[at], own.ids) for (at, question), own in both]
 
     def _answer(self, question: Question, *answers: Sequence[int]) -> Answer:
         """In words; of a plain decoder up to where it asks the next question itself."""
@@ -226,31 +224,28 @@ def find_kept(
     every = range(len(both.dialogues))
     choosing = [at for at in every if both.dialogues[at].chooses and len(strengths) > 1]
     reported = [at for at in every if at not in choosing]
-    chosen, found = 0.0, dict[float, tuple[dict[str, Bits], dict[str, Change]]]()
+    found = dict[str, dict[str, Change]]()
     for strength in strengths:
         both.put(strength)
         bits = {name: both.bits(name) for name in texts}
-        changes = {"chat": both.chat(choosing or reported)[0]} if every else {}
+        changes = {"chat": both.chat(choosing)[0]} if choosing else {}
         if source in held_out:
             changes["contexts"] = max(bits[source].rises, key=_most)
         if given:
             changes["texts"] = max((bits[name].rise for name in given), key=_most)
-        if choosing and not chosen and _keeps(changes, limits):
+        if choosing and _keeps(changes, limits):
             changes["answers"] = _lost(both.answers(choosing))
-        if not chosen and _keeps(changes, limits):
-            chosen = strength
-        found[strength] = bits, changes
+        chosen = _keeps(changes, limits)
+        found[f"{strength:g}"] = changes
         if len(strengths) > 1:
             own = [f"{name} {bits[name].a_byte[1]:.3f} bits a byte" for name in held_out]
             own += [f"{_MEANS[name]} {own.percent:+.1f} % (at most {own.most:+.1f})" for name, own in changes.items()]
             say(f"strength {strength:g}: {', '.join(own)}")
-    strength = chosen or strengths[-1]
-    if strength != strengths[-1]:
-        both.put(strength)
-    bits, changes = found[strength]
+        if chosen:
+            break
     answers = both.answers(reported)
     sentences, worse = [], dict[str, bool]()
-    if len(strengths) > 1:
+    if len(strengths) > 1 and changes:
         bounds = ", ".join(f"{_MEANS[name]} {limits[name]:g} %" for name in changes if name in limits)
         tried = ", ".join(f"{strength:g}" for strength in strengths)
         which = "the largest that keeps" if chosen else "the smallest: none keeps"
@@ -286,7 +281,7 @@ def find_kept(
         worse=[f"{what} {FORGETS[trains]}." for what, is_worse in worse.items() if is_worse],
         answers=answers[:SHOWN],
     )
-    write_json(path, {**kept.model_dump(), "changes": {f"{name:g}": own for name, (_, own) in found.items()}})
+    write_json(path, {**kept.model_dump(), "changes": found})
     return read_model(path, Kept, "delete that file")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessorList
 
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.foreign import tokenizer_of
@@ -18,6 +18,13 @@ from ds_minimodel.report.kept import Answer
 
 TOKENS = 40  # of a sample
 ROWS = 128  # prompts at once
+
+
+class Written(NamedTuple):
+    """Ids, with that which ends a text, and their negative log-likelihood."""
+
+    ids: list[int]
+    nats: float
 
 
 class Samples(NamedTuple):
@@ -38,12 +45,17 @@ def settings_of(module: Any) -> dict[str, Any]:
     return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}
 
 
-def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, Any], tokens: int) -> list[list[int]]:
-    """Ids of the likeliest tokens after each prompt, at most so many, with that which ends a text. settings: as of
-    settings_of."""
+def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, Any], tokens: int) -> list[Written]:
+    """The likeliest tokens after each prompt, at most so many. settings: as of settings_of."""
     module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, **settings)
     ends = settings["eos_token_id"]
-    ends, found = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
+    ends, nats = ends if isinstance(ends, list) else [ends], list[torch.Tensor]()
+    found = [Written([], 0.0)] * len(prompts)
+
+    def note(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        nats.append(scores.float().logsumexp(-1) - scores.max(-1).values.float())
+        return scores
+
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) == 1), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
@@ -51,10 +63,13 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
         ids = torch.tensor([[0] * (width - len(prompts[at])) + prompts[at] for at in index], device=module.device)
         lengths = torch.tensor([[len(prompts[at])] for at in index], device=module.device)
         mask = torch.arange(width, 0, -1, device=module.device) <= lengths
+        nats.clear()
         with torch.inference_mode():
-            out = module.generate(ids, attention_mask=mask.long())[:, width:].tolist()
-        for at, row in zip(index, out, strict=True):
-            found[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
+            noting = LogitsProcessorList([note])
+            out = module.generate(ids, attention_mask=mask.long(), logits_processor=noting)[:, width:].tolist()
+        for at, row, own in zip(index, out, torch.stack(nats, 1).tolist(), strict=True):
+            length = next((place for place, id in enumerate(row, 1) if id in ends), len(row))
+            found[at] = Written(row[:length], sum(own[:length]))
         progress.update(done := done + len(index))
     progress.close()
     return found
@@ -67,7 +82,7 @@ def samples(model_folder: str, tokenizer_folder: Path, openings: Sequence[str]) 
     """
     tokenizer, module = tokenizer_of(tokenizer_folder), module_of(model_folder).to(device())
     prompts, settings, start = tokenizer(list(openings))["input_ids"], settings_of(module), time.perf_counter()
-    ids = [own for prompt in prompts for own in written(module, [prompt], settings, TOKENS)]
+    ids = [written(module, [prompt], settings, TOKENS)[0].ids for prompt in prompts]
     seconds = max(time.perf_counter() - start, 1e-9)
     texts = [tokenizer.decode(own, skip_special_tokens=True) for own in ids]
     num_bytes = sum(len(text.encode()) for text in texts)

@@ -138,7 +138,7 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
         assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == strength
         (scores,) = (out / "run/evaluate/lora/xx/text").glob("*.job.json")
         assert json.loads(scores.read_text())["inputs"]["strength"] == strength
-        assert "LoRA, en.txt, of yours: " in err and ("strength 0.25: xx " in err) == (bounds != ["nothing"])
+        assert "LoRA, en.txt, of yours: " in err and ("strength 1: xx " in err) == (bounds != ["nothing"])
         weights.add((out / "model/model.safetensors").read_bytes())
     assert len(weights) == 2
     assert "nothing is called charm that could be kept" in refused(*arguments, "--keep", "charm=1")
