@@ -59,11 +59,6 @@ class System:
         return SYSTEMS[self.body_name].heads
 
     @property
-    def has_several_heads(self) -> bool:
-        """Whether the body alone does not say how many layers step 2 runs."""
-        return len(self.body_heads) > 1
-
-    @property
     def needs_shallow_mini(self) -> bool:
         """Whether mini.depth must be below model.num_layers for the system to differ from the baseline."""
         return self.builds_mini or self.body_heads == (Depth.MINI,)
