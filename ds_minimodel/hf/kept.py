@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.base import module_of
@@ -48,7 +47,7 @@ _PLAIN, _NEXT = "Question: {}\nAnswer:", "\nQuestion:"
 
 
 class Change(NamedTuple):
-    """How much worse something has become, in percent, and the standard error of that."""
+    """How much worse something has become, in percent, and the standard error of that, 0 where one thing was drawn."""
 
     percent: float
     error: float
@@ -105,7 +104,8 @@ class Comparison:
         self.theirs, self.after, old = tokenizer_of(tokenizer), tokenizer_of(pack), open_tokenizer(tokenizer)
         positions = self.body.config.max_positions
         self.dialogues = [own for own in self._dialogues(seed) if len(own.prompt) + TOKENS <= positions]
-        self.windows = {name: windows_of(old, path, min(LENGTH, positions - 1), column) for name, path in texts.items()}
+        self.length = min(LENGTH, positions - 1)
+        self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         of = [identity(model), TOKENS, EDGES, [own.prompt for own in self.dialogues], self.windows]
         key = sha256_of_json(of)
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
@@ -188,9 +188,9 @@ class Comparison:
         edges, windows = self.untouched.edges[name], self.windows[name]
         sizes = np.diff([[*own, len(text.encode())] for own, text in zip(edges, windows, strict=True)])
         after = bits_between(self.module, self.new, windows, edges)
-        own = sizes.sum(0) > 0  # a model of few positions has windows of few
-        before, bins = np.array(self.untouched.windows[name]), [*EDGES, LENGTH][: own.sum() + 1]
-        return Bits(before[:, own], after[:, own], sizes[:, own], bins)
+        bins = int((sizes.sum(0) > 0).sum())  # a model of few positions has windows of few
+        before, ends = np.array(self.untouched.windows[name]), [min(edge, self.length) for edge in (*EDGES, LENGTH)]
+        return Bits(before[:, :bins], after[:, :bins], sizes[:, :bins], ends[: bins + 1])
 
 
 def find_kept(
@@ -239,21 +239,21 @@ def find_kept(
         found[f"{strength:g}"] = changes
         if len(strengths) > 1:
             own = [f"{name} {bits[name].a_byte[1]:.3f} bits a byte" for name in held_out]
-            own += [f"{_MEANS[name]} {own.percent:+.1f} % (at most {own.most:+.1f})" for name, own in changes.items()]
+            own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.most:.1f})" for name, own in changes.items()]
             say(f"strength {strength:g}: {', '.join(own)}")
         if chosen:
             break
     answers = both.answers(reported)
     sentences, worse = [], dict[str, bool]()
     if len(strengths) > 1 and changes:
-        bounds = ", ".join(f"{_MEANS[name]} {limits[name]:g} %" for name in changes if name in limits)
+        bounds = ", ".join(f"{limits[name]:g} % {_MEANS[name]}" for name in changes if name in limits)
         tried = ", ".join(f"{strength:g}" for strength in strengths)
-        which = "the largest that keeps" if chosen else "the smallest: none keeps"
-        sentences.append(f"strength {strength:g}, of {tried} {which} what is worse within {bounds}")
+        which = "the largest" if chosen else "the smallest, and none"
+        sentences.append(f"strength {strength:g}, of {tried} {which} within {bounds}")
     if answers:
         lost = _lost(answers)
         sentences.append(_of_answers(answers, lost))
-        worse["right answers"] = lost.percent > limits.get("answers", math.inf)
+        worse["the share of right answers"] = lost.percent > limits.get("answers", math.inf)
     if reported:
         changed, before, after = both.chat(reported)
         sentences.append(
@@ -286,10 +286,10 @@ def find_kept(
 
 
 _MEANS = {
-    "answers": "lost right answers",
+    "answers": "fewer right answers",
     "chat": "other likeliest tokens",
-    "contexts": "bits at a position of the source",
-    "texts": "bits of another text",
+    "contexts": "more bits of the source at a position",
+    "texts": "more bits of another text",
 }
 
 
@@ -331,7 +331,7 @@ def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np
         ids = torch.tensor([rows[at] + [0] * (width - len(rows[at])) for at in index], device=module.device)
         with torch.inference_mode():
             logits = module(ids).logits[:, :-1].float()  # causal: what fills a row up changes nothing before it
-            nats = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").cpu().numpy()
+            nats = (logits.logsumexp(-1) - logits.gather(-1, ids[:, 1:, None])[..., 0]).cpu().numpy()
             likeliest = logits.argmax(-1).cpu().numpy()
         for at, own_nats, own_likeliest in zip(index, nats, likeliest, strict=True):
             yield at, own_nats[: len(rows[at]) - 1], own_likeliest[: len(rows[at]) - 1]
@@ -378,7 +378,7 @@ class Bits(NamedTuple):
 
 def windows_of(tokenizer: Tokenizer, path: str | Path, length: int, column: str) -> list[str]:
     """The beginning of a text, its documents one after the other, in parts of at most `length` tokens."""
-    text, parts = "", []
+    text = ""
     for document in read_documents([path], column):
         text += "\n".join(document) + "\n\n"
         if len(text) >= TEXT_BYTES:  # characters are bytes at least
