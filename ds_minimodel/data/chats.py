@@ -74,11 +74,8 @@ def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
 
 MOST_CHARACTERS, FEWEST_CHARACTERS = 400, 30  # of an answer, which ends with a line or a sentence
 _LONGEST_HEADING = 80
-_MARKS = (  # Markdown's, MediaWiki's, a number's
-    re.compile(r"#{1,6}\s+(.+?)\s*#*"),
-    re.compile(r"(={2,6})\s*(?P<heading>.+?)\s*\1"),
-    re.compile(r"(?:\d+\.)+\d*\s+(\S.*[^.!?:;,…])"),
-)
+_MARKS = re.compile(r"#{1,6}\s+(.+?)\s*#*"), re.compile(r"={2,6}\s*(.+?)\s*={2,6}")  # Markdown's, MediaWiki's
+_NUMBER = re.compile(r"^(\d+\.)+\d*\s+")  # before a heading
 _UNDERLINE = re.compile(r"([=\-~^])\1{2,}")
 _ENDS = ".!:;,…。！：；，·"  # of lines that are no headings
 _SENTENCE = re.compile(r".*[.!?…。！？;](?=\s|$)", re.DOTALL)
@@ -138,8 +135,9 @@ def dialogue_about(heading: str, lines: Iterable[str], language: str) -> Dialogu
 def sections(documents: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
     """(heading, lines below it) of a text's sections.
 
-    A heading is marked as by Markdown, MediaWiki, a number or a line of = or - below it; or it is a short line that
-    ends as no sentence does, before a line that is none. Such a section ends with its document, a marked one does not.
+    A heading is marked as by Markdown, MediaWiki or a line of = or - below it; or it is a short line, with a number or
+    without, that ends as no sentence does, before a line that is none. Such a section ends with its document, a marked
+    one does not.
     """
     heading, is_marked, below, current = "", False, list[str](), -1
     for (line, number, size), (following, next_number, _) in itertools.pairwise(_lines(documents)):
@@ -155,7 +153,7 @@ def sections(documents: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
         if mark or underlined or (is_plain and _looks_like_heading(line) and not _looks_like_heading(following)):
             if below:
                 yield heading, below
-            heading, below = (mark[mark.lastgroup or 1] if mark else line), []
+            heading, below = (mark[1] if mark else _NUMBER.sub("", line, 1)), []
             is_marked = underlined or mark is not None
         elif heading:
             below.append(line)
