@@ -24,8 +24,9 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Content, as_json, atomic_write, lock, paths_of, read_model, write_json
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN
+from ds_minimodel.data.corpus import Corpus
 from ds_minimodel.data.reader import find_text, read_documents
-from ds_minimodel.data.samples import is_held_out
+from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.export import export_adapter, export_hf
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept
 from ds_minimodel.hf.samples import samples, samples_page
@@ -36,7 +37,8 @@ from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.steps.fertility import fertility
-from ds_minimodel.steps.run import do_step, steps_to_run
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import do_step, run_step_here, steps_to_run
 from ds_minimodel.training.config import WARM_UP
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 
@@ -135,10 +137,10 @@ def extend(
         if not source_text:
             say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
         if not path.exists():
-            tests = _tests(out, texts, column, say)
-            values = first_values(read_base(model), out, texts, tests, column, source, language, trains, strength)
+            values = first_values(read_base(model), out, texts, column, source, language, trains, strength)
             values["base"] = model
             values["data"] |= {"chats": {language: call["chats"]}} if chats else {}
+            _read(recipe_of_text(_yaml(values), "the recipe of extend"), say)
             _choose(values, language, pieces, asked, say)
             _write(path, values)
         recipe = _own_recipe(path, language)
@@ -220,36 +222,31 @@ def _own_recipe(path: Path, language: str) -> Recipe:
 # What is chosen.
 
 
-def _tests(out: Path, texts: dict[str, list[str]], column: str, say: Callable[[str], None]) -> dict[str, str]:
-    """Held-out documents of each language as a file: {language: path}. They are those that training leaves out."""
-    tests = {}
-    for language, files in texts.items():
-        if not files:
-            continue
-        chosen, size, whole = list[str](), 0, 0
-        for document in read_documents(files, column):
-            whole += sum(len(line.encode()) + 1 for line in document)
-            if is_held_out(document, HELD_OUT):
-                chosen.append("\n".join(document) + "\n")
-                size += len(chosen[-1].encode())
-                if size >= TEST_BYTES:
-                    break
-        if whole < FEWEST_TOKENS:  # no token is shorter than a byte
+def _read(recipe: Recipe, say: Callable[[str], None]) -> None:
+    """Read the text of each language into its corpus, and write its test file from documents that are held out there.
+
+    UserError where there is too little.
+    """
+    run_step_here(STEPS["corpus"], recipe, rebuild=True)
+    (task,) = recipe.finetune.tasks.values()
+    for language, path in task.test.items():
+        corpus, first = Corpus(WorkdirLayout(recipe.workdir).corpus(language)), recipe.data.text[language][0]
+        if (whole := sum(corpus.facts.bytes)) < FEWEST_TOKENS:  # no token is shorter than a byte
             raise UserError(
-                f"{files[0]}: {whole:,} bytes are less than a step of {FEWEST_TOKENS:,} tokens; give more text"
+                f"{first}: {whole:,} bytes are less than a step of {FEWEST_TOKENS:,} tokens; give more text"
             )
-        if not chosen:
+        if not corpus.held_out:
             raise UserError(
-                f"{files[0]}: none of its documents is among the {HELD_OUT:.0%} held out; give a longer text, with an "
+                f"{first}: none of its documents is among the {HELD_OUT:.0%} held out; give a longer text, with an "
                 "empty line between documents"
             )
-        if size < TEST_BYTES / 10:
-            say(f"{language}: only {size:,} bytes are held out, and scores of so little say little")
-        path = out / "test" / f"{language}.txt"
+        if corpus.facts.bytes[1] < TEST_BYTES / 10:
+            say(f"{language}: only {corpus.facts.bytes[1]:,} bytes are held out, and scores of so little say little")
+        size = 0
         with atomic_write(path) as file:
-            file.write("\n".join(chosen).encode())
-        tests[language] = str(path)
-    return tests
+            for document in read_documents(corpus.held_out):
+                if size < TEST_BYTES:
+                    size += file.write("\n".join([*document, "\n"]).encode())
 
 
 def _openings(path: Path) -> list[str]:
@@ -262,7 +259,6 @@ def first_values(
     base: Base,
     out: Path,
     texts: dict[str, list[str]],
-    tests: dict[str, str],
     column: str,
     source: str,
     language: str,
@@ -276,8 +272,9 @@ def first_values(
     positions, device = base.config.max_positions, "gpu" if has_gpu() else "cpu"
     kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
     most = min(CONTEXT, longest - 2)  # a token is a byte at least, and two may stand around
-    task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     given = {name: files for name, files in texts.items() if files}
+    tests = {name: str(out / "test" / f"{name}.txt") for name in given}
+    task = {"kind": kind, "test": tests, "context_bytes": most, "max_length": longest}
     return {
         "workdir": str(out / "run"),
         "systems": [way.system],
@@ -402,7 +399,7 @@ def _steps_in(out: Path, recipe: Recipe, hours: float, places: dict[str, Any], s
     rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row][UNTIMED:]
     rate, a_step = statistics.median(rates), adapt.batch_size * adapt.seq_length
     seconds = 3600 * hours - (time.monotonic() - begun) + adapt.steps * a_step / rate
-    one_pass = next(row["tokens"] for row in fertility(recipe) if row["new_pieces"] == recipe.tokenizer.vocab_size)
+    one_pass = TokenStore(WorkdirLayout(recipe.workdir).tokens(target)).num_tokens
     tokens, most = int(max(0, seconds) * rate), MOST_PASSES * one_pass
     passes = f", {MOST_PASSES} passes over the text, the most" if tokens >= most else ""
     tokens = max(min(tokens, most), adapt.steps * a_step)

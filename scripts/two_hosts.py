@@ -185,7 +185,7 @@ def make_reference(folder: Path) -> tuple:
     words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
     (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(2000)))
     (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder, steps=STEPS, every=CHECKPOINT_EVERY))
-    for step, *ranks in (["tokenizer"], ["prepare"], ["pretrain", "--ranks", "2"]):
+    for step, *ranks in (["corpus"], ["tokenizer"], ["prepare"], ["pretrain", "--ranks", "2"]):
         command = [sys.executable, "-m", "ds_minimodel", step, f"{folder}/recipe.yaml", *ranks]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return outcome(folder / "reference")

@@ -12,7 +12,7 @@ import heapq
 import shutil
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -23,9 +23,7 @@ from tokenizers import Tokenizer as Runner
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
-from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN, VocabularyManifest
-from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
 from ds_minimodel.data.tokenizer import BYTES, JSON_FILE, WORD_START, TokenizerJson
 
 FEWEST = 2  # occurrences of a new piece in the text
@@ -47,8 +45,9 @@ class Piece:
 class Extension:
     """What a text makes of a base's vocabulary.
 
-    words, num_bytes: of the text. pieces: new ones, best first. counts: how often each occurs where all of them cut the
-    text, alone or within others that join it; so it occurs where those before it alone do, exactly of a BPE.
+    words, num_bytes: of the text. text: how often each word occurs, as the vocabulary parts it. pieces: new ones, best
+    first. counts: how often each occurs where all of them cut the text, alone or within others that join it; so it
+    occurs where those before it alone do, exactly of a BPE.
     """
 
     kind: _Kind
@@ -75,38 +74,20 @@ class Extension:
         return tokens, unknown / max(1, whole)
 
 
-def read_extension(
-    base: str | Path,
-    text: Sequence[str | Path],
-    source_text: Sequence[str | Path],
-    most: int,
-    label: str = "tokenizer",
-    column: str = COLUMN,
-) -> Extension:
+def read_extension(base: str | Path, text: Mapping[str, int], source_text: Mapping[str, int], most: int) -> Extension:
     """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
 
-    text, source_text: paths or globs of the language that is added, and of the base's own, which keeps its pieces; it
-    may be empty. UserError where the base has no tokenizer.json, or much of the text stays unknown to it.
+    text, source_text: how often each word occurs (corpus.py, count_words) of the language that is added, and of the
+    base's own, which keeps its pieces; it may be empty. UserError where the base has no tokenizer.json, or much of the
+    text stays unknown to it.
     """
     path = Path(base) / JSON_FILE
     if not path.is_file():
         raise UserError(f"{base}: a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace")
-    kind, words, num_bytes = _Kind(TokenizerJson(path)), 0, 0
-    runner = kind.file.load()
-
-    def lines(patterns: Sequence[str | Path]) -> Iterator[str]:
-        nonlocal words, num_bytes
-        progress = Progress(label, None, "lines")
-        for document in read_documents(map(str, patterns), column) if patterns else ():
-            for line in filter(str.strip, document):
-                words, num_bytes = words + len(line.split()), num_bytes + len(line.encode())
-                yield line
-                progress.update(progress.done + 1)
-        progress.close("all read")
-
-    of_source = _words(runner, lines(source_text))
-    words = num_bytes = 0
-    of_text = _words(runner, lines(text))
+    kind = _Kind(TokenizerJson(path))
+    words = sum(times for word, times in text.items() if not word.isspace())
+    num_bytes = sum(len(word.encode()) * times for word, times in text.items())
+    of_text, of_source = (_parted(kind.file.load(), counts) for counts in (text, source_text))
     extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, of_source, most))
     _, unknown = extension.tokens_with(number := len(extension.pieces))
     if unknown > MOST_UNKNOWN:
@@ -120,12 +101,10 @@ def read_extension(
 def extend_tokenizer(
     base: str | Path,
     rows: int,
-    text: Sequence[str | Path],
-    source_text: Sequence[str | Path],
+    text: Mapping[str, int],
+    source_text: Mapping[str, int],
     out: str | Path,
     new_pieces: int,
-    label: str = "tokenizer",
-    column: str = COLUMN,
 ) -> None:
     """Write the vocabulary of the pack or tokenizer `base` with `new_pieces` more into the artifact folder `out`.
 
@@ -133,16 +112,15 @@ def extend_tokenizer(
     a chat template, is kept. The result is a function of the texts and the arguments. Other arguments and errors as of
     read_extension; UserError, too, where the text supports fewer pieces.
     """
-    base, sources = Path(base), pinned(find_text(text))
-    extension = read_extension(base, [*map(str, sources)], source_text, new_pieces, label, column)
+    base, extension = Path(base), read_extension(base, text, source_text, new_pieces)
     if len(extension.pieces) < new_pieces:
         raise UserError(
-            f"tokenizer.vocab_size={new_pieces}: the text ({', '.join(map(str, text))}) has only "
-            f"{len(extension.pieces)} pieces beside the base's, of which {extension.often} occur {OFTEN} times and "
-            "can be learned; lower it to these or add text"
+            f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only {len(extension.pieces)} pieces "
+            f"beside the base's, of which {extension.often} occur {OFTEN} times and can be learned; lower it to these "
+            "or add text"
         )
     content = with_pieces(extension.kind.file.content, extension.pieces, rows)
-    _write(base, content, out, rows + new_pieces, rows, text=names_of(sources))
+    _write(base, content, out, rows + new_pieces, rows)
 
 
 def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, kept: int) -> list[int]:
@@ -162,7 +140,7 @@ def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, kept:
     return chosen
 
 
-def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, kept: int, **facts: Any) -> None:
+def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, kept: int) -> None:
     """Write the artifact folder `out`: a tokenizer.json of `content`, and all else that `base` has of a tokenizer."""
     extended = TokenizerJson(Path(out) / JSON_FILE, content)
     manifest = files.read_artifact(base, VocabularyManifest, verify=True)
@@ -172,16 +150,27 @@ def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, kept
             if not name.endswith(".safetensors"):
                 shutil.copyfile(base / name, folder / name)
         extended.load().save(str(folder / JSON_FILE))
-        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), **facts)
+        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts())
 
 
-def _words(runner: Runner, lines: Iterable[str]) -> Counter[str]:
-    """How often each word occurs, as the vocabulary parts text before its model cuts it; that may be a whole line."""
-    counts: Counter[str] = Counter()
-    for line in lines:
-        normal = runner.normalizer.normalize_str(line) if runner.normalizer else line
-        parted = runner.pre_tokenizer.pre_tokenize_str(normal) if runner.pre_tokenizer else [(normal, ())]
-        counts.update(word for word, _ in parted)
+def _parted(runner: Runner, words: Mapping[str, int]) -> Counter[str]:
+    """How often each word occurs as the vocabulary parts text before its model cuts it; words have the white space
+    before them, and are what it parts where it leaves whole lines.
+    """
+
+    def parts(text: str) -> list[str]:
+        normal = runner.normalizer.normalize_str(text) if runner.normalizer else text
+        return [part for part, _ in runner.pre_tokenizer.pre_tokenize_str(normal)] if runner.pre_tokenizer else [normal]
+
+    counts, before = Counter[str](), "".join(parts("a"))
+    for word, times in words.items():
+        if word[0].isspace():  # not at a line's start, where some vocabularies put a space
+            first, *others = parts(f"a{word}")
+            found = [first.removeprefix(before), *others]
+        else:
+            found = parts(word)
+        for part in filter(None, found):
+            counts[part] += times
     return counts
 
 

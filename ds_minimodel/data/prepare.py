@@ -1,4 +1,4 @@
-"""Raw text to a token store: streaming, over several processes, resumed where a run was killed.
+"""Text to a token store: streaming, over several processes, resumed where a run was killed.
 
 The text decides where a shard ends (after a fixed amount of it), not the tokens or the number of
 workers. So every shard can be made alone, by any process on any machine, with the same bytes.
@@ -22,18 +22,8 @@ from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.reader import (
-    COLUMN,
-    Chunk,
-    Position,
-    documents,
-    find_text,
-    identity_of_text,
-    names_of,
-    pinned,
-    read_chunks,
-)
-from ds_minimodel.data.samples import HELD_OUT, is_held_out
+from ds_minimodel.data.reader import Chunk, Position, documents, find_text, identity_of_text, names_of, read_chunks
+from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import id_type, shard_name, write_shard
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.data.workers import MpiRanks, ordered_map
@@ -47,45 +37,42 @@ def prepare(
     text: Sequence[str | Path],
     tokenizer_folder: str | Path,
     out: str | Path,
-    min_words: int = 0,
     workers: int = 1,
     ranks: MpiRanks | None = None,
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int, int], None] = lambda documents, tokens: None,
-    held_out: float = 0.0,
-    column: str = COLUMN,
+    held_out: Sequence[str | Path] | None = None,
     whole_documents: bool = False,
+    names: Sequence[str] = (),
 ) -> float:
-    """Tokenise the files that the paths and globs `text` name into the token store `out`; return the share of their
-    bytes that the vocabulary has no piece for.
+    """Tokenise the files `text` into the token store `out`; return the share of their bytes that the vocabulary has no
+    piece for.
 
-    column: where files of rows (JSON lines, CSV, TSV, Parquet) have their text.
+    held_out: files that go, where given, into a store of their own, in the folder HELD_OUT of `out`.
     whole_documents: whether a document is one text, with its line ends, instead of a sentence a line.
-    Documents of fewer than `min_words` words are dropped. The share `held_out` of the others goes into a store of its
-    own, in the folder HELD_OUT of `out`. A killed run leaves OUT.partial with its
-    complete shards and OUT.progress.json; the next one with the same text and settings goes on after
-    them. The store is the same, byte for byte, however often the work was interrupted and for any
-    number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
+    names: what the manifest says of the text, its files' by default.
+    A killed run leaves OUT.partial with its complete shards and OUT.progress.json; the next one with the same text and
+    settings goes on after them. The store is the same, byte for byte, however often the work was interrupted and for
+    any number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
     `progress(documents, tokens)` is called as work is done.
 
     Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
     and for a disk that cannot be written.
     """
-    paths = pinned(find_text(text))
+    paths = find_text(text)
+    every = paths + find_text(held_out or ())
     tokenizer = open_tokenizer(tokenizer_folder)
     settings = {
         "tokenizer_sha256": tokenizer.sha256,
         **tokenizer.vocabulary.facts(),
-        "min_words": min_words,
         "shard_bytes": shard_bytes,
-        "held_out": held_out,
         "whole_documents": whole_documents,
     }
-    stores = ("", HELD_OUT) if held_out else ("",)
-    job, _ = files.as_json({**settings, "column": column, "text": identity_of_text(paths)}, {})
+    stores = ("",) if held_out is None else ("", HELD_OUT)
+    job, _ = files.as_json({**settings, "text": identity_of_text(every), "files": [len(paths), len(stores)]}, {})
     journal = _Journal(out, stores, job)
-    jobs = _in_shards(read_chunks(paths, journal.position, column), journal.shards, shard_bytes)
-    encode = functools.partial(_encode_chunk, tokenizer_folder, min_words, held_out, whole_documents)
+    jobs = _in_shards(read_chunks(every, journal.position), journal.shards, shard_bytes)
+    encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), len(stores), whole_documents)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
     with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
@@ -101,12 +88,8 @@ def prepare(
                     progress(journal.counts[0].documents, journal.counts[0].tokens)
             journal.commit()
         if not journal.counts[0].documents:
-            raise UserError(
-                f"{', '.join(map(str, text))}: no document is left "
-                f"({journal.dropped} have fewer than min_words={min_words} words, "
-                f"{sum(counts.documents for counts in journal.counts)} are held out by data.held_out={held_out})"
-            )
-    journal.finish(kind="token_store", text=names_of(paths), **settings)
+            raise UserError(f"{', '.join(map(str, text))}: no document has tokens; add text")
+    journal.finish(kind="token_store", text=[*names] or names_of(paths), **settings)
     return journal.unknown_bytes / journal.bytes
 
 
@@ -125,7 +108,6 @@ class _Part(NamedTuple):
     end: Position
     bytes: int
     stores: list[_Tokens]
-    dropped: int
 
 
 def _in_shards(chunks: Iterable[Chunk], first: int, shard_bytes: int) -> Iterator[tuple[int, Chunk]]:
@@ -152,19 +134,15 @@ def _without_collections() -> Iterator[None]:
 
 @_without_collections()
 def _encode_chunk(
-    tokenizer_folder: str | Path, min_words: int, held_out: float, whole_documents: bool, job: tuple[int, Chunk]
+    tokenizer_folder: str | Path, first_held_out: int, stores: int, whole_documents: bool, job: tuple[int, Chunk]
 ) -> _Part:
-    """Tokenise a (shard, chunk), the share `held_out` of its documents apart."""
+    """Tokenise a (shard, chunk) for one of the `stores`: held out are the files from number `first_held_out` on."""
     shard, chunk = job
-    tokenizer = _opened_once(tokenizer_folder)
-    texts = list(documents(chunk, whole_documents))
-    kept = [document for document in texts if not min_words or sum(len(line.split()) for line in document) >= min_words]
-    stores = [kept]
-    if held_out:
-        sides = [is_held_out(document, held_out) for document in kept]
-        stores = [[document for document, side in zip(kept, sides, strict=True) if side == held] for held in (0, 1)]
-    parts = [_encode(tokenizer, store, whole_documents) for store in stores]
-    return _Part(shard, chunk.end, len(chunk.data), parts, len(texts) - len(kept))
+    texts = [[*documents(chunk, whole_documents)], list[list[str]]()][:stores]
+    if chunk.start.file >= first_held_out:
+        texts.reverse()
+    parts = [_encode(_opened_once(tokenizer_folder), store, whole_documents) for store in texts]
+    return _Part(shard, chunk.end, len(chunk.data), parts)
 
 
 def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) -> _Tokens:
@@ -200,7 +178,6 @@ class _Progress(files.Stored):
     position: Annotated[list[files.Count], Field(min_length=3, max_length=3)]
     shards: files.Count
     counts: list[Annotated[list[files.Count], Field(min_length=2, max_length=2)]]  # of each store, as of _Counts
-    dropped: files.Count
     bytes: files.Count
     unknown_bytes: files.Count
 
@@ -234,9 +211,7 @@ class _Journal:
                 folder.mkdir(parents=True, exist_ok=True)
         self.position = Position(*former.position) if former else Position()
         self.counts = [_Counts(*counts) for counts in former.counts] if former else [_Counts() for _ in stores]
-        self.dropped, self.bytes, self.unknown_bytes = (
-            (former.dropped, former.bytes, former.unknown_bytes) if former else (0, 0, 0)
-        )
+        self.bytes, self.unknown_bytes = (former.bytes, former.unknown_bytes) if former else (0, 0)
 
     def _former(self, left: set[Path]) -> _Progress | None:
         """Progress of the same job so far, where its shards are among the files that are `left`."""
@@ -269,7 +244,6 @@ class _Journal:
             _Counts(documents + len(of_store.lengths), tokens + len(of_store.ids))
             for (documents, tokens), of_store in zip(self.counts, part.stores, strict=True)
         ]
-        self.dropped += part.dropped
         self.bytes += part.bytes
         self.unknown_bytes += sum(of_store.unknown for of_store in part.stores)
 
@@ -282,7 +256,7 @@ class _Journal:
     def finish(self, **facts: Any) -> None:
         """Give the complete store its name, in place of an older one."""
         for folder, counts in reversed([*zip(self.folders, self.counts, strict=True)]):
-            totals = {"shards": self.shards, **counts._asdict(), "dropped": self.dropped}
+            totals = {"shards": self.shards, **counts._asdict()}
             totals |= {"text_bytes": self.bytes, "unknown_bytes": self.unknown_bytes}
             files.write_manifest(folder, **totals, **facts)
         with files.clear_write_errors(self.out):

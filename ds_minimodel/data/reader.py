@@ -22,6 +22,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Content
 from ds_minimodel.data.rows import (
     BLANK,
+    DOCUMENTS,
     JSON_LINES,
     PARQUET,
     PREFIX,
@@ -184,7 +185,7 @@ def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> Rows:
 
 def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterator[Chunk]:
     blank = position.byte == 0  # nothing but white space so far
-    buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in _ROWS
+    buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in (DOCUMENTS, *_ROWS)
     try:
         with contextlib.ExitStack() as stack:
             pieces = filter(None, _text_from(position.byte, path, column, stack))
@@ -229,6 +230,13 @@ def identity_of_text(text: Iterable[TextSource]) -> list[dict[str, Any]]:
         else {"name": str(source)}
         for source in text
     ]
+
+
+def bytes_of_text(text: Iterable[TextSource]) -> int:
+    """About how many bytes of text the files hold, compressed or not; none of a data set."""
+    return sum(
+        source.stat().st_size * (3 if source.suffix in _STREAMS else 1) for source in text if isinstance(source, Path)
+    )
 
 
 def _cut(buffer: bytearray) -> int:

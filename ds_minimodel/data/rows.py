@@ -17,6 +17,7 @@ from ds_minimodel.common.hub import hub_api
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"  # suffixes
 # In tab-separated files a quote is a character like others, as in the benchmarks' own.
 TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+DOCUMENTS = ".documents"  # suffix of documents in this form, as a corpus has them
 BLANK = "\0"  # which no text has
 _CHATS = "messages", "conversations", "conversation"  # columns
 _MOST_BYTES = 1 << 26  # of a line of JSON
@@ -128,7 +129,12 @@ def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     except UserError as error:
         raise UserError(f"{error}; data.column names the column of the text") from None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return ("\n".join(line or BLANK for line in lines) + "\n\n").encode() if text.strip() else b""
+    return as_document(lines) if text.strip() else b""
+
+
+def as_document(lines: Iterable[str]) -> bytes:
+    """A document of these lines."""
+    return ("\n".join(line or BLANK for line in lines) + "\n\n").encode()
 
 
 def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:

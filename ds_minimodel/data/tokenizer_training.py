@@ -1,4 +1,4 @@
-"""Training of a vocabulary on raw text: unigram by SentencePiece, byte-level BPE by Hugging Face's library."""
+"""Training of a vocabulary on text: unigram by SentencePiece, byte-level BPE by Hugging Face's library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.data.reader import COLUMN, find_text, names_of, pinned, read_documents
+from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.tokenizer import JSON_FILE, SPECIAL, UNIGRAM_FILE, Tokenizer, TokenizerJson, trained_layout
 
 
@@ -30,23 +30,21 @@ def train_tokenizer(
     character_coverage: float,
     input_sentences: int,
     label: str = "tokenizer",
-    column: str = COLUMN,
     kind: str = "unigram",
     base: Tokenizer | None = None,
 ) -> None:
     """Train a vocabulary of `vocab_size` ids, special tokens included, into the artifact folder `out`.
 
-    `text` are paths or globs of raw text. At most `input_sentences` of its lines, sampled over all of it, are held in
-    memory. The result is a function of the text and the arguments: lines are sampled with a fixed seed.
-    character_coverage: share of the text's characters that get pieces (unigram; the others are byte-level). label: of
-    the progress that is shown. column: where files of rows have their text. kind: "unigram" or "byte-bpe". base: the
-    tokenizer whose special tokens the vocabulary has and, where both are byte-level, by which text is cut into words.
+    `text` are paths or globs. At most `input_sentences` of its lines, sampled over all of it, are held in memory. The
+    result is a function of the text and the arguments: lines are sampled with a fixed seed. character_coverage: share
+    of the text's characters that get pieces (unigram; the others are byte-level). label: of the progress that is shown.
+    kind: "unigram" or "byte-bpe". base: the tokenizer whose special tokens the vocabulary has and, where both are
+    byte-level, by which text is cut into words.
 
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
-    sources = pinned(find_text(text))
     special = base.special if base else SPECIAL
-    where, lines = ", ".join(map(str, text)), _Lines([*map(str, sources)], label, column, special.values())
+    where, lines = ", ".join(map(str, text)), _Lines(text, label, special.values())
     if kind == "unigram":
         name = UNIGRAM_FILE
         data, vocabulary = _train_unigram(lines, where, vocab_size, special, character_coverage, input_sentences)
@@ -61,7 +59,6 @@ def train_tokenizer(
             **vocabulary.facts(),
             character_coverage=character_coverage,
             input_sentences=input_sentences,
-            text=names_of(sources),
         )
 
 
@@ -82,8 +79,8 @@ def _no_line(where: str) -> UserError:
 class _Lines:
     """The lines of a text, one at a time, without special tokens; keeps the error that ended them, if one did."""
 
-    def __init__(self, text: Sequence[str | Path], label: str, column: str, special: Iterable[str]):
-        self._documents, self._progress = read_documents(text, column), Progress(label, None, "lines")
+    def __init__(self, text: Sequence[str | Path], label: str, special: Iterable[str]):
+        self._documents, self._progress = read_documents(text), Progress(label, None, "lines")
         self._special = re.compile("|".join(map(re.escape, special)))
         self.error: UserError | None = None
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from ds_minimodel.recipe.systems import System
 
-STEP_FOLDERS = "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
-TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
+STEP_FOLDERS = "corpus", "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
+CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
 REPORT, REHEARSAL = "report", "the-base-itself"  # the latter no language is called
 
 
@@ -23,6 +23,9 @@ class WorkdirLayout:
     def lock(self) -> Path:
         """File that a process locks while it makes anything here."""
         return self.root / ".lock"
+
+    def corpus(self, language: str) -> Path:
+        return self.root / CORPUS / language
 
     def tokenizer(self, language: str) -> Path:
         return self.root / TOKENIZER / language

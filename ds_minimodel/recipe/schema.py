@@ -165,6 +165,12 @@ class Recipe(Section):
         needs_source = self.base is None or self.builds_minis or in_step_2
         return self.languages.all if needs_source else self.languages.targets
 
+    @property
+    def languages_of_corpora(self) -> list[str]:
+        """Languages whose text is read: for its vocabulary too, or for what another one's must leave as it is."""
+        source = [self.languages.source] if self.kept_rows and self.languages.source in self.data.text else []
+        return [language for language in self.languages.all if language in {*self.languages_of_text, *source}]
+
     def languages_of_task(self, name: str) -> list[str]:
         """The recipe's languages that the task `name` has test data in."""
         return [language for language in self.languages.all if language in self.finetune.tasks[name].test]

@@ -12,10 +12,10 @@ from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.corpus import check_text
 from ds_minimodel.steps.finetune import check_tasks
 from ds_minimodel.steps.first_pack import check_vectors
 from ds_minimodel.steps.order import Step
-from ds_minimodel.steps.prepare import check_text
 from ds_minimodel.steps.training import text_steps
 from ds_minimodel.training.config import CheckpointPolicy, Schedule
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu

@@ -7,12 +7,15 @@ from typing import Any
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.data.corpus import Corpus
 from ds_minimodel.data.extension import Extension, read_extension
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import read_record
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import is_pending, run_step_here
 
 SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 
@@ -20,14 +23,16 @@ SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as its text supports.
 
-    tokens, tokens_per_word, bytes_per_token: of the recipe's text, before anything of it is put aside; of the last an
+    tokens, tokens_per_word, bytes_per_token: of the text that training can reach, by its counted part; of the last an
     unknown byte is a token. unknown: share of the bytes. rarest: occurrences of the rarest piece. output_megabytes: of
     the rows in fp32. flops_per_byte: of step 2 over the whole body, which is what a text costs whatever it is cut into.
-    best: the cheapest of those that know the text and whose pieces occur OFTEN.
+    best: the cheapest of those that know the text and whose pieces occur OFTEN. Corpora that are not there are made.
     UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
         raise UserError("fertility: the recipe has no base whose vocabulary new pieces would extend")
+    if is_pending(STEPS["corpus"], recipe):
+        run_step_here(STEPS["corpus"], recipe)
     with tempfile.TemporaryDirectory() as folder:
         base = WorkdirLayout(recipe.workdir).tokenizer(recipe.languages.source)
         record = read_record(base)
@@ -37,13 +42,14 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
-    rows = []
+    rows, layout, source = [], WorkdirLayout(recipe.workdir), recipe.languages.source
+    of_source = Corpus(layout.corpus(source)).words() if source in recipe.languages_of_corpora else {}
     for language in recipe.languages.targets:
-        text, source = (recipe.data.text.get(name, []) for name in (language, recipe.languages.source))
-        own = recipe.tokenizer.vocab_size if recipe.kept_rows else 0
-        found = read_extension(base, text, source, max(SIZES[-1], own), f"fertility {language}", recipe.data.column)
+        corpus, own = Corpus(layout.corpus(language)), recipe.tokenizer.vocab_size if recipe.kept_rows else 0
+        found = read_extension(base, corpus.words(), of_source, max(SIZES[-1], own))
         sizes = {*SIZES, own, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
-        of_language = [_row(recipe, language, found, size) for size in sorted(sizes) if size <= len(found.pieces)]
+        sizes = {size for size in sizes if size <= len(found.pieces)}
+        of_language = [_row(recipe, language, found, corpus.share_counted, size) for size in sorted(sizes)]
         known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
         able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]
         best = min(able, key=lambda row: row["flops_per_byte"])
@@ -51,7 +57,7 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str, Any]:
+def _row(recipe: Recipe, language: str, found: Extension, share: float, size: int) -> dict[str, Any]:
     (tokens, unknown), config, kept = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
     num_bytes = found.num_bytes / max(1, tokens + unknown * found.num_bytes)
     section = recipe.adapt
@@ -61,7 +67,7 @@ def _row(recipe: Recipe, language: str, found: Extension, size: int) -> dict[str
     return {
         "language": language,
         "new_pieces": size,
-        "tokens": tokens,
+        "tokens": round(tokens / share),
         "tokens_per_word": tokens / max(1, found.words),
         "bytes_per_token": num_bytes,
         "unknown": unknown,

@@ -43,8 +43,9 @@ class Step:
 STEPS: dict[str, Step] = {
     step.name: step
     for step in (
+        Step("corpus", "read the text of each language", RunsOn.MPI_RANKS),
         Step("tokenizer", "train a vocabulary for each language", RunsOn.MPI_RANKS),
-        Step("prepare", "tokenise the raw text into token stores", RunsOn.MPI_RANKS),
+        Step("prepare", "tokenise the text into token stores", RunsOn.MPI_RANKS),
         Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
         Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
         Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),

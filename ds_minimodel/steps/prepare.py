@@ -1,4 +1,4 @@
-"""A token store for each language: raw text + tokenizer -> tokens on disk."""
+"""A token store for each language: corpus + tokenizer -> tokens on disk."""
 
 import os
 from functools import partial
@@ -6,6 +6,7 @@ from typing import cast
 
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.common.progress import Progress
+from ds_minimodel.data.corpus import Corpus
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.reader import find_text, identity_of_text
 from ds_minimodel.data.workers import MpiRanks
@@ -15,14 +16,6 @@ from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.context import Context
 
 MOST_REHEARSED = 200_000  # tokens that a base writes by itself, where more are trained on
-
-
-def check_text(recipe: Recipe) -> None:
-    """Raise UserError where a file of text that is to be trained on is missing or empty."""
-    for language in recipe.languages_of_text:
-        find_text(recipe.data.text[language])
-    for files in recipe.data.chats.values():
-        find_text(files)
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
@@ -61,32 +54,23 @@ def _rehearsal(recipe: Recipe, layout: WorkdirLayout) -> Job:
 
 
 def _job(recipe: Recipe, context: Context, language: str) -> Job:
-    layout = context.layout
-    text = find_text(recipe.data.text[language])
-    inputs = {
-        "text": identity_of_text(text),
-        "column": recipe.data.column,
-        "min_words": recipe.data.min_words.get(language, 0),
-        "held_out": recipe.data.held_out,
-        "whole_documents": recipe.trained_by.whole_documents,
-    }
-    make = partial(_prepare, recipe, context, language)
-    return Job(layout.tokens(language), inputs, (layout.tokenizer(language),), make)
+    layout, inputs = context.layout, {"whole_documents": recipe.trained_by.whole_documents}
+    make, parents = partial(_prepare, recipe, context, language), (layout.corpus(language), layout.tokenizer(language))
+    return Job(layout.tokens(language), inputs, parents, make)
 
 
 def _prepare(recipe: Recipe, context: Context, language: str) -> None:
     layout = context.layout
-    progress = Progress(f"prepare {language}", None, "tokens")
+    progress, corpus = Progress(f"prepare {language}", None, "tokens"), Corpus(layout.corpus(language))
     unknown = prepare(
-        recipe.data.text[language],
+        corpus.training,
         layout.tokenizer(language),
         layout.tokens(language),
-        recipe.data.min_words.get(language, 0),
         recipe.data.workers or os.cpu_count() or 1,
         cast(MpiRanks | None, context.ranks),
         progress=lambda documents, tokens: progress.update(tokens, f"{documents:,} documents"),
-        held_out=recipe.data.held_out,
-        column=recipe.data.column,
+        held_out=corpus.held_out if recipe.data.held_out else None,
         whole_documents=recipe.trained_by.whole_documents,
+        names=corpus.facts.text,
     )
     progress.close(f"{unknown:.2%} of the text's bytes have no piece" if unknown else None)

@@ -37,7 +37,7 @@ RATES = {"bl_base": (2e-3, 4e-3, 8e-3), "lora": (1e-3, 2e-3, 4e-3), "full": (1e-
 REHEARSED = 2e-3  # rate of `lora` beside what the base writes by itself
 SEEDS = 1, 2, 3
 THIRD = 1 / 3
-STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt"
+STEPS = "corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt"
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Study:
         for row in self.rows():
             former = self.folder / "cells" / row["cell"]
             if row.get("language") == cell.language and (row["old"], row["pieces"], row["vocabulary"]) == kind:
-                for name in ("tokenizer", "tokens", "pretrain"):
+                for name in ("corpus", "tokenizer", "tokens", "pretrain"):
                     if not (workdir / name).exists() and (former / name).exists():
                         shutil.copytree(former / name, workdir / name, copy_function=os.link)
                 return

@@ -33,10 +33,12 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     if rank is not None and comm.rank == int(rank):
         kill_after(int(after), Path(f"{out}.partial"))
     ranks = MpiRanks(comm)
-    slowly = (lambda *_: time.sleep(0.05)) if rank is not None else None
+    pause = 0.05 if rank is not None else 0.0
     try:
         ranks.from_main(
-            lambda: prepare.prepare([text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks, progress=slowly)
+            lambda: prepare.prepare(
+                [text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks, progress=lambda *_: time.sleep(pause)
+            )
         )
         print(ranks.from_main(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
     except UserError as error:

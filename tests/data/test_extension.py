@@ -10,7 +10,9 @@ from transformers import AutoTokenizer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.data.corpus import count_words
 from ds_minimodel.data.extension import extend_tokenizer, join_tokenizers, read_extension
+from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.tokenizer import JSON_FILE, open_tokenizer
 from ds_minimodel.data.tokenizer_training import train_tokenizer
 
@@ -27,6 +29,10 @@ ROWS, NEW = 430, 25
 def write_lines(path, lines):
     path.write_text("\n".join(lines * 5) + "\n", encoding="utf-8")
     return path
+
+
+def words_of(path):
+    return count_words(read_documents([path]))
 
 
 @pytest.fixture
@@ -47,7 +53,7 @@ def base(texts, tmp_path):
 
 
 def extended(base, texts, out, number=NEW, guard=True):
-    extend_tokenizer(base, ROWS, [texts[1]], [texts[0]] if guard else [], out, number)
+    extend_tokenizer(base, ROWS, words_of(texts[1]), words_of(texts[0]) if guard else {}, out, number)
     return open_tokenizer(out)
 
 
@@ -64,7 +70,7 @@ def test_the_bases_text_is_cut_as_before_and_the_new_language_into_fewer_pieces(
 
 
 def test_what_pieces_bring_is_known_before_they_are_made(base, texts, tmp_path):
-    found = read_extension(base, [texts[1]], [texts[0]], 1000)
+    found = read_extension(base, words_of(texts[1]), words_of(texts[0]), 1000)
     lines = texts[1].read_text().split("\n")
     assert found.words == sum(len(line.split()) for line in lines)
     assert found.num_bytes == sum(len(line.encode()) for line in lines)
@@ -221,7 +227,7 @@ def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
 
 
 def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
-    found = read_extension(other, [texts[1]], [texts[0]], NEW)
+    found = read_extension(other, words_of(texts[1]), words_of(texts[0]), NEW)
     new, lines = extended(other, texts, tmp_path / "new"), texts[1].read_text().split("\n")
     for number, cut in ((0, open_tokenizer(other)), (NEW, new)):
         assert found.tokens_with(number)[0] == sum(map(len, cut.encode(lines)))
@@ -249,7 +255,7 @@ def test_languages_of_any_kind_are_joined(other, texts, tmp_path):
 def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     """Of some bases they are bytes, of others unknown."""
     text = texts[0], write_lines(tmp_path / "el.txt", GREEK)
-    number = len(read_extension(other, [text[1]], [text[0]], 1000).pieces)
+    number = len(read_extension(other, words_of(text[1]), words_of(text[0]), 1000).pieces)
     old, new = open_tokenizer(other), extended(other, text, tmp_path / "new", number)
     assert new.encode(ENGLISH) == old.encode(ENGLISH)
     normal = (
@@ -271,7 +277,7 @@ def test_shares_of_what_is_unknown_are_of_bytes(other, texts, tmp_path):
     lost = sum(number for line in lines for _, number in base.unknown(line, base.encode([line])[0]))
     has_bytes = json.loads(base.path.read_text())["model"].get("byte_fallback")
     assert lost == (0 if has_bytes else sum(len(word.encode()) for line in lines[1::2] for word in line.split()))
-    _, share = read_extension(other, [tmp_path / "am.txt"], [], 1000).tokens_with(0)
+    _, share = read_extension(other, words_of(tmp_path / "am.txt"), {}, 1000).tokens_with(0)
     assert share == pytest.approx(lost / size, abs=0.1) and bool(share) == bool(lost)
 
 
@@ -291,7 +297,7 @@ def test_what_the_base_keeps_apart_is_not_joined(other, texts, tmp_path):
     extended(other, texts, tmp_path / "once")
     write_lines(texts[1], [*GERMAN, *["Wind, 2026 2026"] * 9])
     for base in (other, tmp_path / "once"):
-        for piece in read_extension(base, [texts[1]], [], 1000).pieces:
+        for piece in read_extension(base, words_of(texts[1]), {}, 1000).pieces:
             string = piece.string.removeprefix("##")
             assert len(string) == 1 or not any(sign.isdigit() or sign == "," for sign in string)
 

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from ds_minimodel.data.corpus import Corpus, make_corpus
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.samples import HELD_OUT, bytes_of_ids, is_held_out
 from ds_minimodel.data.store import TokenStore
@@ -22,9 +23,15 @@ def documents(folder):
 
 @pytest.fixture
 def divided(tmp_path, text_file, tokenizer_folder):
-    """A store with one of held-out documents, each of several shards."""
-    prepare([text_file], tokenizer_folder, tmp_path / "store", shard_bytes=30_000, held_out=SHARE)
-    return tmp_path / "store"
+    """A store with one of held-out documents, of several shards."""
+    return prepared(text_file, tokenizer_folder, tmp_path / "store")
+
+
+def prepared(text_file, tokenizer_folder, out, **options):
+    make_corpus([text_file], folder := out.with_suffix(".corpus"), held_out=SHARE)
+    corpus = Corpus(folder)
+    prepare(corpus.training, tokenizer_folder, out, shard_bytes=30_000, held_out=corpus.held_out, **options)
+    return out
 
 
 def test_every_document_is_in_one_of_the_two_stores(divided, store_folder, corpus):
@@ -39,7 +46,7 @@ def test_every_document_is_in_one_of_the_two_stores(divided, store_folder, corpu
 
 def test_the_order_of_the_documents_changes_nothing(tmp_path, divided, corpus, tokenizer_folder):
     shuffled = write_corpus(tmp_path / "shuffled.txt", random.Random(1).sample(corpus, len(corpus)))
-    prepare([shuffled], tokenizer_folder, tmp_path / "other", held_out=SHARE)
+    prepared(shuffled, tokenizer_folder, tmp_path / "other")
     assert sorted(documents(tmp_path / "other" / HELD_OUT)) == sorted(documents(divided / HELD_OUT))
 
 
@@ -53,15 +60,7 @@ def test_workers_and_interruptions_change_no_byte(tmp_path, divided, text_file, 
 
     for progress in (stop, lambda *facts: None):
         try:
-            prepare(
-                [text_file],
-                tokenizer_folder,
-                tmp_path / "other",
-                workers=2,
-                shard_bytes=30_000,
-                progress=progress,
-                held_out=SHARE,
-            )
+            prepared(text_file, tokenizer_folder, tmp_path / "other", workers=2, progress=progress)
         except InterruptedError:
             assert {path.name for path in (tmp_path / f"other.partial/{HELD_OUT}").glob("*.idx")} >= {"00001.idx"}
     assert content(tmp_path / "other") == content(divided)

@@ -50,10 +50,10 @@ def call(hub, tmp_path):  # noqa: F811
 
 def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa: F811
     pytest.importorskip("datasets", reason="datasets is not installed (pip install datasets)")
-    for step in ("tokenizer", "prepare"):
+    for step in ("corpus", "tokenizer", "prepare"):
         code, err = call(step)
         assert code == 0, err
-    for step in ("tokenizer", "tokens"):
+    for step in ("corpus", "tokens"):
         manifest = json.loads((tmp_path / f"run/{step}/xx/manifest.json").read_text())
         assert manifest["text"] == [f"hf://datasets/someone/texts@{COMMIT}::train"]
     stores = [(tmp_path / f"run/tokens/{language}/00000.bin").read_bytes() for language in ("en", "xx")]
@@ -61,7 +61,7 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
     hub.requests.clear()
     assert call("prepare")[0] == 0 and not hub.requests  # complete: no Hub is needed
     for name, words in (("none", "someone/none"), ("texts::test", "row 1: 'text' is null, not text")):
-        code, err = call("tokenizer", f"data.text.xx=hf://datasets/someone/{name}", f"workdir={name[:4]}")
+        code, err = call("corpus", f"data.text.xx=hf://datasets/someone/{name}", f"workdir={name[:4]}")
         assert code == 2 and words in err.splitlines()[-1] and "Traceback" not in err, err
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,11 +40,13 @@ def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, token
 def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become(tmp_path, tokenizer_folder):
     """A run of unknown characters is one token; held-out documents count too."""
     known, unknown = "abc def. " * 20, "ሰላም" * 100
-    (tmp_path / "text.txt").write_text("\n\n".join(f"{'a' * number} {known}\n{unknown}" for number in range(40)))
-    share = prepare([tmp_path / "text.txt"], tokenizer_folder, tmp_path / "store", held_out=0.3)
+    (path := tmp_path / "text.txt").write_text(
+        "\n\n".join(f"{'a' * number} {known}\n{unknown}" for number in range(40))
+    )
+    share = prepare([path], tokenizer_folder, tmp_path / "store", held_out=[shutil.copy(path, tmp_path / "other.txt")])
     facts = read_manifest(tmp_path / "store")
-    assert facts["unknown_bytes"] == 40 * len(unknown.encode())
-    assert share == facts["unknown_bytes"] / (tmp_path / "text.txt").stat().st_size
+    assert facts["unknown_bytes"] == 80 * len(unknown.encode())
+    assert share == facts["unknown_bytes"] / (2 * path.stat().st_size)
 
 
 def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_folder):
@@ -54,16 +57,6 @@ def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_fol
     store, tokenizer = TokenStore(tmp_path / "store"), open_tokenizer(byte_folder)
     found = [tokenizer.decode(store.read(*store.document(number))) for number in range(store.num_documents)]
     assert found == [text.replace("\r\n", "\n") for text in rows]
-
-
-def test_short_documents_are_dropped(tmp_path, tokenizer_folder):
-    text = tmp_path / "text.txt"
-    text.write_text("one two\nthree\n\none two three four\n\nfive\n")
-    prepare([text], tokenizer_folder, tmp_path / "store", min_words=3)
-    assert TokenStore(tmp_path / "store").num_documents == 2
-    with pytest.raises(UserError, match="no document is left.*min_words=9"):
-        prepare([text], tokenizer_folder, tmp_path / "none", min_words=9)
-    assert not (tmp_path / "none").exists()
 
 
 class Stop(Exception):
@@ -153,6 +146,6 @@ def test_an_older_store_is_replaced(tmp_path, text_file, tokenizer_folder, refer
 def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):
     out = tmp_path / "store"
     with pytest.raises(Stop):
-        prepare([text_file], tokenizer_folder, out, min_words=5, shard_bytes=SHARD_BYTES, progress=stop_after(20))
+        prepare([text_file], tokenizer_folder, out, held_out=[], shard_bytes=SHARD_BYTES, progress=stop_after(20))
     prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
     assert_done(out, reference)

@@ -74,7 +74,7 @@ def test_the_steps_run_under_mpirun(tmp_path, text_file):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.format(folder=tmp_path, text=text_file))
     command = ["-m", "ds_minimodel"]
-    for step in ("tokenizer", "prepare"):
+    for step in ("corpus", "tokenizer", "prepare"):
         assert mpirun(*command, step, recipe).returncode == 0
         with pytest.raises(SystemExit, match="0"):
             main([step, str(recipe), f"workdir={tmp_path}/alone"])

@@ -103,8 +103,8 @@ def make_world(folder):
 
 
 def prepare(recipe, *overrides):
-    """Tokenise the text of a recipe, whose path it returns."""
-    for step in ("tokenizer", "prepare"):
+    """Read and tokenise the text of a recipe, whose path it returns."""
+    for step in ("corpus", "tokenizer", "prepare"):
         run_step(STEPS[step], load_recipe(recipe, overrides))
     return recipe
 

@@ -7,6 +7,9 @@ import subprocess
 import pytest
 
 from ds_minimodel.common.files import lock, note_holder
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.steps.order import STEPS
+from ds_minimodel.steps.run import run_step
 
 from ..forks import run
 from .conftest import copy_of, make_world, refused
@@ -24,6 +27,7 @@ def test_missing_recipe_and_missing_text(recipe, tmp_path):
 
 
 def test_a_refusal_leaves_nothing(recipe, tmp_path):
+    run_step(STEPS["corpus"], load_recipe(recipe))
     before = sorted(tmp_path.rglob("*"))
     refused("run", recipe, "tokenizer.vocab_size=5000")
     refused("tokenizer", recipe, "tokenizer.vocab_size=8")
@@ -70,7 +74,7 @@ def test_a_full_disk(world, tmp_path):
         recipe = make_world(tmp_path)
         arguments = (recipe, f"workdir={disk}/run", "systems=[bl_base]")
         filler = disk / "filler"
-        for part in ("tokenizer", "tokens"):
+        for part in ("corpus", "tokenizer", "tokens"):
             shutil.copytree(world.parent / "run" / part, disk / "run" / part)
         for left in (12_288, 150_000):  # too little for TensorBoard's events, for a checkpoint
             filler.write_bytes(bytes(shutil.disk_usage(disk).free - left))

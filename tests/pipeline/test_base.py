@@ -86,7 +86,8 @@ def assert_shared_rows_are_the_bases(base, workdir, target):
 
 def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # noqa: F811
     recipe = make_recipe(tmp_path, roberta)
-    run_step(STEPS["tokenizer"], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
+    for step in ("corpus", "tokenizer"):
+        run_step(STEPS[step], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
     base, target = (open_tokenizer(tmp_path / folder) for folder in ("base", "run/tokenizer/xx"))
     assert (target.special, target.split) == (base.special, base.split) and target.vocabulary.lossy is None
 
@@ -152,7 +153,8 @@ def test_the_baseline_alone_needs_no_text_of_the_source(recipe):
 def test_a_base_that_is_another_one_now(tmp_path, xlm_r):  # noqa: F811
     theirs = shutil.copytree(xlm_r, tmp_path / "theirs")
     recipe = make_recipe(tmp_path, theirs)
-    run_step(STEPS["tokenizer"], load_recipe(recipe))
+    for step in ("corpus", "tokenizer"):
+        run_step(STEPS[step], load_recipe(recipe))
     weights = theirs / "model.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

@@ -14,7 +14,7 @@ from .conftest import make_world, refused
 def recipe(world, tmp_path):
     """The world's recipe and tokens, with nothing trained."""
     recipe = make_world(tmp_path)
-    for part in ("tokenizer", "tokens"):
+    for part in ("corpus", "tokenizer", "tokens"):
         shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
     return recipe
 

@@ -184,7 +184,7 @@ def test_mistakes_are_one_line(texts):
     assert "none.txt: no such text file" in missing and not (texts / "new").exists()
     short = ["extend", texts / "theirs", texts / "short.txt", "--language", "xx", "--out", texts / "short"]
     (texts / "short.txt").write_text("a boat\n\n" * 20)
-    assert "short.txt: 140 bytes are less than a step of 1,024 tokens" in refused(*short)
+    assert "short.txt: 160 bytes are less than a step of 1,024 tokens" in refused(*short)
     assert not (texts / "short/base").exists(), "nothing was imported"
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)

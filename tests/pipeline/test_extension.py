@@ -150,7 +150,7 @@ def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
     for weight in (0, 30):
         out = tmp_path / f"{weight}"
         settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.guard={weight}", "adapt.steps=20"]
-        for step in ("tokenizer", "prepare", "pretrain", "adapt"):
+        for step in ("corpus", "tokenizer", "prepare", "pretrain", "adapt"):
             code, _, err = run(step, folder / "recipe.yaml", *settings)
             assert code == 0, err
         lines = (out / "adapt/bl_base/xx/run/metrics.jsonl").read_text().splitlines()

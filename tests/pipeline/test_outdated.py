@@ -17,15 +17,14 @@ TRAINING = "mask_prob steps batch_size seq_length lr warmup_steps".split()
 # Jobs by what they are made from: step, or step/system where not all systems read it. What comes after them follows.
 TABLE: dict[str, set[str]] = {
     "seed": ON_TEXT,  # of task models it names the folders
-    "objective": ON_TEXT | {"prepare"},
+    "objective": ON_TEXT | {"corpus", "prepare"},
     "tokenizer.vocabulary tokenizer.kind tokenizer.vocab_size tokenizer.character_coverage tokenizer.input_sentences": {
         "tokenizer"
     },
-    "data.text data.column": {"tokenizer", "prepare"},
-    "data.min_words": {"prepare"},
+    "data.text data.column data.min_words": {"corpus"},
     "data.chats": {"prepare/the-chats-of-xx"},
     "data.blocks": ON_TEXT,
-    "data.held_out": ON_TEXT | {"prepare"},
+    "data.held_out": ON_TEXT | {"corpus"},
     "data.workers data.held_out_every": set(),
     "model.num_layers": {"pretrain", *(f"adapt/{name}" for name in ("bl_base", "full", "lora"))},
     "model.kind model.hidden_size model.num_heads model.ffn_size model.max_positions model.dropout": {"pretrain"},

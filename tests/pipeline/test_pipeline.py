@@ -18,7 +18,7 @@ from ds_minimodel.artifacts.models import load_model
 from ..forks import run, start
 from .conftest import copy_of, make_world, stop_when
 
-STEPS = ("tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
+STEPS = ("corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
 GOLDEN = json.loads((Path(__file__).parent / "golden_losses.json").read_text())
 RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json")
 
@@ -84,7 +84,7 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
             for path in (workdir / step.replace("prepare", "tokens")).rglob("*.job.json"):
                 if re.search('"complete": false', path.read_text()):
                     checkpoints = path.with_name(path.name.removesuffix(".job.json")) / "run/checkpoints"
-                    return step in ("tokenizer", "prepare", "evaluate") or (checkpoints / "latest").exists()
+                    return step in ("corpus", "tokenizer", "prepare", "evaluate") or (checkpoints / "latest").exists()
             return False
 
         code, _ = stop_when(start("run", recipe, systems), unfinished)

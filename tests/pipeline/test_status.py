@@ -48,6 +48,18 @@ def test_a_finished_run_is_complete_and_nothing_is_written(recipe, capsys):
     assert f"{len(jobs)} jobs: {len(jobs)} complete" in page
 
 
+def test_text_may_go_once_it_was_read(recipe, capsys):
+    """But not be another one."""
+    (text := recipe.parent / "xx.txt").rename(aside := recipe.parent / "elsewhere.txt")
+    assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
+    code, _, err = run("run", recipe)
+    assert code == 0, err
+    with pytest.raises(AssertionError, match="yy.txt: no such text file"):
+        do(capsys, "status", recipe, f"data.text.xx={recipe.parent}/yy.txt")
+    text.write_text(aside.read_text() + "more\n")
+    assert states(capsys, recipe)["corpus/xx"]["why"].startswith("text.0.bytes: ")
+
+
 def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
     """`status` takes sizes and manifests for it, `status --verify` reads all."""
     assert do(capsys, "status", recipe, "--verify") == do(capsys, "status", recipe)

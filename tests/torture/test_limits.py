@@ -17,7 +17,7 @@ from ..hf.test_decoders import save_llama
 from ..pipeline.conftest import make_world
 
 pytestmark = pytest.mark.timeout(1200)
-STEPS = "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate", "report"
+STEPS = "corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate", "report"
 MOST = 8  # limits that are tried of a command
 OVERRIDES = ["systems=[bl_base, minipost]", "finetune.seeds=1"]
 # What says how long something took, and records of when files were written.

@@ -62,7 +62,7 @@ def recipe(tmp_path_factory):
     (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(200)))
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder))
-    for step in ("tokenizer", "prepare"):
+    for step in ("corpus", "tokenizer", "prepare"):
         run_step(STEPS[step], load_recipe(path, []))
     return path
 

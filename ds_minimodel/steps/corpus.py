@@ -1,0 +1,55 @@
+"""A corpus for each language whose text is used: raw text is read here and nowhere else."""
+
+import fnmatch
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.corpus import make_corpus
+from ds_minimodel.data.reader import find_text, identity_of_text
+from ds_minimodel.data.workers import MpiRanks
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job, read_record
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.steps.context import Context
+
+
+def check_text(recipe: Recipe) -> None:
+    """Raise UserError where a file of text that is still to be read is missing or empty."""
+    for language in recipe.languages_of_corpora:
+        _identity(recipe, language)
+    for files in recipe.data.chats.values():
+        find_text(files)
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    return [_job(recipe, context, language) for language in recipe.languages_of_corpora]
+
+
+def _job(recipe: Recipe, context: Context, language: str) -> Job:
+    data, out = recipe.data, context.layout.corpus(language)
+    settings: dict[str, Any] = {
+        "held_out": data.held_out,
+        "min_words": data.min_words.get(language, 0),
+        "column": data.column,
+        "whole_documents": recipe.trained_by.whole_documents,
+    }
+    workers, ranks = data.workers or os.cpu_count() or 1, cast(MpiRanks | None, context.ranks)
+    make = partial(make_corpus, data.text[language], out, workers=workers, ranks=ranks, label=f"corpus {language}")
+    return Job(out, {"text": _identity(recipe, language), **settings}, (), partial(make, **settings))
+
+
+def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
+    """What tells the text from others; where it is gone, what it was when all of it was taken into the corpus."""
+    patterns = recipe.data.text[language]
+    try:
+        return identity_of_text(find_text(patterns))
+    except UserError:
+        record = read_record(WorkdirLayout(recipe.workdir).corpus(language))
+        taken = record.inputs["text"] if record and record.complete else []
+        names = [Path(pattern).name for pattern in patterns]
+        if taken and all(any(fnmatch.fnmatch(file["name"], name) for name in names) for file in taken):
+            return taken
+        raise

@@ -1,0 +1,67 @@
+"""Corpora: what is in one, whoever makes it, and that the reader gives back the documents of the text."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.data.corpus import Corpus, count_words, make_corpus
+from ds_minimodel.data.reader import read_documents
+from ds_minimodel.data.samples import is_held_out
+
+from .conftest import content
+
+SHARE = 0.2
+
+
+def test_documents_are_those_of_the_text_apart_where_held_out(tmp_path, text_file, corpus, monkeypatch):
+    make_corpus([text_file], tmp_path / "one", held_out=SHARE)
+    made = Corpus(tmp_path / "one", verify=True)
+    for files, side in ((made.training, False), (made.held_out, True)):
+        assert [*read_documents(files)] == [lines for lines in corpus if is_held_out(lines, SHARE) == side]
+    training = [*read_documents(made.training)]
+    assert made.words() == count_words(training) and made.share_counted == 1
+    assert sum(made.words().values()) == sum(len(line.split()) for lines in training for line in lines)
+    monkeypatch.setattr("ds_minimodel.data.corpus._FEW_CHUNKS", 0)
+    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+    for workers in (1, 2):
+        make_corpus([text_file], tmp_path / f"{workers}", held_out=SHARE, workers=workers)
+        assert [*read_documents(Corpus(tmp_path / f"{workers}").training)] == training
+    assert content(tmp_path / "1") == content(tmp_path / "2")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_white_space_is_a_decoders(tmp_path, whole):
+    """Rows keep their empty lines, too."""
+    rows = [["# T", "", "  A. ", "\tb"], ["", " x"]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"mine": "\r\n".join(lines)}) + "\n" for lines in rows))
+    (tmp_path / "text.txt").write_text("one \n two\r\n \n\n three")
+    make_corpus(sorted(tmp_path.iterdir()), tmp_path / "made", column="mine", whole_documents=whole)
+    expected = [*rows, ["one ", " two"], [" three"]]
+    found = [*read_documents(Corpus(tmp_path / "made").training)]
+    assert found == (expected if whole else [[*filter(None, map(str.strip, lines))] for lines in expected])
+
+
+def test_words_of_a_part_are_counted_where_there_are_many(tmp_path, text_file, monkeypatch):
+    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("ds_minimodel.data.corpus.COUNTED_BYTES", 40_000)
+    make_corpus([text_file], tmp_path / "made")
+    made = Corpus(tmp_path / "made")
+    of_words = sum(len(word.encode()) * times for word, times in made.words().items())
+    assert 30_000 < of_words < made.facts.counted <= 40_000
+    assert made.share_counted == pytest.approx(40_000 / text_file.stat().st_size, rel=0.2)
+
+
+def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
+    (path := tmp_path / "text.txt").write_text("one two\nthree\n\none two three four\n\nfive\n\none two\nthree\n")
+    make_corpus([path], tmp_path / "made", min_words=3)
+    facts = Corpus(tmp_path / "made").facts
+    assert (facts.documents, facts.dropped, facts.repeated_lines) == ([3, 0], 1, 0.4)
+    assert Corpus(tmp_path / "made").words() == Counter({"one": 3, " two": 3, "three": 2, " three": 1, " four": 1})
+    with pytest.raises(UserError, match=r"text.txt: no document is left \(4 have fewer than min_words=9 words, 0 are"):
+        make_corpus([path], tmp_path / "none", min_words=9)
+    path.write_bytes(b"one\n\xff\n")
+    with pytest.raises(UserError, match="text.txt:2: not UTF-8"):
+        make_corpus([path], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
