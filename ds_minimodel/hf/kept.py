@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from ds_minimodel.artifacts.vocabularies import asked
 from ds_minimodel.common.files import Stored, read_model, sha256_of_json, write_json
 from ds_minimodel.data.reader import read_documents
 from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.hf.export import Exported, exported
+from ds_minimodel.hf.export import exported
 from ds_minimodel.hf.questions import Question, begins_alike, instructions, loops, questions
 from ds_minimodel.hf.samples import device, settings_of, written
 from ds_minimodel.report.kept import Answer, Kept
@@ -102,15 +103,17 @@ class Comparison:
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
         self.theirs, self.after, old = tokenizer_of(tokenizer), tokenizer_of(pack), open_tokenizer(tokenizer)
+        own = whole(self.added, self.base)
+        self._exported = functools.partial(exported, model, self.body, own, self.new.vocabulary)
         positions = self.body.config.max_positions
         self.dialogues = [own for own in self._dialogues(seed) if len(own.prompt) + TOKENS <= positions]
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
-        of = [identity(model), TOKENS, EDGES, [own.prompt for own in self.dialogues], self.windows]
-        key = sha256_of_json(of)
+        prompts = [own.prompt for own in self.dialogues]
+        key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
-            known = self._look(key, old)
+            known = self._look(key, prompts, old)
             write_json(memory, known.model_dump())
         self.untouched = known
 
@@ -126,10 +129,9 @@ class Comparison:
                 ids = self.theirs(dialogue, add_special_tokens=False)["input_ids"]
             yield Dialogue(question, ids, chooses)
 
-    def _look(self, key: str, old: Tokenizer) -> Untouched:
+    def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
         settings = settings_of(module)
-        prompts = [own.prompt for own in self.dialogues]
         found = written(module, prompts, settings, TOKENS)
         answers, bits = [own.ids for own in found], [own.nats / math.log(2) for own in found]
         edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}
@@ -141,34 +143,28 @@ class Comparison:
         """Of weights: on a CPU fp32, which is fast there and rounds least."""
         return torch.float32 if device().type == "cpu" else lazily(self.base.embeddings)["tokens"].dtype
 
-    def _exported(self, strength: float) -> Exported:
-        own = whole(self.added, self.base)
-        return exported(self.model, self.body, own, self.new.vocabulary, strength=strength)
-
     @functools.cached_property
     def module(self) -> Any:
         """transformers' own, at full strength to begin with."""
-        return self._exported(1.0).module(self.dtype).to(device()).eval()
+        return self._exported().module(self.dtype).to(device()).eval()
 
     def put(self, strength: float) -> None:
         """Give the module what its body has learned in this part."""
         there = self.module.state_dict()
-        for name, tensor in self._exported(strength).tensors.items():
+        for name, tensor in self._exported(strength=strength).tensors.items():
             there[name].copy_(tensor)
 
     def answers(self, index: Sequence[int]) -> list[Answer]:
         """To the questions among the dialogues `index`."""
         chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
-        both = zip(chosen, after, strict=True)
-        return [self._answer(question, self.untouched.answers[at], own.ids) for (at, question), own in both]
-
-    def _answer(self, question: Question, *answers: Sequence[int]) -> Answer:
-        """In words; of a plain decoder up to where it asks the next question itself."""
-        texts = (self.after.decode(ids, skip_special_tokens=True) for ids in answers)
-        before, after = (text.partition(_NEXT)[0].strip() for text in texts)
-        right = {"was_right": question.is_right(before), "is_right": question.is_right(after)}
-        return Answer(question=question.text, before=before, after=after, **right)
+        found = []
+        for (at, question), own in zip(chosen, after, strict=True):
+            both = (self.after.decode(ids, skip_special_tokens=True) for ids in (self.untouched.answers[at], own.ids))
+            texts = [text.partition(_NEXT)[0].strip() for text in both]  # a plain decoder asks the next one itself
+            right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
+            found.append(Answer(question=question.text, before=texts[0], after=texts[1], **dict(right)))
+        return found
 
     def chat(self, index: Sequence[int]) -> tuple[Change, float, float]:
         """(likeliest tokens that are others, bits a token before, after) of the untouched model's answers to the
@@ -230,9 +226,9 @@ def find_kept(
         bits = {name: both.bits(name) for name in texts}
         changes = {"chat": both.chat(choosing)[0]} if choosing else {}
         if source in held_out:
-            changes["contexts"] = max(bits[source].rises, key=_most)
+            changes["contexts"] = max(bits[source].rises, key=attrgetter("most"))
         if given:
-            changes["texts"] = max((bits[name].rise for name in given), key=_most)
+            changes["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
         if choosing and _keeps(changes, limits):
             changes["answers"] = _lost(both.answers(choosing))
         chosen = _keeps(changes, limits)
@@ -291,10 +287,6 @@ _MEANS = {
     "contexts": "more bits of the source at a position",
     "texts": "more bits of another text",
 }
-
-
-def _most(change: Change) -> float:
-    return change.most
 
 
 def _keeps(changes: Mapping[str, Change], limits: Mapping[str, float]) -> bool:
