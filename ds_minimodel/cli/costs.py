@@ -107,8 +107,8 @@ def _recipe_over_model(options: Options) -> "Recipe":
     from ds_minimodel.recipe.reading import recipe_of_text
 
     first_values, base = hugging_face_module("extend").first_values, read_base(options.recipe)
-    texts, tests = {"source": ["source.txt"], "target": ["target.txt"]}, {"target": "test.txt"}
-    values = first_values(base, Path(options.recipe), texts, tests, "text", "source", "target", None, None)
+    texts = {"source": ["source.txt"], "target": ["target.txt"]}
+    values = first_values(base, Path(options.recipe), texts, "text", "source", "target", None, None)
     values["tokenizer"]["vocab_size"] = 8_000
     values["adapt"] |= {"steps": 1_000, "batch_size": 32}
     return recipe_of_text(json.dumps({**values, "base": options.recipe}), options.recipe, overrides_of(options))
