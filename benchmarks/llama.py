@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, save_tensors
+from ds_minimodel.foreign.lazy import Lazy, LazyTensors, save_tensors
 
 
 def write_llama(out: Path, config: LlamaConfig) -> None:

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.training import start, take_steps
 from benchmarks.workloads import PAPER, make_batch, our_module, workload
 from ds_minimodel import ops
+from ds_minimodel.jobs import training
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps import training
 
 LAUNCH_NOTHING = set(
     "_has_same_storage_numel _local_scalar_dense _resize_output _unsafe_view alias as_strided chunk detach empty "

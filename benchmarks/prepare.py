@@ -19,8 +19,8 @@ from benchmarks.processes import ROOT
 from benchmarks.record import table
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.report.render import Table
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 VOCABULARY = 16_000
 ALONE = "SentencePiece alone"

@@ -9,9 +9,9 @@ from pathlib import Path
 import sentencepiece
 
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.reader import CHUNK_BYTES
-from ds_minimodel.data.tokenizer import UNIGRAM_FILE
+from ds_minimodel.text.reader import CHUNK_BYTES
 from ds_minimodel.training.ranks import mpi
+from ds_minimodel.vocabulary.tokenizer import UNIGRAM_FILE
 
 
 def main(folder: str, workers: int) -> None:
@@ -23,10 +23,10 @@ def main(folder: str, workers: int) -> None:
             while lines := file.readlines(CHUNK_BYTES):
                 model.encode([line.strip() for line in lines], num_threads=1)
     elif mpi.started():
-        from ds_minimodel.data.workers import MpiRanks
+        from ds_minimodel.text.workers import MpiRanks
 
         ranks = MpiRanks(mpi.world())
-        ranks.from_main(lambda: prepare([text], tokenizer, out, ranks=ranks))
+        ranks.broadcast_from_rank0(lambda: prepare([text], tokenizer, out, ranks=ranks))
         mpi.end()
     else:
         prepare([text], tokenizer, out, workers=workers)

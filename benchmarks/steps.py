@@ -15,7 +15,7 @@ from benchmarks import device
 from benchmarks.processes import Contestant, Failed, time_in_turns
 from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
-from benchmarks.workloads import PAPER, STEPS, Workload, workload
+from benchmarks.workloads import PAPER, STEPS, TimedStep, workload
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.recipe.reading import load_recipe
@@ -111,7 +111,7 @@ def time_step(
     return found, {key: statistics.median(peak[key] for peak in peaks) for key in ("matmul", "copy")}
 
 
-def row_of(work: Workload, precision: str, zero_stage: int, ranks: int, found: dict[str, Any]) -> dict[str, Any]:
+def row_of(work: TimedStep, precision: str, zero_stage: int, ranks: int, found: dict[str, Any]) -> dict[str, Any]:
     """What was timed, and the seconds of each, or why it failed."""
     cost = work.cost()
     imitated = precision == "bf16" and not torch.cuda.is_available() and not has_bf16_products()

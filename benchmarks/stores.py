@@ -15,9 +15,9 @@ from benchmarks.record import table
 from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
 from ds_minimodel.data.samples import BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_shard
-from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.report.render import Table
+from ds_minimodel.vocabulary.tokenizer import trained_layout
 
 SHARD_TOKENS = 64_000_000  # of a store's shard: 256 MiB of text
 VOCABULARY, LENGTH = 50_000, 512
@@ -88,7 +88,7 @@ def time_store(folder: str, clock: str) -> dict[str, Any]:
     sampler = Sampler(SampleReader(store, blocks, 1), objective, objective.settings())
     for number in range(BATCHES):
         begin = now()
-        sampler.rows(number * SAMPLE_BATCH, (number + 1) * SAMPLE_BATCH)
+        sampler.batch(number * SAMPLE_BATCH, (number + 1) * SAMPLE_BATCH)
         batches.append((now() - begin) / SAMPLE_BATCH)
     return {
         "open_seconds": opened - start,

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from benchmarks.device import CLOCKS, synchronize
-from benchmarks.workloads import NUM_LABELS, Workload, make_batch, our_module, resolved_run, workload
-from ds_minimodel.artifacts.lazy import Lazy
-from ds_minimodel.artifacts.names import ARCHITECTURES
+from benchmarks.workloads import NUM_LABELS, TimedStep, make_batch, our_module, resolved_run, workload
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.foreign.lazy import Lazy
+from ds_minimodel.foreign.names import ARCHITECTURES
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
@@ -37,7 +37,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trained:
     """What this process trains: a step of a workload, how many were taken, and what ends it."""
 
-    def __init__(self, work: Workload, step: Step, end: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, work: TimedStep, step: Step, end: Callable[[], object] = lambda: None) -> None:
         self.work, self.step, self.end, self.number = work, step, end, 0
 
 
@@ -98,7 +98,7 @@ def profiled(count: int, rows: int = 25) -> str:
     return f"{launched:.0f} kernels and copies a step\n{found.table(sort_by=key, row_limit=rows)}"
 
 
-def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
+def _contestant(name: str, work: TimedStep, recipe: Recipe) -> Trained:
     if name in ("ds_minimodel", "reference"):
         return _in_engine(our_module(work, recipe), work, recipe)
     if name == "hf-deepspeed":
@@ -112,7 +112,7 @@ def _contestant(name: str, work: Workload, recipe: Recipe) -> Trained:
     return Trained(work, _as_documented(model, work, recipe))
 
 
-def hugging_face(work: Workload, recipe: Recipe, attention: str) -> nn.Module:
+def hugging_face(work: TimedStep, recipe: Recipe, attention: str) -> nn.Module:
     """Hugging Face's model of the same sizes, with the same part of it frozen; UserError for a kind that it lacks."""
     architectures = ARCHITECTURES.get(work.body.kind)
     if architectures is None:
@@ -157,7 +157,7 @@ def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
         return {"input_ids": tokens, "labels": batch["targets"][:, 0], **mask}
     if "read" not in batch:
         return {"input_ids": tokens, "labels": tokens}  # shifted by the model
-    labels = torch.full_like(tokens, IGNORED).scatter(1, batch["read"], batch["targets"])
+    labels = torch.full_like(tokens, IGNORED).scatter(1, batch["loss_positions"], batch["targets"])
     return {"input_ids": tokens, "labels": labels}
 
 
@@ -176,7 +176,7 @@ class _SummedLoss(nn.Module):
         return (mean.float() * batch["targets"].numel())[None]
 
 
-def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
+def _in_engine(module: nn.Module, work: TimedStep, recipe: Recipe) -> Trained:
     from ds_minimodel.training.loop import optimizer_step
     from ds_minimodel.training.ranks.world import join_ranks
     from ds_minimodel.training.zero.engine import build_engine, destroy
@@ -194,7 +194,7 @@ def _in_engine(module: nn.Module, work: Workload, recipe: Recipe) -> Trained:
     return Trained(work, step, lambda: destroy(engine))
 
 
-def _as_documented(model: nn.Module, work: Workload, recipe: Recipe) -> Step:
+def _as_documented(model: nn.Module, work: TimedStep, recipe: Recipe) -> Step:
     precision = recipe.engine.precision
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, rule = model.to(device), recipe.optimizer

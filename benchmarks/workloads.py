@@ -9,20 +9,20 @@ import torch
 
 from ds_minimodel.artifacts.mini import is_layer_from
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.data.tokenizer import SPECIAL, trained_layout
+from ds_minimodel.jobs.training import StepConfig, training_run
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.flops import Cost, Work, finetune_flops, step_flops
+from ds_minimodel.models.flops import Cost, Workload, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import Finetune
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 from ds_minimodel.steps.adapt import trains_in_adapt
-from ds_minimodel.steps.training import StepConfig, training_run
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.training.config import Schedule, Training
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import Run
+from ds_minimodel.vocabulary.tokenizer import SPECIAL, trained_layout
 
 PAPER = "paper"
 STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "adapt-lora", "finetune")
@@ -31,7 +31,7 @@ MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches
 
 
 @dataclass(frozen=True)
-class Workload:
+class TimedStep:
     """One training step at one size. `body` names the head's depth, none for finetuning."""
 
     name: str
@@ -57,7 +57,7 @@ class Workload:
     def cost(self) -> Cost:
         """FLOPs of a step on one rank, by the paper's formulas and as executed."""
         length = self.tokens / self.batch_size
-        work = Work(self.body, self.vocab_size, round(length), self.num_read / length, self.batch_size)
+        work = Workload(self.body, self.vocab_size, round(length), self.num_read / length, self.batch_size)
         if self.name == "finetune":
             return finetune_flops(work, NUM_LABELS, reads_start=True)
         step = "adapt" if self.name.startswith("adapt-") else self.name
@@ -67,7 +67,7 @@ class Workload:
 
 def workload(
     recipe: Recipe, step: str, tokens: int, seq_length: int | None = None, shortest: int | None = None
-) -> Workload:
+) -> TimedStep:
     """A step of a recipe, about `tokens` tokens a rank in sequences of `seq_length` (default: its own).
 
     shortest: tokens of the shortest sequence in finetuning; by default all are of one length.
@@ -87,7 +87,7 @@ def workload(
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
     rank = recipe.adapt.rank if step == "adapt-lora" else 0
-    return Workload(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least, rank)
+    return TimedStep(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least, rank)
 
 
 def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dic
     return {"recipe": PAPER, "overrides": overrides, **ours, **more}
 
 
-def trains(work: Workload) -> Callable[[str], bool]:
+def trains(work: TimedStep) -> Callable[[str], bool]:
     """Function that says of a parameter's name in our module whether the step trains it."""
     if work.name == "pretrain":
         return lambda name: True
@@ -114,7 +114,7 @@ def trains(work: Workload) -> Callable[[str], bool]:
     return lambda name: trains_in_adapt(name, SYSTEMS["lora" if work.rank else BASELINE])
 
 
-def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageModel:
+def our_module(work: TimedStep, recipe: Recipe) -> SequenceClassifier | LanguageModel:
     """Model of the step, random weights, frozen as the step freezes it."""
     torch.manual_seed(recipe.seed)
     module: SequenceClassifier | LanguageModel = (
@@ -128,7 +128,7 @@ def our_module(work: Workload, recipe: Recipe) -> SequenceClassifier | LanguageM
     return module
 
 
-def make_batch(work: Workload, number: int) -> dict:
+def make_batch(work: TimedStep, number: int) -> dict:
     """Batch of step `number`, as the data part would make it."""
     if work.name == "finetune":
         numbers = np.random.default_rng(number)
@@ -149,10 +149,16 @@ def make_batch(work: Workload, number: int) -> dict:
         1, read, trained_layout(work.vocab_size).require("mask", "masked language modelling")
     )  # all masked: the kind of a piece costs nothing
     sample_keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
-    return {"tokens": tokens, "read": read, "targets": targets, "sample_keys": sample_keys, "count": targets.numel()}
+    return {
+        "tokens": tokens,
+        "loss_positions": read,
+        "targets": targets,
+        "sample_keys": sample_keys,
+        "count": targets.numel(),
+    }
 
 
-def resolved_run(work: Workload, recipe: Recipe, world: World) -> Run:
+def resolved_run(work: TimedStep, recipe: Recipe, world: World) -> Run:
     """Run specification of the step, as the pipeline makes it; one micro-batch a rank."""
     sections: dict[str, Training | Finetune] = {
         "pretrain": recipe.pretrain,

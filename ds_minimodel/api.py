@@ -7,13 +7,13 @@ from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.pipeline.run import run_recipe
+from ds_minimodel.pipeline.status import look
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.serve.bits import bits_per_byte
 from ds_minimodel.serve.packs import join_packs, plugged_module, save_plugged
-from ds_minimodel.steps.run import run_recipe
-from ds_minimodel.steps.status import look
 
 if TYPE_CHECKING:
     from ds_minimodel.extend import extend

@@ -24,21 +24,21 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Content, as_json, atomic_write, lock, paths_of, read_model, write_json
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN
-from ds_minimodel.data.corpus import Corpus
-from ds_minimodel.data.reader import find_text, read_documents
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.export import export_adapter, export_hf
+from ds_minimodel.hf.generations import samples, samples_page
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept
-from ds_minimodel.hf.samples import samples, samples_page
 from ds_minimodel.jobs.layout import CALL, EVALUATE, LOCK, RECIPE, WorkdirLayout
+from ds_minimodel.pipeline.fertility import fertility
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import do_step, run_step_here, steps_to_run
 from ds_minimodel.recipe.base import Base, read_base
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_text
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.kept import Kept
-from ds_minimodel.steps.fertility import fertility
-from ds_minimodel.steps.order import STEPS
-from ds_minimodel.steps.run import do_step, run_step_here, steps_to_run
+from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.text.reader import find_text, read_documents
 from ds_minimodel.training.config import WARM_UP
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 
@@ -61,7 +61,7 @@ GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how l
 TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
 
 
-class Way(NamedTuple):
+class Preset(NamedTuple):
     """What trains: a system, its rate, and keys of `adapt` that keep the source: by its text, and of decoders alone."""
 
     system: str
@@ -71,10 +71,10 @@ class Way(NamedTuple):
 
 
 REHEARSES = {"replay": 0.1, "replay_from": "base"}
-WAYS = {  # by the third study
-    "rows": Way("bl_base", 4e-3, by_text={"guard": 10.0}),
-    "lora": Way("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0}),
-    "all": Way("full", 1e-4, of_decoders=REHEARSES),
+PRESETS = {  # by the third study
+    "rows": Preset("bl_base", 4e-3, by_text={"new_token_penalty": 10.0}),
+    "lora": Preset("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0}),
+    "all": Preset("full", 1e-4, of_decoders=REHEARSES),
 }
 
 
@@ -103,7 +103,7 @@ def extend(
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub; it is read where it lies. text, source_text:
     files, globs or data sets of the language and of one that the model knows, which is scored, and by which rows alone
-    are guarded and new pieces left out that would cut it otherwise. chats: files of dialogues (data/chats.py), of which
+    are guarded and new pieces left out that would cut it otherwise. chats: files of dialogues (text/chats.py), of which
     a decoder learns to answer in the language, a quarter of the samples. hours: of rehearsal and training on this
     machine, one by default, at most MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces
     alone, by which all else stays to the bit, an encoder's default; "lora": low-rank updates of the body, too, a
@@ -179,8 +179,8 @@ def _check(
             raise UserError(f"extend: the language {error}") from None
     if pieces is not None and not FEWEST_PIECES <= pieces <= MOST_PIECES:
         raise UserError(f"extend: {pieces:,} new pieces; give {FEWEST_PIECES} to {MOST_PIECES:,}")
-    if trains not in (None, *WAYS):
-        raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(WAYS)}")
+    if trains not in (None, *PRESETS):
+        raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(PRESETS)}")
     for name, amount in (("hours", hours), ("tokens", tokens)):
         if amount is not None and amount <= 0:
             raise UserError(f"extend: {amount:g} {name}; give more than none")
@@ -266,7 +266,7 @@ def first_values(
     strength: float | None,
 ) -> dict[str, Any]:
     """The recipe but for its base, and what _choose decides."""
-    way = WAYS[trains or ("lora" if base.config.causal else "rows")]
+    way = PRESETS[trains or ("lora" if base.config.causal else "rows")]
     if strength is not None and not SYSTEMS[way.system].trains:
         raise UserError("extend: a strength is of a body that trains, and rows alone do here; leave it out")
     positions, device = base.config.max_positions, "gpu" if has_gpu() else "cpu"
@@ -287,7 +287,7 @@ def first_values(
             "batch_size": min(BATCHES.values()),
             "seq_length": min(positions, LENGTH),
             "lr": float(f"{way.rate * min(1.0, TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
-            "schedule": "constant",
+            "schedule": "wsd",
             "warmup_steps": 1,
             **(way.by_text if source in given else {}),
             **(way.of_decoders if base.config.causal else {}),
@@ -377,7 +377,7 @@ def _set_length(
     if steps == state.get("steps") and any(state.get(key) != asked[key] for key in ASKED):
         say(f"{path}: has as many")
     if steps != had:
-        if adapt.schedule != "constant":
+        if adapt.schedule != "wsd":
             raise UserError(f"{path}: its rate falls from the start, so it cannot be made longer; give another --out")
         steps_to_run(load_recipe(path, [f"adapt.steps={steps}"]), 1, rebuild=False)
     state = state | asked | {"steps": steps}

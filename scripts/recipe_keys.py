@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ds_minimodel.common.sections import Section
+from ds_minimodel.common.config import Section
 from ds_minimodel.models import BODIES
 from ds_minimodel.recipe.schema import PaperRecipe
 from ds_minimodel.tasks import KINDS

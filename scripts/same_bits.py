@@ -59,7 +59,7 @@ EXTENDED = (
     "tokenizer.kind=byte-bpe",
     "tokenizer.vocab_size=24",
     "adapt.rank=2",
-    "finetune.tasks={{bits: {{kind: text, context_bytes: 48, test: "
+    "finetune.tasks={{bits: {{kind: bits-per-byte, context_bytes: 48, test: "
     "{{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}}}",
 )
 OPS = {"compiled": {}, "reference": {"DSMM_OPS": "reference"}}

@@ -20,7 +20,7 @@ def rooms_of_the_page():
 
 
 ALLOWED = {**rooms_of_the_page(), "__init__": set(), "__main__": {"cli"}}
-STEPS = {"tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}
+STEPS = {"corpus", "tokenizer", "prepare", "pretrain", "build_mini", "adapt", "finetune", "evaluate", "report"}
 HEAVY = ["torch", "deepspeed", "numpy", "sentencepiece", "safetensors", "matplotlib", "lxml"]
 
 
@@ -96,7 +96,7 @@ def loaded_by(code):
     return done.stderr.split()
 
 
-ALL_STEPS = ", ".join(f"ds_minimodel.{name}" for name in ("steps.run", *(f"steps.{step}" for step in sorted(STEPS))))
+ALL_STEPS = ", ".join(f"ds_minimodel.{name}" for name in ("pipeline.run", *(f"steps.{step}" for step in sorted(STEPS))))
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ds_minimodel.artifacts.foreign import ADAPTER_CONFIG
-from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
 from ds_minimodel.artifacts.models import MAKE_AGAIN, Adaptation, BodyArtifact
-from ds_minimodel.artifacts.names.architecture import Architecture, rows_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     Amount,
@@ -35,8 +32,11 @@ from ds_minimodel.common.files import (
 )
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import VocabularyManifest
+from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
+from ds_minimodel.foreign.names.architecture import Architecture, rows_of
+from ds_minimodel.foreign.source import ADAPTER_CONFIG
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.body import KEPT
+from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import DOWN, SCALE, UP, changed_name, is_low_rank, updated
 from ds_minimodel.models.trainable import load_into
 
@@ -92,7 +92,7 @@ def save_adaptation(
         elif low_rank:
             assert architecture is not None and config is not None
             tensors = _adapter_of(low_rank, architecture, config)
-            for name, theirs in _row_names(architecture).items() if adaptation.kept else ():
+            for name, theirs in _row_names(architecture).items() if adaptation.num_base else ():
                 if name in embeddings:
                     tensors[theirs] = Lazy.of(embeddings.pop(name))
             save_tensors(out / ADAPTER, LazyTensors(tensors))
@@ -109,7 +109,7 @@ def save_adaptation(
             kind="adaptation",
             rows=adaptation.rows,
             **{name: getattr(adaptation, name) for name in Adaptation.facts},
-            **replace(held.vocabulary(tokenizer), kept=adaptation.kept).facts(),
+            **replace(held.vocabulary(tokenizer), num_base=adaptation.num_base).facts(),
             **facts,
         )
 
@@ -131,7 +131,7 @@ def load_adaptation(
     parts = [open_tensors(folder / name, MAKE_AGAIN) if name in manifest.files else {} for name in (EMBEDDINGS, UPDATE)]
     embeddings, update = (dict(part) for part in parts)
     facts = {name: getattr(manifest, name) for name in Adaptation.facts}
-    found = Adaptation(**facts, kept=manifest.kept, embeddings=embeddings, update=update)
+    found = Adaptation(**facts, num_base=manifest.num_base, embeddings=embeddings, update=update)
     if ADAPTER in manifest.files and found.architecture is not None:
         config = read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
         adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(found.architecture)
@@ -145,7 +145,7 @@ def _check_rows(folder: Path, manifest: AdaptationManifest, own: Mapping[str, tu
     rows, tokens = manifest.rows, own.get("tokens", ())
     expected = {"tokens": (rows, *tokens[1:]), "output": (rows, *tokens[1:]), "bias": (rows,)}
     agree = all(expected.get(name) == shape for name, shape in own.items())
-    if len(tokens) != 2 or manifest.kept + rows < manifest.vocab_size or not agree:
+    if len(tokens) != 2 or manifest.num_base + rows < manifest.vocab_size or not agree:
         raise UserError(
             f"{folder}: embeddings of shapes {own!s:.120} are not those of {rows} rows for "
             f"{manifest.vocab_size} ids; {MAKE_AGAIN}"
@@ -198,7 +198,7 @@ def _adapter_config(
 ) -> dict[str, Any]:
     rank = next(lazy.shape[0] for name, lazy in tensors.items() if ".lora_A." in name)
     modules = {name.split(f"{architecture.layers}.")[1].split(".", 1)[1] for name in tensors if ".lora_A." in name}
-    rows = [*range(adaptation.kept, adaptation.kept + adaptation.rows)]
+    rows = [*range(adaptation.num_base, adaptation.num_base + adaptation.rows)]
     trained = {
         name: rows
         for ours, name in (("tokens", architecture.tokens), ("output", architecture.output))
@@ -220,14 +220,14 @@ def _adapter_config(
 
 def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
     """An adaptation with all rows of its vocabulary: those that it keeps of the model's language before its own."""
-    if not adaptation.kept:
+    if not adaptation.num_base:
         return adaptation
     rows = lazily(base.embeddings)
     own = {
         name: Lazy.below([rows[name], Lazy.of(tensor.to(rows[name].dtype))]) if name in rows else Lazy.of(tensor)
         for name, tensor in adaptation.embeddings.items()
     }
-    return replace(adaptation, embeddings=LazyTensors(own), kept=0)
+    return replace(adaptation, embeddings=LazyTensors(own), num_base=0)
 
 
 def plug(model: nn.Module, adaptation: Adaptation, body: BodyArtifact | None = None, strength: float = 1.0) -> None:
@@ -244,10 +244,10 @@ def plug(model: nn.Module, adaptation: Adaptation, body: BodyArtifact | None = N
             load_into(model, {name: tensor}, "body.")
 
 
-def keep_rows(model: nn.Module, base: Adaptation, kept: int) -> None:
+def keep_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
     """Put the rows that an extended language keeps of the model's into `model`; where it keeps none, nothing."""
-    if kept:
-        load_into(model, base.embeddings, f"pack.{KEPT}")
+    if num_base:
+        load_into(model, base.embeddings, f"pack.{BASE_ROWS}")
 
 
 def merged(body: BodyArtifact, adaptation: Adaptation, strength: float = 1.0) -> Iterator[tuple[str, Lazy]]:

@@ -21,23 +21,23 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from ds_minimodel.artifacts import foreign
-from ds_minimodel.artifacts.foreign import Source
-from ds_minimodel.artifacts.lazy import DTYPES, Lazy, LazyTensors
 from ds_minimodel.artifacts.models import BodyArtifact, ModelManifest, Reference, is_model, named_as_ours, refer_to
-from ds_minimodel.artifacts.names import ARCHITECTURES
-from ds_minimodel.artifacts.names.architecture import Architecture
-from ds_minimodel.artifacts.tokenizers import GENERATION_FILE
-from ds_minimodel.artifacts.vocabularies import keep_tokenizer
 from ds_minimodel.common.errors import UserError, one_line, reason_of
 from ds_minimodel.common.files import Content, atomic_folder, copy_artifact, read_artifact, write_json, write_manifest
 from ds_minimodel.common.hub import hub_api
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
-from ds_minimodel.data.tokenizer import VOCABULARY
+from ds_minimodel.foreign import source as foreign
+from ds_minimodel.foreign.lazy import DTYPES, Lazy, LazyTensors
+from ds_minimodel.foreign.names import ARCHITECTURES
+from ds_minimodel.foreign.names.architecture import Architecture
+from ds_minimodel.foreign.source import Source
+from ds_minimodel.foreign.tokenizers import GENERATION_FILE
+from ds_minimodel.foreign.vocabularies import keep_tokenizer
 from ds_minimodel.models import BODIES, BodyConfig, products_of
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, encode
+from ds_minimodel.vocabulary.tokenizer import VOCABULARY
 
 # The largest of the sizes that a configuration makes something of; all others are compared with the tensors.
 _MOST = {"num_hidden_layers": 10_000, "num_labels": 10_000}

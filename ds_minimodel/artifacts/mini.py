@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from ds_minimodel.artifacts.lazy import LazyTensors, lazily
 from ds_minimodel.artifacts.models import BodyArtifact
+from ds_minimodel.foreign.lazy import LazyTensors, lazily
 from ds_minimodel.models import make_body
 from ds_minimodel.models.body import Body
 

@@ -21,12 +21,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ds_minimodel.artifacts import foreign
-from ds_minimodel.artifacts.foreign import CONFIG, WEIGHTS
-from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
-from ds_minimodel.artifacts.names import architecture_of
-from ds_minimodel.artifacts.names.architecture import Architecture
-from ds_minimodel.artifacts.tokenizers import write_tokenizer
+from ds_minimodel.common.config import OneOf
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import (
     MANIFEST,
@@ -46,12 +41,17 @@ from ds_minimodel.common.files import (
     write_manifest,
 )
 from ds_minimodel.common.names import Name
-from ds_minimodel.common.sections import OneOf
-from ds_minimodel.data.tokenizer import VOCABULARY
+from ds_minimodel.foreign import source as foreign
+from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
+from ds_minimodel.foreign.names import architecture_of
+from ds_minimodel.foreign.names.architecture import Architecture
+from ds_minimodel.foreign.source import CONFIG, WEIGHTS
+from ds_minimodel.foreign.tokenizers import write_tokenizer
 from ds_minimodel.models import BodyConfig, BodyConfigOfKind, make_body
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, load_into
 from ds_minimodel.ops.parallel import full_shape
+from ds_minimodel.vocabulary.tokenizer import VOCABULARY
 
 HEADS = "heads.safetensors"
 MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step again"
@@ -207,7 +207,7 @@ class Adaptation:
     space: str
     steps: int = 0
     eflops: float = 0.0
-    kept: int = 0
+    num_base: int = 0
     body_kind: str = ""
     model_type: str = ""
     update: Mapping[str, Tensor] = field(default_factory=dict)

@@ -74,8 +74,8 @@ def _flops(options: Options) -> None:
 
 
 def _fertility(options: Options) -> None:
+    from ds_minimodel.pipeline.fertility import fertility
     from ds_minimodel.report.tables import fertility_table
-    from ds_minimodel.steps.fertility import fertility
 
     rows = fertility(recipe_of(options)[0])
     _show(options, rows, "Fertility", lambda: [fertility_table(rows)])

@@ -11,7 +11,7 @@ from ds_minimodel.cli.steps import Commands, Options, number_of_ranks
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.names import LANGUAGE_CODE
-from ds_minimodel.data.reader import find_text
+from ds_minimodel.text.reader import find_text
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 

@@ -24,7 +24,7 @@ from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE
 from ds_minimodel.training.ranks.launch import name_the_cpu
 
 if TYPE_CHECKING:
-    from ds_minimodel.steps.status import JobStatus
+    from ds_minimodel.pipeline.status import JobStatus
 
 PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard mpi4py apex".split()
 PACKAGES += "matplotlib lxml zstandard transformers".split()
@@ -58,7 +58,7 @@ def _recipes(options: Options) -> None:
 
 def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.steps.status import look
+    from ds_minimodel.pipeline.status import look
 
     options.recipe = _recipe_in(Path(options.recipe))
     jobs = look(recipe_of(options)[0], options.verify)

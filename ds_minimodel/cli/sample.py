@@ -42,7 +42,7 @@ def _run(args: Options) -> None:
 
 
 def _chats(args: Options) -> None:
-    from ds_minimodel.data.chats import chats_from_text
+    from ds_minimodel.text.chats import chats_from_text
 
     number = chats_from_text(args.text, Path(args.out), args.language, args.column)
     print(printable(f"{args.out}: {number:,} dialogues"))

@@ -10,7 +10,7 @@ from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import MANIFEST
-from ds_minimodel.data.reader import find_text
+from ds_minimodel.text.reader import find_text
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 

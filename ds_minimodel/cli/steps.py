@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.steps.order import STEPS, RunsOn, Step
-from ds_minimodel.steps.run import check_alone, do_step, steps_to_run
+from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step
+from ds_minimodel.pipeline.run import check_alone, do_step, steps_to_run
 from ds_minimodel.training.ranks.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ class Vocabulary:
     bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: what a text is filled up with; its
     embedding starts at zero. unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in
     place of a token to predict. Each is None where the vocabulary has no such token. bos, eos and unk may be one id
-    (GPT-2's), pad and mask are ids of their own. lossy: what shows that a text does not come back from its ids as it
-    was, as a message says it; None where every text does. kept: how many of the first ids are those of a base that this
-    vocabulary extends; 0 where it is one of its own. name: the vocabulary's in messages.
+    (GPT-2's), pad and mask are ids of their own. roundtrip_counterexample: what shows that a text does not come back
+    from its ids as it was, as a message says it; None where every text does. num_base: how many of the first ids are
+    those of a base that this vocabulary extends; 0 where it is one of its own. name: the vocabulary's in messages.
     """
 
     size: int
@@ -51,14 +51,14 @@ class Vocabulary:
     pad: int | None = None
     unk: int | None = None
     mask: int | None = None
-    lossy: str | None = None
-    kept: int = 0
+    roundtrip_counterexample: str | None = None
+    num_base: int = 0
     name: str = field(default="the vocabulary", compare=False)
 
     def __post_init__(self) -> None:
         """ValueError where the ids cannot be those of one vocabulary."""
-        if self.kept > self.size:
-            raise ValueError(f"kept: {self.kept} of only {self.size} ids")
+        if self.num_base > self.size:
+            raise ValueError(f"num_base: {self.num_base} of only {self.size} ids")
         for token, id in self.special.items():
             if not 0 <= id < self.size:
                 raise ValueError(f"special.{token}: {id} is not among the {self.size} ids")
@@ -85,10 +85,10 @@ class Vocabulary:
 
     def require_lossless(self, needed_by: str) -> None:
         """UserError, with what it is `needed_by`, where a text does not come back from its ids as it was."""
-        if self.lossy is not None:
+        if self.roundtrip_counterexample is not None:
             raise UserError(
-                f"{self.name}: {self.lossy}, and {needed_by} needs each text to come back as it was; tokenizer.kind "
-                "byte-bpe trains a vocabulary that loses nothing"
+                f"{self.name}: {self.roundtrip_counterexample}, and {needed_by} needs each text to come back as it "
+                "was; tokenizer.kind byte-bpe trains a vocabulary that loses nothing"
             )
 
     @property
@@ -121,8 +121,12 @@ class Vocabulary:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the vocabulary."""
-        facts = {"vocab_size": self.size, "special": self.special, "lossy": self.lossy}
-        return {**facts, "kept": self.kept} if self.kept else facts
+        facts = {
+            "vocab_size": self.size,
+            "special": self.special,
+            "roundtrip_counterexample": self.roundtrip_counterexample,
+        }
+        return {**facts, "num_base": self.num_base} if self.num_base else facts
 
 
 _Id = Annotated[int | None, Field(ge=0)]
@@ -141,15 +145,21 @@ class VocabularyManifest(Manifest):
 
     vocab_size: Annotated[int, Field(ge=1, le=2**31)]
     special: _Special
-    lossy: str | None
-    kept: Annotated[int, Field(ge=0)] = 0
+    roundtrip_counterexample: str | None
+    num_base: Annotated[int, Field(ge=0)] = 0
 
     noun = "a tokenizer or a language pack"
 
     def vocabulary(self, name: str | Path) -> Vocabulary:
         """The Vocabulary; `name` is what messages call it."""
         ids = {token: getattr(self.special, token) for token in _TITLES}
-        return Vocabulary(self.vocab_size, **ids, lossy=self.lossy, kept=self.kept, name=str(name))
+        return Vocabulary(
+            self.vocab_size,
+            **ids,
+            roundtrip_counterexample=self.roundtrip_counterexample,
+            num_base=self.num_base,
+            name=str(name),
+        )
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

@@ -19,11 +19,11 @@ from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.costs.plans import model_of
 from ds_minimodel.data.samples import Samples
+from ds_minimodel.jobs.training import TextStepConfig, micro_batches, text_run, text_steps
 from ds_minimodel.models.flops import Cost
-from ds_minimodel.models.split import split_model
+from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.steps.training import TextStepConfig, micro_batches, text_run, text_steps
 from ds_minimodel.training.config import CheckpointPolicy, Schedule, Training
 from ds_minimodel.training.loop import train
 from ds_minimodel.training.ranks.world import World
@@ -38,7 +38,7 @@ class RandomText:
         self.recipe, self.section = recipe, section
         self.vocabulary = Vocabulary(vocab_size, bos=0, pad=1, eos=2, unk=3, mask=4)
 
-    def rows(self, first: int, last: int) -> dict[str, Any]:
+    def batch(self, first: int, last: int) -> dict[str, Any]:
         size, length = last - first, self.section.seq_length
         numbers = np.random.default_rng(first).integers(self.vocabulary.num_pieces, size=(size, length))
         keys = sample_key(self.recipe.seed, np.zeros(size, np.int64), np.arange(first, last))
@@ -94,4 +94,4 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, world
 
     with tempfile.TemporaryDirectory(prefix="ds-minimodel-") as folder:
         train(module, batches, run, world, folder, f"{step} {system.name}", job="")
-        return world.from_main(mean)
+        return world.broadcast_from_rank0(mean)

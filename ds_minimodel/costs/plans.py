@@ -14,20 +14,20 @@ import torch
 from ds_minimodel.artifacts.models import BodyArtifact
 from ds_minimodel.costs.memory import Device, Memory, device_named, memory_of_step, traffic_of_step
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
+from ds_minimodel.jobs.training import text_steps
 from ds_minimodel.models import make_body
 from ds_minimodel.models.body import INIT_STD
-from ds_minimodel.models.split import split_model
+from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.parallel import Group
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS, System
 from ds_minimodel.steps.adapt import AdaptConfig, adapted_model
 from ds_minimodel.steps.build_mini import BuildMiniConfig, mini_model
-from ds_minimodel.steps.check import check_deepspeed_file
 from ds_minimodel.steps.pretrain import PretrainConfig, pretrained_model
-from ds_minimodel.steps.training import text_steps
 from ds_minimodel.training.config import Training
 from ds_minimodel.training.partition import Partition, Setup, partition_of
 from ds_minimodel.training.run import Execution, replicas_of
@@ -175,7 +175,7 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
         if step == "build-mini":
             return module
     config_of_step = AdaptConfig.of_system(recipe, system, recipe.languages.targets[0])
-    sizes, device = (recipe.target_vocab_size, recipe.frozen_rows), torch.get_default_device()
+    sizes, device = (recipe.target_vocab_size, recipe.num_frozen_tokens), torch.get_default_device()
     _, module = adapted_model(config_of_step, body, *sizes, torch.float32, device)
     for parameter in module.pack.parameters():
         torch.nn.init.normal_(parameter, 0, INIT_STD)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ds_minimodel.common.sections import (
+from ds_minimodel.common.config import (
     DECIDES_NOTHING,
     NonNegativeInt,
     OneOrMore,
@@ -19,7 +19,7 @@ class TokenizerSection(Section):
     vocabulary: Literal["replace", "extend"] = "replace"
     """`replace`: a target has a vocabulary of its own; `extend`: the base's, and new pieces beside its own."""
     kind: Literal["unigram", "byte-bpe"] = "unigram"
-    """Kind of vocabulary; `next-token` has and takes `byte-bpe` alone."""
+    """Kind of vocabulary; `causal-lm` has and takes `byte-bpe` alone."""
     # SentencePiece takes no smaller ones.
     vocab_size: Annotated[int, Field(gt=5, le=10**7)] = 50_000
     """Ids of each language's vocabulary, the special ones included; of `extend` the number of new pieces."""
@@ -41,7 +41,7 @@ class Data(Section):
     column: Annotated[str, DECIDES_NOTHING] = "text"
     """Column of the text in JSON lines, CSV, TSV and Parquet."""
     blocks: Literal["complete", "complete_doc", "none"] = "complete"
-    """What a training sample is made of; `next-token`'s default is `none`."""
+    """What a training sample is made of; `causal-lm`'s default is `none`."""
     chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}
     """Target language → files of dialogues by which a decoder learns to answer; `adapt.chat_share` says how many."""
     min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}

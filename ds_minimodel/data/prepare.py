@@ -22,11 +22,11 @@ from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.reader import Chunk, Position, documents, find_text, identity_of_text, names_of, read_chunks
 from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import id_type, shard_name, write_shard
-from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
-from ds_minimodel.data.workers import MpiRanks, ordered_map
+from ds_minimodel.text.reader import Chunk, Position, documents, find_text, identity_of_text, names_of, read_chunks
+from ds_minimodel.text.workers import MpiRanks, ordered_map
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 1 << 28  # text of a shard
 _SUFFIXES = (".bin", ".idx")  # of its files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -18,7 +18,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.data.store import Reader, TokenStore
-from ds_minimodel.data.tokenizer import Tokenizer
+from ds_minimodel.vocabulary.tokenizer import Tokenizer
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
@@ -259,14 +259,6 @@ class MixedReader:
 
 
 HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others
-
-
-def is_held_out(document: Sequence[str], share: float) -> bool:
-    """Whether a document, a list of lines, is among the `share` of all that is held out: by a hash of its text, without
-    empty lines and white space around lines."""
-    text = "\n".join(filter(None, map(str.strip, document)))
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") < share * 2**64
 
 
 def bytes_of_ids(tokenizer: Tokenizer) -> NDArray[np.int64]:

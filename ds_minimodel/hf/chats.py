@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ds_minimodel.artifacts.foreign import tokenizer_of
-from ds_minimodel.artifacts.vocabularies import SAID
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.data.chats import Dialogue, read_dialogues
-from ds_minimodel.data.samples import HELD_OUT, is_held_out
+from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import write_shard
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.foreign.source import tokenizer_of
+from ds_minimodel.foreign.vocabularies import SAID
+from ds_minimodel.text.chats import Dialogue, read_dialogues
+from ds_minimodel.text.corpus import is_held_out
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,7 +35,7 @@ _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 def prepare_chats(
     patterns: Sequence[str | Path], tokenizer_folder: Path, out: Path, length: int, held_out: float
 ) -> None:
-    """Write the dialogues of some files (data/chats.py) into the masked token store `out`.
+    """Write the dialogues of some files (text/chats.py) into the masked token store `out`.
 
     tokenizer_folder: with a chat template. A document is a sample of at most `length` tokens, as a reader makes it: a
     dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the

@@ -23,8 +23,6 @@ from ds_minimodel.artifacts.adaptation import (
     save_adaptation,
     whole,
 )
-from ds_minimodel.artifacts.foreign import CARD, CONFIG, WEIGHTS, generation_settings
-from ds_minimodel.artifacts.lazy import Lazy, LazyTensors, lazily, save_tensors
 from ds_minimodel.artifacts.models import (
     Adaptation,
     BodyArtifact,
@@ -35,11 +33,13 @@ from ds_minimodel.artifacts.models import (
     named,
     tokenizer_in,
 )
-from ds_minimodel.artifacts.names import architecture_of
-from ds_minimodel.artifacts.tokenizers import GENERATION_FILE, token_ids, write_tokenizer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
+from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, save_tensors
+from ds_minimodel.foreign.names import architecture_of
+from ds_minimodel.foreign.source import CARD, CONFIG, WEIGHTS, generation_settings
+from ds_minimodel.foreign.tokenizers import GENERATION_FILE, token_ids, write_tokenizer
 from ds_minimodel.hf.card import model_card
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.low_rank import is_low_rank
@@ -82,7 +82,7 @@ def export_hf(
     vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
     if suppress_new and (body.task is not None or not body.config.causal):
         raise UserError(f"{artifact}: generates no text; leave --suppress-new out")
-    if suppress_new and not added.kept:
+    if suppress_new and not added.num_base:
         raise UserError(f"{place}: adds no tokens to a model's vocabulary that generation could leave out")
     if pool and body.config.causal:
         raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
@@ -96,7 +96,7 @@ def export_hf(
         if suppress_new:
             path = temporary / GENERATION_FILE
             settings = generation_settings(path) or {}
-            suppressed, new = settings.get("suppress_tokens") or [], range(added.kept, vocabulary.size)
+            suppressed, new = settings.get("suppress_tokens") or [], range(added.num_base, vocabulary.size)
             write_json(path, {**settings, "suppress_tokens": [*suppressed, *new]})
         if pool:
             _write_pooling(temporary, config, pool)
@@ -110,7 +110,7 @@ def export_adapter(model: str | Path, out: str | Path, adaptation: str | Path, s
     learned = load_adaptation(adaptation, body.space)
     if learned.architecture is None or not any(map(is_low_rank, learned.update)):
         raise UserError(f"{adaptation}: has no low-rank update of the body, which an adapter is")
-    if not learned.kept:
+    if not learned.num_base:
         raise UserError(f"{adaptation}: all rows are its own, which an adapter does not hold; leave --adapter out")
     check_strength(strength)
     refuse_existing(out)

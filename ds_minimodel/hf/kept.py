@@ -20,18 +20,18 @@ import torch
 
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.base import module_of
-from ds_minimodel.artifacts.foreign import tokenizer_of
-from ds_minimodel.artifacts.lazy import lazily
 from ds_minimodel.artifacts.models import identity, load_model
-from ds_minimodel.artifacts.vocabularies import asked
 from ds_minimodel.common.files import Stored, read_model, sha256_of_json, write_json
-from ds_minimodel.data.reader import read_documents
-from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.foreign.lazy import lazily
+from ds_minimodel.foreign.source import tokenizer_of
+from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
+from ds_minimodel.hf.generations import device, settings_of, written
 from ds_minimodel.hf.questions import Question, begins_alike, instructions, loops, questions
-from ds_minimodel.hf.samples import device, settings_of, written
 from ds_minimodel.report.kept import Answer, Kept
 from ds_minimodel.report.verdict import FORGETS
+from ds_minimodel.text.reader import read_documents
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried, up to the first that keeps enough
 # What may get worse, in percent: right answers (points), likeliest tokens that are others, bits of the source's text at

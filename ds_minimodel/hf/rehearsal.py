@@ -11,14 +11,14 @@ import torch
 from transformers import GenerationConfig, StoppingCriteriaList
 
 from ds_minimodel.artifacts.base import config_of, module_of
-from ds_minimodel.artifacts.foreign import tokenizer_of
-from ds_minimodel.artifacts.vocabularies import SAID, asked
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.foreign.source import tokenizer_of
+from ds_minimodel.foreign.vocabularies import SAID, asked
 from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 ROWS, LENGTH = 64, 224  # texts at once; tokens of each, after a template's beginning
 

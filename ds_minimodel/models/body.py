@@ -2,7 +2,7 @@
 state.
 
 Parts that may be cut for tensor parallelism say how in `cuts`: {name of a submodule: way}. The ways, and what cuts,
-are in models/split.py; nothing here knows whether it is a whole or a part.
+are in models/tensor_parallel.py; nothing here knows whether it is a whole or a part.
 
 Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F feed-forward,
 V vocabulary, P rows.
@@ -24,75 +24,75 @@ from ds_minimodel import ops
 from ds_minimodel.models.kind import BodyConfig
 
 
-class Packing:
+class Unpadding:
     """Places of the real tokens of a padded batch, and conversion between the padded and the packed layout.
 
-    real_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, at least T. The rows
-    beyond T are zero wherever they enter, count as position 0 of sample 0, and come out nowhere: they make the shapes
-    of products few (ops.rows_for_few_shapes) and change no result.
+    token_index_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, at least T. The
+    rows beyond T are zero wherever they enter, count as position 0 of sample 0, and come out nowhere: they make the
+    shapes of products few (ops.rows_for_few_shapes) and change no result.
     """
 
-    def __init__(self, real_T: Tensor, batch_size: int, width: int, num_rows: int):
-        self.real_T, self.batch_size, self.width, self.num_rows = real_T, batch_size, width, num_rows
-        self.row_R = self.extend(real_T // width, 0)
-        self.position_R1 = self.extend(real_T % width, 0)[:, None]
+    def __init__(self, token_index_T: Tensor, batch_size: int, width: int, num_rows: int):
+        self.token_index_T, self.batch_size, self.width, self.num_rows = token_index_T, batch_size, width, num_rows
+        self.row_R = self.extend(token_index_T // width, 0)
+        self.position_R1 = self.extend(token_index_T % width, 0)[:, None]
 
     def extend(self, values_T: Tensor, filler: int) -> Tensor:
         """(T,) -> (R,)"""
         extra = self.num_rows - len(values_T)
         return F.pad(values_T, (0, extra), value=filler) if extra else values_T
 
-    def pack(self, x_BSH: Tensor) -> Tensor:
+    def unpad(self, x_BSH: Tensor) -> Tensor:
         """(B, S, H) -> (R, 1, H)"""
-        return _Pick.apply(x_BSH.flatten(0, 1), self.real_T, self.num_rows)[:, None]
+        return _Pick.apply(x_BSH.flatten(0, 1), self.token_index_T, self.num_rows)[:, None]
 
     def pad(self, x_R1H: Tensor) -> Tensor:
         """(R, 1, H) -> (B, S, H), zero where there is no token."""
-        placed_PH = _Place.apply(x_R1H[:, 0], self.real_T, self.batch_size * self.width)
+        placed_PH = _Place.apply(x_R1H[:, 0], self.token_index_T, self.batch_size * self.width)
         return placed_PH.unflatten(0, (self.batch_size, self.width))
 
 
 # The index has no duplicates, so that each is the other's gradient, without atomic additions.
 class _Pick(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_PH: Tensor, real_T: Tensor, num_rows: int) -> Tensor:
-        ctx.save_for_backward(real_T)
+    def forward(ctx: Any, x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
+        ctx.save_for_backward(token_index_T)
         ctx.num_positions = len(x_PH)
-        return _pick(x_PH, real_T, num_rows)
+        return _pick(x_PH, token_index_T, num_rows)
 
     @staticmethod
     def backward(ctx: Any, grad_RH: Tensor) -> tuple[Tensor, None, None]:
-        (real_T,) = ctx.saved_tensors
-        return _place(grad_RH, real_T, ctx.num_positions), None, None
+        (token_index_T,) = ctx.saved_tensors
+        return _place(grad_RH, token_index_T, ctx.num_positions), None, None
 
 
 class _Place(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RH: Tensor, real_T: Tensor, num_positions: int) -> Tensor:
-        ctx.save_for_backward(real_T)
+    def forward(ctx: Any, x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
+        ctx.save_for_backward(token_index_T)
         ctx.num_rows = len(x_RH)
-        return _place(x_RH, real_T, num_positions)
+        return _place(x_RH, token_index_T, num_positions)
 
     @staticmethod
     def backward(ctx: Any, grad_PH: Tensor) -> tuple[Tensor, None, None]:
-        (real_T,) = ctx.saved_tensors
-        return _pick(grad_PH, real_T, ctx.num_rows), None, None
+        (token_index_T,) = ctx.saved_tensors
+        return _pick(grad_PH, token_index_T, ctx.num_rows), None, None
 
 
-def _pick(x_PH: Tensor, real_T: Tensor, num_rows: int) -> Tensor:
-    if num_rows == len(real_T):
-        return x_PH.index_select(0, real_T)
+def _pick(x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
+    if num_rows == len(token_index_T):
+        return x_PH.index_select(0, token_index_T)
     picked_RH = x_PH.new_zeros(num_rows, x_PH.shape[1])
-    picked_RH[: len(real_T)] = x_PH.index_select(0, real_T)
+    picked_RH[: len(token_index_T)] = x_PH.index_select(0, token_index_T)
     return picked_RH
 
 
-def _place(x_RH: Tensor, real_T: Tensor, num_positions: int) -> Tensor:
-    return x_RH.new_zeros(num_positions, x_RH.shape[1]).index_copy_(0, real_T, x_RH[: len(real_T)])
+def _place(x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
+    return x_RH.new_zeros(num_positions, x_RH.shape[1]).index_copy_(0, token_index_T, x_RH[: len(token_index_T)])
 
 
 INIT_STD = 0.02
-KEPT = "kept_"  # before the names of rows that an extended language has of its base
+BASE_ROWS = "base_"  # before the names of rows that an extended language has of its base
 
 
 class Dropout:
@@ -143,9 +143,9 @@ class Rows(NamedTuple):
         """x after dropout `site`."""
         return ops.dropout(x, self.p, self.keys(site))
 
-    def packed(self, packing: Packing) -> Rows:
+    def unpadded(self, unpadding: Unpadding) -> Rows:
         """The same of a packed batch."""
-        return Rows(packing.position_R1, self.dropout.of_tokens(packing.row_R))
+        return Rows(unpadding.position_R1, self.dropout.of_tokens(unpadding.row_R))
 
 
 def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
@@ -153,8 +153,8 @@ def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
     return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
 
 
-def _padded(x: Tensor, packing: Packing | None) -> Tensor:
-    return packing.pad(x) if packing else x
+def _padded(x: Tensor, unpadding: Unpadding | None) -> Tensor:
+    return unpadding.pad(x) if unpadding else x
 
 
 def init_weights(module: nn.Module) -> None:
@@ -256,7 +256,7 @@ class AttentionInputs(NamedTuple):
 class Layer(nn.Module, ABC):
     """A layer of self-attention and a feed-forward block.
 
-    What is the same in every kind is here: packing, the rows that are read, dropout's sites. A kind sets the four
+    What is the same in every kind is here: unpadding, the rows that are read, dropout's sites. A kind sets the four
     products, and says by `attend` how queries meet keys and by `join` how the two branches are added; where it needs
     to, by `before_attention` and `activate` what stands before and between the products.
     """
@@ -300,52 +300,54 @@ class Layer(nn.Module, ABC):
         lengths_B: Tensor | None,
         dropout: Dropout,
         read_BM: Tensor | None = None,
-        packing: Packing | None = None,
+        unpadding: Unpadding | None = None,
     ) -> Tensor:
         """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
 
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
-        With `packing`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
+        With `unpadding`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
         """
         x_BQH, input_BSH = x_BSH, self.before_attention(x_BSH)
         input_BQH = input_BSH if self.queries_apart(input_BSH) else None
         if read_BM is not None:
-            x_BQH = gather_rows(_padded(x_BSH, packing), read_BM)
-            input_BQH = x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, packing), read_BM)
+            x_BQH = gather_rows(_padded(x_BSH, unpadding), read_BM)
+            input_BQH = x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, unpadding), read_BM)
         projected, queries = self.qkv(input_BSH, input_BQH)
-        projected = _padded(projected, packing)
+        projected = _padded(projected, unpadding)
         if queries is not None and read_BM is None:
-            queries = _padded(queries, packing)
+            queries = _padded(queries, unpadding)
         positions = torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
         row_keys = dropout.row_keys(self.qkv.sites, positions)
         given = AttentionInputs(projected, queries, positions, lengths_B, dropout.attention_p, row_keys)
         context_BQH = self.attend(given)
         rows = Rows(positions, dropout)
-        if packing and read_BM is None:
-            context_BQH, rows = packing.pack(context_BQH), rows.packed(packing)
+        if unpadding and read_BM is None:
+            context_BQH, rows = unpadding.unpad(context_BQH), rows.unpadded(unpadding)
         return self.join(x_BQH, self.attention_out(context_BQH), rows)
 
 
 class LanguagePack(nn.Module):
     """A language: token embeddings, `tokens`, and an output projection: the same table or `output`, and `bias` or none.
 
-    config: of the body, which says what a language has. kept: how many of the first ids are those of a base that the
-    language extends; their rows are parameters of their own, `kept_tokens` and so on, which do not train.
+    config: of the body, which says what a language has. num_base: how many of the first ids are those of a base that
+    the language extends; their rows are parameters of their own, `base_tokens` and so on, which do not train.
     """
 
     cuts: ClassVar[Mapping[str, str]] = {"": "vocabulary"}
     tokens: nn.Parameter
     output: nn.Parameter
 
-    def __init__(self, vocab_size: int, config: BodyConfig, kept: int = 0):
+    def __init__(self, vocab_size: int, config: BodyConfig, num_base: int = 0):
         super().__init__()
         for name in config.language_tensors:
             width = () if name == "bias" else (config.hidden_size,)
-            start = torch.zeros(vocab_size - kept) if name == "bias" else _drawn(vocab_size - kept, *width)
+            start = torch.zeros(vocab_size - num_base) if name == "bias" else _drawn(vocab_size - num_base, *width)
             self.register_parameter(name, nn.Parameter(start))
-            if kept:
-                self.register_parameter(KEPT + name, nn.Parameter(torch.zeros(kept, *width), requires_grad=False))
-        self.tied, self.kept = config.tied, kept
+            if num_base:
+                self.register_parameter(
+                    BASE_ROWS + name, nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
+                )
+        self.tied, self.num_base = config.tied, num_base
 
     def table(self, name: str) -> Tensor:
         """All rows of `tokens`, `output` or `bias`.
@@ -353,7 +355,7 @@ class LanguagePack(nn.Module):
         A view: at ZeRO 3 it keeps what was gathered of a matrix until the backward pass.
         """
         rows = getattr(self, name)
-        return torch.cat((getattr(self, KEPT + name), rows)) if self.kept else rows.view_as(rows)
+        return torch.cat((getattr(self, BASE_ROWS + name), rows)) if self.num_base else rows.view_as(rows)
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""
@@ -362,7 +364,7 @@ class LanguagePack(nn.Module):
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings of the tokens, and their table as a tied output projection takes it."""
-        return ops.embedding(tokens_BS, self.table("tokens") if self.kept else self.tokens)
+        return ops.embedding(tokens_BS, self.table("tokens") if self.num_base else self.tokens)
 
     def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
         """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
@@ -370,7 +372,7 @@ class LanguagePack(nn.Module):
 
     def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
-        return ops.linear_cross_entropy(x_PH, table, self.bias_of(), targets_P, self.kept)
+        return ops.linear_cross_entropy(x_PH, table, self.bias_of(), targets_P, self.num_base)
 
     def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
         """The cross-entropy of each target, (P,) float32, without a gradient."""
@@ -425,19 +427,19 @@ class Body(nn.Module, ABC):
         lengths_B: Tensor | None,
         dropout: Dropout,
         read_BM: Tensor | None = None,
-        packing: Packing | None = None,
+        unpadding: Unpadding | None = None,
         second_B: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Hidden states at the positions read, a tuple of (B, M, H) for each head; without heads the last layer's.
 
         embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
-        read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only there. packing:
-        then embedded_BSH is (T, 1, H), the real tokens alone (Packing); what is returned is the same, but zero
+        read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only there. unpadding:
+        then embedded_BSH is (T, 1, H), the real tokens alone (Unpadding); what is returned is the same, but zero
         at padding. second_B: position from which on a row has token type 1; None where all have type 0.
         """
         rows = Rows(torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device), dropout)
-        if packing:
-            rows, second_B = rows.packed(packing), None if second_B is None else second_B[packing.row_R]
+        if unpadding:
+            rows, second_B = rows.unpadded(unpadding), None if second_B is None else second_B[unpadding.row_R]
         x_BSH = self.embed(embedded_BSH, rows.positions, None if second_B is None else second_B[:, None])
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
         again = self.recomputes and torch.is_grad_enabled()
@@ -445,9 +447,9 @@ class Body(nn.Module, ABC):
         hidden = []
         *layers, last = self.layers
         for depth, layer in enumerate(layers, 1):
-            x_BSH = run(layer, x_BSH, lengths_B, dropout, None, packing)
+            x_BSH = run(layer, x_BSH, lengths_B, dropout, None, unpadding)
             if depth in self.head_depths:
-                padded_BSH = _padded(x_BSH, packing)
+                padded_BSH = _padded(x_BSH, unpadding)
                 hidden.append(padded_BSH if read_BM is None else gather_rows(padded_BSH, read_BM))
-        x_BSH = run(last, x_BSH, lengths_B, dropout, read_BM, packing)
-        return (*hidden, _padded(x_BSH, packing) if read_BM is None else x_BSH)
+        x_BSH = run(last, x_BSH, lengths_B, dropout, read_BM, unpadding)
+        return (*hidden, _padded(x_BSH, unpadding) if read_BM is None else x_BSH)

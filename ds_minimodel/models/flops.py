@@ -25,11 +25,11 @@ EFLOPS_PER_V100_DAY = 30e12 * 24 * 3600 / EFLOP  # 30 TFLOP/s are the paper's es
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What goes through a body: `steps` x `batch_size` sequences of `seq_length` tokens.
 
     share_read: share of the positions that the heads read (Objective.share_read); with the head's products, 0 for none.
-    kept: ids of the vocabulary whose rows do not train in step 2, as an extended language has them of its base.
+    num_base: ids of the vocabulary whose rows do not train in step 2, as an extended language has them of its base.
     """
 
     body: BodyConfig
@@ -38,7 +38,7 @@ class Work:
     share_read: float
     batch_size: int = 1
     steps: int = 1
-    kept: int = 0
+    num_base: int = 0
 
     @property
     def num_sequences(self) -> int:
@@ -64,28 +64,28 @@ class Cost(NamedTuple):
 # --- Forward pass of one sequence, as the paper counts it ---
 
 
-def layer_flops(work: Work, layer: LayerProducts) -> float:
+def layer_flops(work: Workload, layer: LayerProducts) -> float:
     """FLOP_layer of the paper: 24sh^2 + 4hs^2 for RoBERTa's layer where f = 4h."""
     s = work.seq_length
     return s * (layer.key + layer.query + layer.output) + _pairs(work, layer, s) * layer.pair
 
 
-def _pairs(work: Work, layer: LayerProducts, num_queries: float) -> float:
+def _pairs(work: Workload, layer: LayerProducts, num_queries: float) -> float:
     """Pairs of a query and a key that it sees."""
     return num_queries * keys_seen(layer.window, work.seq_length)
 
 
-def output_flops(work: Work) -> float:
+def output_flops(work: Workload) -> float:
     """FLOPs of the h x V output projection at the read positions: the paper's p FLOP_outproj."""
     return 2 * work.num_read * work.body.hidden_size * work.vocab_size
 
 
-def output_gradient_flops(work: Work) -> float:
+def output_gradient_flops(work: Workload) -> float:
     """FLOPs of the gradient of the output projection's rows that train."""
-    return output_flops(work) * (1 - work.kept / work.vocab_size)
+    return output_flops(work) * (1 - work.num_base / work.vocab_size)
 
 
-def lm_head_flops(work: Work) -> float:
+def lm_head_flops(work: Workload) -> float:
     """FLOP_lm of the paper: a head's own products at the read positions, and the output projection."""
     return work.num_read * products_of(work.body).head + output_flops(work)
 
@@ -93,11 +93,11 @@ def lm_head_flops(work: Work) -> float:
 # --- The paper's formulas ---
 
 
-def _all_layers(work: Work, num_layers: int) -> float:
+def _all_layers(work: Workload, num_layers: int) -> float:
     return sum(layer_flops(work, layer) for layer in work.layers(num_layers))
 
 
-def pretrain_flops(work: Work, num_layers: int, num_heads: int = 1) -> float:
+def pretrain_flops(work: Workload, num_layers: int, num_heads: int = 1) -> float:
     """Step 1, equation A1: forward and backward through the stack, and through each of `num_heads` heads.
 
     With two heads this is the paper's cost of MiniJoint (footnote 2): the layers run once for both.
@@ -105,7 +105,7 @@ def pretrain_flops(work: Work, num_layers: int, num_heads: int = 1) -> float:
     return 3 * work.num_sequences * (_all_layers(work, num_layers) + num_heads * lm_head_flops(work))
 
 
-def build_mini_flops(work: Work, frozen_layers: int, new_layers: int) -> float:
+def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> float:
     """Step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top trained, the head frozen.
 
     A new layer costs three passes, the lowest of them two: the gradient of its input is not needed.
@@ -115,7 +115,7 @@ def build_mini_flops(work: Work, frozen_layers: int, new_layers: int) -> float:
     return work.num_sequences * (passes + 2 * lm_head_flops(work))
 
 
-def adapt_flops(work: Work, num_layers: int, trains_body: bool = False) -> float:
+def adapt_flops(work: Workload, num_layers: int, trains_body: bool = False) -> float:
     """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained.
 
     trains_body: all weights of the body train as well.
@@ -128,7 +128,7 @@ def adapt_flops(work: Work, num_layers: int, trains_body: bool = False) -> float
 
 
 def executed_layer(
-    work: Work, layer: LayerProducts, num_queries: float, trains: bool = False, passes_back: bool = False
+    work: Workload, layer: LayerProducts, num_queries: float, trains: bool = False, passes_back: bool = False
 ) -> float:
     """FLOPs of one layer on one sequence, forward and backward.
 
@@ -151,7 +151,7 @@ def executed_layer(
 
 
 def _executed_stack(
-    work: Work, layers: Sequence[LayerProducts], num_read: float, trains: bool, lowest_passes_back: bool = True
+    work: Workload, layers: Sequence[LayerProducts], num_read: float, trains: bool, lowest_passes_back: bool = True
 ) -> float:
     """FLOPs of `layers` on one sequence, forward and backward; the last only at the loss positions."""
     flops = 0.0
@@ -161,13 +161,13 @@ def _executed_stack(
     return flops
 
 
-def executed_pretrain(work: Work, depths: Sequence[int]) -> float:
+def executed_pretrain(work: Workload, depths: Sequence[int]) -> float:
     """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to the loss positions."""
     stack = _executed_stack(work, work.layers(max(depths)), work.num_read, trains=True)
     return work.num_sequences * (stack + 3 * len(depths) * lm_head_flops(work))
 
 
-def executed_build_mini(work: Work, frozen_layers: int, new_layers: int) -> float:
+def executed_build_mini(work: Workload, frozen_layers: int, new_layers: int) -> float:
     """Step 1b: prefix forward only; the lowest new layer needs no gradient of its input."""
     layers = work.layers(frozen_layers + new_layers)
     prefix = sum(executed_layer(work, layer, work.seq_length) for layer in layers[:frozen_layers])
@@ -175,7 +175,7 @@ def executed_build_mini(work: Work, frozen_layers: int, new_layers: int) -> floa
     return work.num_sequences * (prefix + new + 2 * lm_head_flops(work))
 
 
-def executed_adapt(work: Work, num_layers: int, trains_body: bool = False) -> float:
+def executed_adapt(work: Workload, num_layers: int, trains_body: bool = False) -> float:
     """Step 2: every layer passes the gradient back, weights get one where they train; the output projection trains."""
     stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=trains_body)
     return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
@@ -185,7 +185,12 @@ def executed_adapt(work: Work, num_layers: int, trains_body: bool = False) -> fl
 
 
 def step_flops(
-    step: str, work: Work, depths: Sequence[int], frozen_layers: int = 0, trains_body: bool = False, low_rank: int = 0
+    step: str,
+    work: Workload,
+    depths: Sequence[int],
+    frozen_layers: int = 0,
+    trains_body: bool = False,
+    low_rank: int = 0,
 ) -> Cost:
     """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one update.
 
@@ -205,7 +210,7 @@ def step_flops(
     return Cost(formula + more, executed + more)
 
 
-def finetune_flops(work: Work, num_outputs: int, reads_start: bool) -> Cost:
+def finetune_flops(work: Workload, num_outputs: int, reads_start: bool) -> Cost:
     """Cost of finetuning, embeddings frozen, positions, embedding norm and all above trained.
 
     reads_start: the head is `num_outputs` scores at one position, after the dense layer of a kind that has one; else it

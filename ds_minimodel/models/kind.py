@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from pydantic import model_validator
 
+from ds_minimodel.common.config import Few, Length, Probability, Section, Size
 from ds_minimodel.common.random import DropoutSites
-from ds_minimodel.common.sections import Few, Length, Probability, Section, Size
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig, make_body
-from ds_minimodel.models.body import Body, LanguagePack, Linear, Packing, init_weights
+from ds_minimodel.models.body import Body, LanguagePack, Linear, Unpadding, init_weights
 from ds_minimodel.models.low_rank import switched_off
 from ds_minimodel.ops.parallel import full_shape, own_part
 
@@ -27,15 +27,19 @@ Batch = Mapping[str, Any]
 
 def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
     """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output projection)."""
-    tokens_BS, packing = batch["tokens"], None
-    if "real" in batch:
-        real_T = batch["real"]
+    tokens_BS, unpadding = batch["tokens"], None
+    if "token_index" in batch:
+        token_index_T = batch["token_index"]
         batch_size, width = tokens_BS.shape
-        packing = Packing(real_T, batch_size, width, ops.rows_for_few_shapes(len(real_T), pack.tokens))
-        tokens_BS = packing.extend(tokens_BS.flatten()[real_T], FILLER)[:, None]  # (R, 1)
+        unpadding = Unpadding(
+            token_index_T, batch_size, width, ops.rows_for_few_shapes(len(token_index_T), pack.tokens)
+        )
+        tokens_BS = unpadding.extend(tokens_BS.flatten()[token_index_T], FILLER)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
-    hidden = body(embedded_BSH, batch.get("lengths"), dropout, batch.get("read"), packing, batch.get("second"))
+    hidden = body(
+        embedded_BSH, batch.get("lengths"), dropout, batch.get("loss_positions"), unpadding, batch.get("second")
+    )
     return hidden, table
 
 
@@ -61,15 +65,15 @@ def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
 
 
 class Model(nn.Module):
-    """A language pack and a body with heads at `head_depths`. kept: of the pack, the first ids that do not train."""
+    """A language pack and a body with heads at `head_depths`. num_base: first ids that do not train."""
 
-    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = (), kept: int = 0):
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = (), num_base: int = 0):
         super().__init__()
-        self.pack = LanguagePack(vocab_size, config, kept)
+        self.pack = LanguagePack(vocab_size, config, num_base)
         self.body = make_body(config, head_depths)
 
 
-class Guard(NamedTuple):
+class NewTokenPenalty(NamedTuple):
     """What keeps the new rows of an added language from taking probability where the source's text is.
 
     The rows of the source do not train, nor does the body: what its text loses by new pieces hangs on its states
@@ -89,7 +93,7 @@ class Guard(NamedTuple):
         """
         places_BW = batch["sample_keys"][:, None].long() + torch.arange(self.width, device=table.device)
         places_P = places_BW.flatten().remainder(len(self.states))
-        taken_P = F.softplus(pack.log_sums(self.states[places_P], table, pack.kept) - self.log_sums[places_P])
+        taken_P = F.softplus(pack.log_sums(self.states[places_P], table, pack.num_base) - self.log_sums[places_P])
         targets_B = (batch["targets"] != IGNORED).sum(1)
         return self.weight * (taken_P.view(-1, self.width).mean(1) * targets_B).sum()
 
@@ -97,15 +101,15 @@ class Guard(NamedTuple):
 class LanguageModel(Model):
     """Body and language pack under the cross-entropy of what an objective has predicted, at every head.
 
-    guard: of an added language while it trains, or None. replay_kl: weight, against a token that is trained on, of the
-    divergence from the body without its low-rank updates where a row is replayed; 0: such rows are trained on.
+    new_token_penalty: of an added language while it trains, or None. replay_kl: weight, against a token that is
+    trained on, of the divergence from the body without its low-rank updates where a row is replayed; 0: none.
     """
 
-    guard: Guard | None = None
+    new_token_penalty: NewTokenPenalty | None = None
     replay_kl: float = 0.0
 
-    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], kept: int = 0):
-        super().__init__(config, vocab_size, head_depths, kept)
+    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0):
+        super().__init__(config, vocab_size, head_depths, num_base)
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
@@ -125,10 +129,10 @@ class LanguageModel(Model):
         if replayed is not None:
             divergence = self._divergence(replayed, hidden[-1], table)
             losses = losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
-        if self.guard is None or not torch.is_grad_enabled():
+        if self.new_token_penalty is None or not torch.is_grad_enabled():
             return losses
-        guarded = self.guard.loss(self.pack, table, batch)
-        return losses + (guarded - guarded.detach())  # what is reported is the loss of the text
+        penalty = self.new_token_penalty.loss(self.pack, table, batch)
+        return losses + (penalty - penalty.detach())  # what is reported is the loss of the text
 
     def _divergence(self, batch: Batch, x_BSH: Tensor, table: Tensor) -> Tensor:
         """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
@@ -138,8 +142,8 @@ class LanguageModel(Model):
         is_target, head = own["targets"] != IGNORED, self.body.heads[str(self.body.head_depths[-1])]
         with torch.no_grad(), switched_off():
             (taught_BSH,), _ = encode(self.pack, self.body, own)
-            teacher_PV = F.linear(head(taught_BSH[is_target]), table[: self.pack.kept]).float().log_softmax(-1)
-        student_PV = F.linear(head(x_BSH[rows][is_target]), table).float().log_softmax(-1)[:, : self.pack.kept]
+            teacher_PV = F.linear(head(taught_BSH[is_target]), table[: self.pack.num_base]).float().log_softmax(-1)
+        student_PV = F.linear(head(x_BSH[rows][is_target]), table).float().log_softmax(-1)[:, : self.pack.num_base]
         return F.kl_div(student_PV, teacher_PV, reduction="sum", log_target=True)
 
 
@@ -175,7 +179,7 @@ class TaskModel(Model):
         tokens_BS, lengths_B = batch["tokens"], batch.get("lengths")
         if lengths_B is None:
             lengths_B = tokens_BS.new_full((len(tokens_BS),), tokens_BS.shape[1])
-        return {**batch, "read": lengths_B.long()[:, None] - 1}
+        return {**batch, "loss_positions": lengths_B.long()[:, None] - 1}
 
     def read(self, batch: Batch) -> Tensor:
         """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of them."""
@@ -231,9 +235,9 @@ class SequenceClassifier(TaskModel):
         x_B1H = self.read(batch)
         dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
         if self.dense is not None:
-            x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["read"]))
+            x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["loss_positions"]))
             x_B1H = getattr(F, self.body.config.task_activation)(self.dense(x_B1H))
-        return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["read"])))[:, 0]
+        return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["loss_positions"])))[:, 0]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum of cross-entropy over the examples."""

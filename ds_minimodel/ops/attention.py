@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import backend, device_type
-from ds_minimodel.ops.product import product
+from ds_minimodel.ops.matmul import product
 
 WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # flash: on CPUs alone
 

@@ -19,7 +19,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import device_type
-from ds_minimodel.ops.product import add_product_, product, upcast_if_emulated
+from ds_minimodel.ops.matmul import add_product_, product, upcast_if_emulated
 
 # Rows of logits held at once. Fewer make the products too thin, more only cost memory; but where products are bf16's
 # own, each chunk's gradient of the weight is added to one in fp32, which costs as much as the product of 300 rows.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Work, step_flops
+from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Workload, step_flops
 from ds_minimodel.models.objectives import Objective
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
@@ -32,8 +32,8 @@ def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
 def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     num_layers, mini, adapt, costs = recipe.model.num_layers, recipe.mini, recipe.adapt, {}
 
-    def work(section: Training, vocab_size: int, kept: int = 0) -> Work:
-        return step_work(recipe.trained_by, recipe.body_config, section, vocab_size, section.steps, kept)
+    def work(section: Training, vocab_size: int, num_base: int = 0) -> Workload:
+        return step_work(recipe.trained_by, recipe.body_config, section, vocab_size, section.steps, num_base)
 
     if recipe.base is None:
         of_step = work(recipe.pretrain, recipe.source_vocab_size)
@@ -41,11 +41,11 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     if system.builds_mini:
         of_step = work(recipe.build_mini, recipe.source_vocab_size)
         costs["build-mini"] = step_flops("build-mini", of_step, [mini.depth + mini.new_layers], mini.depth)
-    of_step = work(adapt, recipe.target_vocab_size, recipe.frozen_rows)
+    of_step = work(adapt, recipe.target_vocab_size, recipe.num_frozen_tokens)
     return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt.rank, of_step)}
 
 
-def adapt_step_flops(system: System, depth: int, rank: int, work: Work) -> Cost:
+def adapt_step_flops(system: System, depth: int, rank: int, work: Workload) -> Cost:
     """Cost of `work` in step 2 of a system over so many layers. rank: of updates, where it trains such."""
     low_rank = 0
     if system.trains == "low-rank":
@@ -56,8 +56,8 @@ def adapt_step_flops(system: System, depth: int, rank: int, work: Work) -> Cost:
 
 
 def step_work(
-    objective: Objective, body: BodyConfig, section: Training, vocab_size: int, steps: int = 1, kept: int = 0
-) -> Work:
-    """The Work of `steps` optimizer steps of a section of the recipe that trains on text."""
+    objective: Objective, body: BodyConfig, section: Training, vocab_size: int, steps: int = 1, num_base: int = 0
+) -> Workload:
+    """The Workload of `steps` optimizer steps of a section of the recipe that trains on text."""
     share = objective.share_read(section)
-    return Work(body, vocab_size, section.seq_length, share, section.batch_size, steps, kept)
+    return Workload(body, vocab_size, section.seq_length, share, section.batch_size, steps, num_base)

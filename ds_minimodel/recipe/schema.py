@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, create_model, model_validator
 
+from ds_minimodel.common.config import EachOnce, OneOf, Section, Seed
 from ds_minimodel.common.names import Name, check_workdir
-from ds_minimodel.common.sections import EachOnce, OneOf, Section, Seed
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.data.config import Data, LosslessTokenizerSection, TokenizerSection
 from ds_minimodel.models import BODIES
@@ -125,19 +125,19 @@ class Recipe(Section):
         return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
 
     @property
-    def kept_rows(self) -> int:
+    def num_base(self) -> int:
         """First ids of a target's vocabulary that are the base's; 0 where it has one of its own."""
         return self.source_vocab_size if self.tokenizer.vocabulary == "extend" else 0
 
     @property
-    def frozen_rows(self) -> int:
+    def num_frozen_tokens(self) -> int:
         """As many of them as do not train, and are not in packs."""
-        return self.adapt.frozen_of(self.kept_rows)
+        return self.adapt.frozen_of(self.num_base)
 
     @property
     def target_vocab_size(self) -> int:
         """Ids of a target language's vocabulary, with those of the base that it extends."""
-        return self.kept_rows + self.tokenizer.vocab_size
+        return self.num_base + self.tokenizer.vocab_size
 
     @property
     def body_config(self) -> BodyConfig:
@@ -168,7 +168,7 @@ class Recipe(Section):
     @property
     def languages_of_corpora(self) -> list[str]:
         """Languages whose text is read: for its vocabulary too, or for what another one's must leave as it is."""
-        source = [self.languages.source] if self.kept_rows and self.languages.source in self.data.text else []
+        source = [self.languages.source] if self.num_base and self.languages.source in self.data.text else []
         return [language for language in self.languages.all if language in {*self.languages_of_text, *source}]
 
     def languages_of_task(self, name: str) -> list[str]:
@@ -208,7 +208,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _base_serves(self) -> "Recipe":
         if self._base is None:
-            if self.kept_rows:
+            if self.num_base:
                 raise ValueError("tokenizer.vocabulary extend: there is no base whose vocabulary is extended")
             return self
         able = [system.name for system in SYSTEMS.values() if system.starts_from_base]
@@ -223,20 +223,22 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _source_is_kept(self) -> "Recipe":
-        for key in ("replay", "guard"):
-            if getattr(self.adapt, key) and not self.kept_rows:
+        for key in ("replay", "new_token_penalty"):
+            if getattr(self.adapt, key) and not self.num_base:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
         if self.adapt.replay_from == "base" and not self.trained_by.causal:
             raise ValueError("adapt.replay_from base: an encoder writes nothing by itself; replay is of text there")
         updated = any(system.trains == "low-rank" for system in self.chosen_systems)
-        if self.adapt.replay_kl and not (updated and self.frozen_rows):
+        if self.adapt.replay_kl and not (updated and self.num_frozen_tokens):
             raise ValueError("adapt.replay_kl: the body as it was is there only beside lora over frozen rows")
-        if self.adapt.old_rows == "trained" and not self.kept_rows:
+        if self.adapt.old_rows == "trained" and not self.num_base:
             raise ValueError("adapt.old_rows trained: no vocabulary is extended, and all rows train; leave it out")
-        if self.adapt.guard and not self.frozen_rows:
-            raise ValueError("adapt.guard: the base's rows train, and their scores move; use adapt.replay")
-        if self.adapt.guard and all(system.trains for system in self.chosen_systems):
-            raise ValueError(f"adapt.guard: {self.systems[0]} trains the body, and its states move; use adapt.replay")
+        if self.adapt.new_token_penalty and not self.num_frozen_tokens:
+            raise ValueError("adapt.new_token_penalty: the base's rows train, and their scores move; use adapt.replay")
+        if self.adapt.new_token_penalty and all(system.trains for system in self.chosen_systems):
+            raise ValueError(
+                f"adapt.new_token_penalty: {self.systems[0]} trains the body, and its states move; use adapt.replay"
+            )
         return self
 
     @model_validator(mode="after")
@@ -311,7 +313,7 @@ class Recipe(Section):
     def _languages_have_text(self) -> "Recipe":
         served = {*self.data.text, *({*self.languages.all} - {*self.languages_of_text})}
         named = {"languages": self.languages_of_text, "data.min_words": self.data.min_words}
-        if self.data.chats and not (self.kept_rows and self.trained_by.causal):
+        if self.data.chats and not (self.num_base and self.trained_by.causal):
             raise ValueError("data.chats: are of a decoder whose vocabulary is extended, by its own chat template")
         if others := sorted(self.data.chats.keys() - set(self.languages.targets)):
             raise ValueError(f"data.chats: {others[0]} is not among languages.targets; dialogues are of those")

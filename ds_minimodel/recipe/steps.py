@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from ds_minimodel.common.names import Name
-from ds_minimodel.common.sections import (
+from ds_minimodel.common.config import (
     DECIDES_BY_CONTENT,
     DECIDES_NOTHING,
     Few,
@@ -16,6 +15,7 @@ from ds_minimodel.common.sections import (
     Share,
     Size,
 )
+from ds_minimodel.common.names import Name
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.tasks import AnyTask
 from ds_minimodel.tasks.kind import FinetunedConfig
@@ -38,10 +38,10 @@ _OF_UPDATES = "rank", "replay_kl"
 
 
 class Adapt(Training):
-    schedule: Literal["linear", "constant"] = "linear"
+    schedule: Literal["linear", "wsd"] = "linear"
     """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
     decay: Share = 0.2
-    """`constant`: share of the steps, at the end, in which it falls."""
+    """`wsd`: share of the steps, at the end, in which it falls."""
     initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
@@ -57,7 +57,7 @@ class Adapt(Training):
     it wrote by itself; 0: that is trained on like text."""
     chat_share: Share = 0.25
     """Share of the samples, but for what is replayed, that are of `data.chats`, of languages that have them."""
-    guard: NonNegativeFloat = 0.0
+    new_token_penalty: NonNegativeFloat = 0.0
     """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
     rates: dict[str, PositiveFloat] = {}
     """System → peak learning rate, where it is not `lr`."""
@@ -75,25 +75,25 @@ class Adapt(Training):
         """Whether what is replayed is what the base writes by itself."""
         return self.replay_from == "base"
 
-    def frozen_of(self, kept: int) -> int:
+    def frozen_of(self, num_base: int) -> int:
         """Of `kept` first ids of a vocabulary, which are the base's, those that do not train and are not in packs."""
-        return kept if self.old_rows == "frozen" else 0
+        return num_base if self.old_rows == "frozen" else 0
 
     @property
     def reads_source(self) -> bool:
         """Whether the source's text is read."""
-        return (self.replay > 0 and not self.rehearses) or self.guard > 0
+        return (self.replay > 0 and not self.rehearses) or self.new_token_penalty > 0
 
     @property
     def decay_steps(self) -> int:
         """As of any Training."""
-        return max(1, round(self.decay * self.steps)) if self.schedule == "constant" else 0
+        return max(1, round(self.decay * self.steps)) if self.schedule == "wsd" else 0
 
     @model_validator(mode="after")
     def _steps_may_grow(self) -> "Adapt":
-        if self.schedule == "constant":
+        if self.schedule == "wsd":
             if self.warmup_steps is None:
-                raise ValueError("schedule constant: give warmup_steps; a share of the steps would grow with them")
+                raise ValueError("schedule wsd: give warmup_steps; a share of the steps would grow with them")
             if self.warmup_steps + self.decay_steps > self.steps:
                 raise ValueError(
                     f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
@@ -111,7 +111,11 @@ class Adapt(Training):
 
     def of(self, system: System, *languages: str) -> Self:
         """These settings as a system reads them between two languages; what it does not read is at its default."""
-        unread = ["rates", "guard" if system.trains else "strength", *_OF_UPDATES * (system.trains != "low-rank")]
+        unread = [
+            "rates",
+            "new_token_penalty" if system.trains else "strength",
+            *_OF_UPDATES * (system.trains != "low-rank"),
+        ]
         own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
         own |= {"lr": self.rates.get(system.name, self.lr)}
         vectors = {name: path for name, path in self.word_vectors.items() if name in languages}

@@ -280,7 +280,7 @@ class RunResults:
     """Results of a recipe in its workdir.
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
-    and steps with every seed. losses: as of read_losses. fertility: rows of steps/fertility.py where a base's
+    and steps with every seed. losses: as of read_losses. fertility: rows of pipeline/fertility.py where a base's
     vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}. kept: of {(system, language)}.
     """
 

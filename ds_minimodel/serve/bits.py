@@ -49,7 +49,7 @@ def bits_per_byte(
     """
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
-    task, texts = TextConfig(kind="text", test={}, context_bytes=context_bytes), paths_of(texts)
+    task, texts = TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes), paths_of(texts)
     rows = []
     for name, text, records, encoded, score in score_files(
         Text(), task, body_folder, packs, texts, precision, strength

@@ -12,13 +12,25 @@ from ds_minimodel.artifacts.adaptation import check_fit, check_space, load_adapt
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, is_model, load_body, load_model, model_below
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, refuse_existing
-from ds_minimodel.data.extension import join_tokenizers
-from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
 from ds_minimodel.tasks import task_of
+from ds_minimodel.vocabulary.extension import join_tokenizers
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 # Of a manifest what is written anew for a copy.
-_WRITTEN = {"kind", "language", "space", "vocab_size", "special", "lossy", "kept", "rows", "files", "steps", "eflops"}
+_WRITTEN = {
+    "kind",
+    "language",
+    "space",
+    "vocab_size",
+    "special",
+    "roundtrip_counterexample",
+    "num_base",
+    "rows",
+    "files",
+    "steps",
+    "eflops",
+}
 _WRITTEN |= {"body_kind", "model_type"}
 
 
@@ -83,7 +95,7 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
         for number, folder in enumerate(others):
             other = load_adaptation(folder)
             for name, one in ((first, joined), (folder, other)):
-                if not one.kept or one.update:
+                if not one.num_base or one.update:
                     raise UserError(
                         f"{name}: does not only add rows to a model's vocabulary, as --train rows does; such ones join"
                     )
@@ -92,7 +104,7 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
             if {*other.language.split("+")} & {*joined.language.split("+")}:
                 raise UserError(f"{folder}: is of {other.language}, as one before it; give each language once")
             place = Path(temporary) / str(number)
-            chosen = join_tokenizers(tokenizer, folder, place, joined.kept)
+            chosen = join_tokenizers(tokenizer, folder, place, joined.num_base)
             rows = {name: torch.cat((own, other.embeddings[name][chosen])) for name, own in joined.embeddings.items()}
             joined = replace(
                 joined,

@@ -21,14 +21,27 @@ from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, identity, lo
 from ds_minimodel.common.files import Count, read_artifact
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.context import Context
+from ds_minimodel.jobs.first_pack import first_pack
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.models.body import KEPT
+from ds_minimodel.jobs.training import (
+    TextStepConfig,
+    WholeBody,
+    finished_checkpoints,
+    held_out_evaluation,
+    language_model,
+    micro_batches,
+    snapshot_folder,
+    text_run,
+    text_sampler,
+    whole_model,
+)
+from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
-from ds_minimodel.models.split import split_model
+from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import (
-    Guard,
     LanguageModel,
+    NewTokenPenalty,
     Tensors,
     encode,
     load_into,
@@ -42,25 +55,14 @@ from ds_minimodel.recipe.flops import adapt_step_flops
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.recipe.systems import SYSTEMS, System
-from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.first_pack import first_pack
-from ds_minimodel.steps.training import (
-    TextStepConfig,
-    WholeBody,
-    finished_checkpoints,
-    held_out_evaluation,
-    language_model,
-    micro_batches,
-    snapshot_folder,
-    text_run,
-    text_sampler,
-    whole_model,
-)
 from ds_minimodel.training.loop import train
 from ds_minimodel.training.run import Run
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
-GUARD_TOKENS = 16_384  # of the source's text; where all positions are read, their states take 36 MiB at a width of 576
-GUARD_ROWS = 1024  # of scores at once
+PENALTY_TOKENS = (
+    16_384  # of the source's text; where all positions are read, their states take 36 MiB at a width of 576
+)
+PENALTY_ROWS = 1024  # of scores at once
 
 
 class FirstManifest(AdaptationManifest):
@@ -94,13 +96,13 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     layout, source, listed = context.layout, recipe.languages.source, []
     for system, language in product(recipe.chosen_systems, recipe.languages.targets):
         step, folder = AdaptConfig.of_system(recipe, system, language), layout.adapt(system, language)
-        section, trunk = step.training, step.training.lr_schedule.trunk
+        section, stable_steps = step.training, step.training.lr_schedule.stable_steps
         parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         parents += map(layout.tokens, [language, source] if section.reads_source else [language])
         parents += [layout.rehearsal()] if section.rehearses else []
         parents += [layout.chats(language)] if language in recipe.data.chats else []
-        make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, trunk)
+        make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, stable_steps)
         listed.append(
             Job(
                 folder,
@@ -108,9 +110,9 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
                 parents,
                 make,
                 clean_up,
-                grows="adapt" if trunk else "",
+                grows="adapt" if stable_steps else "",
                 go_back=partial(_go_back, section, folder),
-                advice={"adapt.steps": "they may grow where adapt.schedule is constant; "},
+                advice={"adapt.steps": "they may grow where adapt.schedule is wsd; "},
             )
         )
     return listed
@@ -119,10 +121,10 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def _go_back(section: Adapt, folder: Path, inputs: dict[str, Any]) -> None:
     """Remove what a run with the steps of `inputs` has left that one of more steps does not make."""
     shorter = section.model_copy(update={"steps": inputs["adapt"]["steps"]})
-    trunk = shorter.lr_schedule.trunk
-    finished_checkpoints(folder, trunk)()
+    stable_steps = shorter.lr_schedule.stable_steps
+    finished_checkpoints(folder, stable_steps)()
     for step in shorter.snapshots():
-        if step > trunk:
+        if step > stable_steps:
             shutil.rmtree(snapshot_folder(folder, step), ignore_errors=True)
 
 
@@ -131,30 +133,30 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     folder = layout.adapt(system, language)
     sampler = text_sampler(context, step, language, section.replay, section.rehearses)
     vocabulary = sampler.reader.store.vocabulary
-    kept = section.frozen_of(vocabulary.kept)
+    num_base = section.frozen_of(vocabulary.num_base)
     model = layout.model(system)
     body, source = load_model(model)
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else model
-    work = step.work(body.config, vocabulary.size, kept)
+    work = step.work(body.config, vocabulary.size, num_base)
     run = text_run(step, world, adapt_step_flops(system, step.depth, section.rank, work))
     over = load_body(body_folder) if system.builds_mini else body
     dtype = DTYPES[run.execution.precision]
-    frozen, module = adapted_model(step, over, vocabulary.size, kept, dtype, world.device)
+    frozen, module = adapted_model(step, over, vocabulary.size, num_base, dtype, world.device)
     facts: dict[str, Any] = {
         "initialisation": section.initialisation,
         "parents": {"body": identity(body_folder), "source": identity(model)},
     }
     first_folder = snapshot_folder(folder, 0)
-    world.from_main(lambda: _save_first(context, step, body, source, first_folder, facts))
+    world.broadcast_from_rank0(lambda: _save_first(context, step, body, source, first_folder, facts))
     initial = load_adaptation(first_folder, frozen.space, language, 0)
     manifest = read_artifact(first_folder, FirstManifest)
     facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
-    keep_rows(module, source, initial.kept)
+    keep_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
     module.replay_kl = section.replay_kl
-    if section.guard:
-        module.guard = source_guard(context, step, run)
+    if section.new_token_penalty:
+        module.new_token_penalty = penalty_of_source(context, step, run)
 
     def learned(step: int, weights: Tensors) -> Adaptation:
         embeddings = {**initial.embeddings, **tensors_under(weights, "pack.")}
@@ -163,7 +165,9 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
 
     def save(step: int, weights: Tensors, target: Path) -> None:
         tokenizer = layout.tokenizer(language)
-        world.from_main(lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, **facts))
+        world.broadcast_from_rank0(
+            lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, **facts)
+        )
 
     num_layers = body.config.num_layers
 
@@ -186,7 +190,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         world,
         folder / "run",
         f"adapt {system.name} {language}",
-        inputs_hash(folder, "adapt" if run.schedule.trunk else ""),
+        inputs_hash(folder, "adapt" if run.schedule.stable_steps else ""),
         section.snapshots()[1:-1],
         lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
         held_out_evaluation(context, step, language, run, evaluated),
@@ -205,7 +209,9 @@ def _save_first(
     first = first_pack(step.training, step.seed, (step.language, step.source), tokenizers[0], tokenizers[1], rows)
     save_adaptation(
         out,
-        body.adaptation(step.language, first.tensors, kept=step.training.frozen_of(tokenizers[0].vocabulary.kept)),
+        body.adaptation(
+            step.language, first.tensors, num_base=step.training.frozen_of(tokenizers[0].vocabulary.num_base)
+        ),
         context.layout.tokenizer(step.language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
@@ -214,17 +220,17 @@ def _save_first(
 
 
 def adapted_model(
-    step: AdaptConfig, body: BodyArtifact, vocab_size: int, kept: int, dtype: torch.dtype, device: torch.device
+    step: AdaptConfig, body: BodyArtifact, vocab_size: int, num_base: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[BodyArtifact, LanguageModel]:
     """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`,
-    whose rows are to be put in. kept: of them the first that are the base's, and do not train.
+    whose rows are to be put in. num_base: of them the first that are the base's, and do not train.
 
     body: the mini-model of step 1b where the system builds one, else the system's body, of which the layers up to
     the system's depth are taken. dtype: of what is frozen.
     """
     frozen = prefix(body, step.depth)
     with torch.device("meta"):
-        module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, kept)
+        module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, num_base)
     train_only(module, lambda name: trains_in_adapt(name, step.system))
     materialise(module, dtype, device)
     load_into(module, frozen.tensors, "body.")
@@ -236,12 +242,12 @@ def adapted_model(
 def trains_in_adapt(name: str, system: System) -> bool:
     """Whether step 2 of a system trains the model's parameter of this name."""
     if name.startswith("pack."):
-        return not name.startswith(f"pack.{KEPT}")
+        return not name.startswith(f"pack.{BASE_ROWS}")
     return system.trains == "all" or is_low_rank(name)
 
 
-def source_guard(context: Context, step: AdaptConfig, run: Run) -> Guard:
-    """The Guard of an added language, by the first samples of the source's text: the same on all ranks.
+def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> NewTokenPenalty:
+    """The NewTokenPenalty of an added language, by the first samples of the source's text: the same on all ranks.
 
     The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some steps, and the
     guard's, some thousandths of each step, are not in the costs.
@@ -250,14 +256,14 @@ def source_guard(context: Context, step: AdaptConfig, run: Run) -> Guard:
     body, source = load_model(context.layout.model(step.system))
     model = whole_model(world, run, body, source)
     (head,), sampler = model.body.heads.values(), text_sampler(context, step, step.source)
-    states, log_sums, last = [], [], max(1, GUARD_TOKENS // section.seq_length)
+    states, log_sums, last = [], [], max(1, PENALTY_TOKENS // section.seq_length)
     with torch.no_grad():
         for first in range(0, last, run.execution.micro_batch_size):
-            rows = sampler.rows(first, min(last, first + run.execution.micro_batch_size))
+            rows = sampler.batch(first, min(last, first + run.execution.micro_batch_size))
             batch = to_tensors(rows, world.device)
             (x_BMH,), table = encode(model.pack, model.body, batch)
             x_PH = head(x_BMH.flatten(0, 1)[batch["targets"].flatten() != IGNORED])
             states.append(x_PH)
-            log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(GUARD_ROWS)]
+            log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(PENALTY_ROWS)]
     targets = int(step.trained_by.share_read(section) * section.seq_length)
-    return Guard(torch.cat(states), torch.cat(log_sums), section.guard, max(1, targets // 4))
+    return NewTokenPenalty(torch.cat(states), torch.cat(log_sums), section.new_token_penalty, max(1, targets // 4))

@@ -4,17 +4,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
-from ds_minimodel.artifacts.lazy import LazyTensors, lazily
 from ds_minimodel.artifacts.mini import is_layer_from, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
+from ds_minimodel.foreign.lazy import LazyTensors, lazily
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.records import Job
+from ds_minimodel.jobs.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import BuildMini, Mini
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
 
 
 class BuildMiniConfig(TextStepConfig):
@@ -66,4 +66,4 @@ def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
     trained = replace(mini, tensors=LazyTensors({**lazily(mini.tensors), **learned}))
     steps = run.schedule.steps
     facts = {"steps": steps, "eflops": run.accounting.eflops_until(steps)}
-    context.world.from_main(lambda: save_body(folder / "mini", trained, "mini-model", model, **facts))
+    context.world.broadcast_from_rank0(lambda: save_body(folder / "mini", trained, "mini-model", model, **facts))

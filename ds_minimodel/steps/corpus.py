@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.corpus import make_corpus
-from ds_minimodel.data.reader import find_text, identity_of_text
-from ds_minimodel.data.workers import MpiRanks
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, read_record
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.context import Context
+from ds_minimodel.text.corpus import make_corpus
+from ds_minimodel.text.reader import find_text, identity_of_text
+from ds_minimodel.text.workers import MpiRanks
 
 
 def check_text(recipe: Recipe) -> None:

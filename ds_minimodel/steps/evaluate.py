@@ -18,25 +18,25 @@ import torch
 from ds_minimodel.artifacts.adaptation import check_space, load_adaptation, plug, whole
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import BodyArtifact, load_body, load_model, load_task_model
+from ds_minimodel.common.config import DECIDES_NOTHING, Section, Seed
 from ds_minimodel.common.files import atomic_folder, write_json, write_manifest
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.common.sections import DECIDES_NOTHING, Section, Seed
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
-from ds_minimodel.models.split import split_model
+from ds_minimodel.jobs.training import seeds_of_task, snapshot_folder
+from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import TaskModel, load_into, materialise
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.report.curves import OF_SOURCE, ON_SOURCE, SCORES_FILE, Row
-from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import seeds_of_task, snapshot_folder
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import outputs
 from ds_minimodel.tasks.kind import FinetunedConfig, Scores, TaskConfig, TaskKind
 from ds_minimodel.training.ranks.world import World
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 
 class EvaluateConfig(Section):
@@ -106,7 +106,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def _config_of(recipe: Recipe, system: System, name: str, language: str, seed: int) -> EvaluateConfig:
     task, source, adapt = recipe.finetune.task(name), recipe.languages.source, recipe.adapt.of(system)
     reads_likelihoods = bool(KINDS[task.kind].objective)
-    read = {language, source} if recipe.kept_rows and reads_likelihoods else {language}
+    read = {language, source} if recipe.num_base and reads_likelihoods else {language}
     of_training = FinetunedConfig.model_fields.keys() - TaskConfig.model_fields.keys()
     unread = dict.fromkeys(of_training & type(task).model_fields.keys())
     task = task.model_copy(update={"test": {key: task.test[key] for key in task.test if key in read}, **unread})
@@ -130,7 +130,7 @@ def _model(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> Path:
 
 def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path) -> None:
     world = context.world
-    gathered = world.gather(partial(_score_packs, context, step, system))
+    gathered = world.all_gather_object(partial(_score_packs, context, step, system))
     rows = sorted((row for scored in gathered for row in scored), key=itemgetter("step"))
     metric = step.kind.metric(step.task)
 
@@ -139,7 +139,7 @@ def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path)
             write_json(folder / SCORES_FILE, rows)
             write_manifest(folder, kind="scores", metric=metric)
 
-    world.from_main(save)
+    world.broadcast_from_rank0(save)
 
 
 def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list[Row]:
@@ -188,7 +188,7 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
             score = kind.score(task, step.source, theirs, again, outputs(module, again.examples))
             tokens = again.examples.tokens
             sizes = np.array(tokenizer.num_bytes())[tokens]
-            score["cut"] = 100 * float(sizes[tokens >= tokenizer.vocabulary.kept].sum() / sizes.sum())
+            score["cut"] = 100 * float(sizes[tokens >= tokenizer.vocabulary.num_base].sum() / sizes.sum())
             rows[-1] = {**rows[-1], **_named(ON_SOURCE, score)}
         progress.update(len(rows))
     progress.close()

@@ -10,17 +10,16 @@ import torch
 
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_model, save_body
+from ds_minimodel.common.config import DECIDES_NOTHING
 from ds_minimodel.common.names import Name
-from ds_minimodel.common.sections import DECIDES_NOTHING
-from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.models.flops import Work, finetune_flops
-from ds_minimodel.models.split import split_model
+from ds_minimodel.jobs.training import StepConfig, finished_checkpoints, micro_batches, seeds_of_task, training_run
+from ds_minimodel.models.flops import Workload, finetune_flops
+from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import load_into, to_tensors, train_only
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import System
-from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import StepConfig, finished_checkpoints, micro_batches, seeds_of_task, training_run
 from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_batches
 from ds_minimodel.tasks.kind import FinetunedConfig
@@ -28,6 +27,7 @@ from ds_minimodel.training.config import Schedule
 from ds_minimodel.training.loop import Evaluation, Weights, train
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import fill_batch
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 
 def check_tasks(recipe: Recipe) -> None:
@@ -82,7 +82,7 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     epoch = sampler.updates_per_epoch
     steps = epoch * epochs
     mean_length = round(float(examples.lengths.mean()))
-    work = Work(body.config, pack.rows, mean_length, 0.0, batch_size)
+    work = Workload(body.config, pack.rows, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
     run = training_run(
         step,
@@ -111,7 +111,7 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
         tensors=weights,
         task={"name": name, "kind": task.kind, "labels": labels},
     )
-    world.from_main(
+    world.broadcast_from_rank0(
         lambda: save_body(
             folder / "model",
             trained,
@@ -151,8 +151,8 @@ def development_evaluation(
             logits = module(tensors).float().cpu().numpy()
             if not is_filler and world.tensor.rank == 0:
                 own.append((index, logits))
-        outputs = [pair for pairs in world.gather(lambda: own) for pair in pairs]
-        values = world.from_main(lambda: kind.score(task, source, records, encoded, outputs))
+        outputs = [pair for pairs in world.all_gather_object(lambda: own) for pair in pairs]
+        values = world.broadcast_from_rank0(lambda: kind.score(task, source, records, encoded, outputs))
         score = values.pop("score")  # the last, which progress shows
         return {f"dev/{key}": value for key, value in values.items()} | {"dev/score": score}
 

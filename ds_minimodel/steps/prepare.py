@@ -6,14 +6,14 @@ from typing import cast
 
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.data.corpus import Corpus
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.reader import find_text, identity_of_text
-from ds_minimodel.data.workers import MpiRanks
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.context import Context
+from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.text.reader import find_text, identity_of_text
+from ds_minimodel.text.workers import MpiRanks
 
 MOST_REHEARSED = 200_000  # tokens that a base writes by itself, where more are trained on
 

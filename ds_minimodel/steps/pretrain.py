@@ -7,16 +7,16 @@ import torch
 
 from ds_minimodel.artifacts.base import identity_of_base, refer
 from ds_minimodel.artifacts.models import BodyArtifact, save_model, space_of
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.records import Job
+from ds_minimodel.jobs.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.initialisation import zero_padding_row
 from ds_minimodel.models.trainable import LanguageModel, tensors_under
 from ds_minimodel.recipe.schema import ModelSection, Recipe
 from ds_minimodel.recipe.systems import SYSTEMS, System
-from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 
 class PretrainConfig(TextStepConfig):
@@ -40,7 +40,14 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         (body,) = recipe.bodies
         make = partial(refer, recipe.base, layout.model(body), source, layout.tokenizer(source))
         inputs = {"base": identity_of_base(recipe.base)}
-        return [Job(layout.pretrain(body), inputs, (layout.tokenizer(source),), lambda: context.world.from_main(make))]
+        return [
+            Job(
+                layout.pretrain(body),
+                inputs,
+                (layout.tokenizer(source),),
+                lambda: context.world.broadcast_from_rank0(make),
+            )
+        ]
     return [
         Job(
             layout.pretrain(body),
@@ -80,4 +87,4 @@ def _pretrain(context: Context, step: PretrainConfig) -> None:
         pack = trained.adaptation(source, pack_tensors, steps=steps, eflops=eflops)
         save_model(layout.model(body), trained, pack, layout.tokenizer(source))
 
-    context.world.from_main(save)
+    context.world.broadcast_from_rank0(save)

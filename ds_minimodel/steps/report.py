@@ -6,15 +6,14 @@ from itertools import product
 from pathlib import Path
 
 from ds_minimodel.common.files import Stored, read_manifest, read_model
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
+from ds_minimodel.jobs.training import seeds_of_task
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.report.curves import SCORES_FILE, Row, RunResults, ScoreRow, read_losses
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.report.page import write_report
-from ds_minimodel.steps.context import Context
-from ds_minimodel.steps.fertility import fertility
-from ds_minimodel.steps.training import seeds_of_task
 from ds_minimodel.tasks import KINDS
 
 _EVALUATE = "delete its folder and run the step again"
@@ -35,8 +34,11 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     return []
 
 
-def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[str]:
-    """Write the report of a run and return what to say of it. needed: all jobs that it is made from, complete."""
+def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job], fertility: list[dict[str, Any]]) -> list[str]:
+    """Write the report of a run and return what to say of it.
+
+    needed: all jobs that it is made from, complete. fertility: rows of pipeline/fertility.py.
+    """
     finished = max(record_of(job.folder).stat().st_mtime for job in needed)
     results = RunResults(
         recipe,
@@ -44,7 +46,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job]) -> list[
         {name: KINDS[task.kind].metric(task) for name, task in recipe.finetune.tasks.items()},
         list(_scores(recipe, layout)),
         list(_losses(recipe, layout)),
-        fertility(recipe) if recipe.kept_rows else [],
+        fertility,
         dict(_compressed(recipe)),
         dict(_kept(recipe, layout)),
     )
@@ -103,7 +105,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
 
 def _vocabulary(recipe: Recipe) -> str:
     new = recipe.tokenizer.vocab_size
-    return f"{recipe.kept_rows + new:,}, of which {new:,} are new" if recipe.kept_rows else f"{new:,}"
+    return f"{recipe.num_base + new:,}, of which {new:,} are new" if recipe.num_base else f"{new:,}"
 
 
 def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:

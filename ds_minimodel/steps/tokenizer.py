@@ -1,14 +1,14 @@
 """A vocabulary for each language, trained on its corpus; that of a base is taken over."""
 
 from ds_minimodel.artifacts.base import identity_of_base, keep_vocabulary
-from ds_minimodel.data.corpus import Corpus
-from ds_minimodel.data.extension import extend_tokenizer
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.context import Context
+from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.vocabulary.extension import extend_tokenizer
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
@@ -25,13 +25,13 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, out, corpus = recipe.tokenizer, layout.tokenizer(language), layout.corpus(language)
     base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)
-    has_source = recipe.kept_rows and recipe.languages.source in recipe.data.text
+    has_source = recipe.num_base and recipe.languages.source in recipe.data.text
     source = layout.corpus(recipe.languages.source) if has_source else None
 
     def extend() -> None:
         assert base is not None
         of_source = Corpus(source).words() if source else {}
-        extend_tokenizer(base, recipe.kept_rows, Corpus(corpus).words(), of_source, out, section.vocab_size)
+        extend_tokenizer(base, recipe.num_base, Corpus(corpus).words(), of_source, out, section.vocab_size)
 
     def train() -> None:
         train_tokenizer(
@@ -48,4 +48,4 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.objective}")
 
     parents = [corpus, *filter(None, (base, source))]
-    return Job(out, {"tokenizer": section.recorded()}, parents, extend if recipe.kept_rows else train)
+    return Job(out, {"tokenizer": section.recorded()}, parents, extend if recipe.num_base else train)

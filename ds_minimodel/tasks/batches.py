@@ -48,7 +48,7 @@ class Examples:
         """Batch of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
 
         Its targets are (B, M), or (B, S) where there is one a token. "count" is the number of terms of its loss.
-        ignored: (B,) bool, rows that give no loss. Where much is padding, "real" (T,) int64 says which of
+        ignored: (B,) bool, rows that give no loss. Where much is padding, "token_index" (T,) int64 says which of
         the B*S positions are tokens, so that the model can leave out the rest (models/body.py).
         """
         starts, lengths = self.bounds[index], self.lengths[index]
@@ -73,9 +73,9 @@ class Examples:
             "count": int((terms != IGNORED).sum()),
         }
         if real.mean() < 1 - PADDING_THAT_PAYS:
-            batch["real"] = np.flatnonzero(real)
+            batch["token_index"] = np.flatnonzero(real)
         if self.reads_start:
-            batch["read"] = np.zeros((len(index), 1), dtype=np.int64)
+            batch["loss_positions"] = np.zeros((len(index), 1), dtype=np.int64)
         if self.second is not None:
             batch["second"] = self.second[index]
         return batch
@@ -113,7 +113,7 @@ class TaskSampler:
         self.updates_per_epoch = -(-len(examples) // batch_size)
         self._filler = int(examples.lengths.argmin())
 
-    def rows(self, first: int, last: int) -> ArrayBatch:
+    def batch(self, first: int, last: int) -> ArrayBatch:
         """Batch of the global samples `first` … `last - 1` (any piece of an update's samples)."""
         update, slot = np.divmod(np.arange(first, last), self.slots)
         epoch, update = np.divmod(update, self.updates_per_epoch)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
+from ds_minimodel.common.config import EachOnce
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import EachOnce
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores, accuracy
 from ds_minimodel.tasks.tables import (
@@ -25,9 +25,9 @@ from ds_minimodel.tasks.tables import (
 )
 
 if TYPE_CHECKING:
-    from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
+    from ds_minimodel.vocabulary.tokenizer import Tokenizer
 
 
 Role = TypeVar("Role", bound=str)
@@ -53,7 +53,7 @@ class ClassificationConfig(LabelledConfig[Literal["text", "label", "language"]])
 class PairConfig(LabelledConfig[Literal["sentence1", "sentence2", "label", "language"]]):
     """What a recipe says of pairs with labels."""
 
-    kind: Literal["pair"]
+    kind: Literal["sentence-pair"]
 
     @property
     def least_length(self) -> int:
@@ -105,7 +105,7 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
 class Pair(Classification):
     """One label for each pair of sentences, in XNLI's, MultiNLI's and PAWS-X's tables or others."""
 
-    name = "pair"
+    name = "sentence-pair"
     config = PairConfig
     fields = ("sentence1", "sentence2")
     known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeVar
 import numpy as np
 from pydantic import Field, PositiveFloat
 
-from ds_minimodel.common.sections import DECIDES_BY_CONTENT, DECIDES_NOTHING, Length, PositiveInt, Section, Size
+from ds_minimodel.common.config import DECIDES_BY_CONTENT, DECIDES_NOTHING, Length, PositiveInt, Section, Size
 from ds_minimodel.tasks.batches import Examples
 
 if TYPE_CHECKING:
-    from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
+    from ds_minimodel.vocabulary.tokenizer import Tokenizer
 
 Logits = Iterable[tuple[np.ndarray, np.ndarray]]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
 Scores = dict[str, float]  # in percent

@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import ValidationInfo, model_validator
 
+from ds_minimodel.common.config import EachOnce, NonNegativeInt, PositiveInt
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, uniform
-from ds_minimodel.common.sections import EachOnce, NonNegativeInt, PositiveInt
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.data.reader import read_documents
-from ds_minimodel.data.rows import json_object, text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import C, Encoded, Labels, Logits, R, Scores, TaskConfig, TaskKind, accuracy
 from ds_minimodel.tasks.tables import read_text, text_lines
+from ds_minimodel.text.reader import read_documents
+from ds_minimodel.text.rows import json_object, text_field
 
 if TYPE_CHECKING:
-    from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
+    from ds_minimodel.vocabulary.tokenizer import Tokenizer
 
 SHARE = 0.15  # of words that are hidden
 
@@ -60,7 +60,7 @@ class Scored(Encoded):
 class LikelihoodKind(TaskKind[R, Scored, C]):
     """A kind that asks how likely tokens are."""
 
-    objective = "next-token"
+    objective = "causal-lm"
     has_labels = False
     reads_start = False
 
@@ -97,7 +97,7 @@ class DocumentKind(LikelihoodKind[Documents, C]):
 class TextConfig(TaskConfig):
     """What a recipe says of documents whose bits are counted."""
 
-    kind: Literal["text"]
+    kind: Literal["bits-per-byte"]
     context_bytes: NonNegativeInt = 0
     """Bytes of a part, the same for all vocabularies, at most `max_length`; 0, with no `base`: `max_length` tokens."""
 
@@ -118,7 +118,7 @@ class Text(DocumentKind[TextConfig]):
     Vocabularies compare at equal bytes of context: of longer pieces as many tokens hold more text.
     """
 
-    name = "text"
+    name = "bits-per-byte"
     config = TextConfig
 
     def encode(
@@ -161,7 +161,7 @@ class Parts(Documents):
 class HiddenConfig(TaskConfig):
     """What a recipe says of documents with hidden words."""
 
-    kind: Literal["hidden"]
+    kind: Literal["pseudo-likelihood"]
     context_bytes: PositiveInt = 400
     """Bytes of a part, the same for all vocabularies, and less than `max_length`."""
 
@@ -177,7 +177,7 @@ class Hidden(DocumentKind[HiddenConfig]):
     tokens of it that were asked for: as many passes as the longest has tokens.
     """
 
-    name = "hidden"
+    name = "pseudo-likelihood"
     config = HiddenConfig
     objective = "masked-lm"
 
@@ -242,7 +242,7 @@ _Role = Literal["question", "options", "answer"]
 class ChoiceConfig(TaskConfig):
     """What a recipe says of questions with options."""
 
-    kind: Literal["choice"]
+    kind: Literal["multiple-choice"]
     columns: Annotated[dict[_Role, str], EachOnce] = {}
     """Role → key of a line."""
 
@@ -250,7 +250,7 @@ class ChoiceConfig(TaskConfig):
 class Choice(LikelihoodKind[Choices, ChoiceConfig]):
     """Which option is likeliest after a question, its log-likelihood divided by its bytes."""
 
-    name = "choice"
+    name = "multiple-choice"
     config = ChoiceConfig
 
     def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> Choices:

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ds_minimodel.common.config import PositiveInt
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import PositiveInt
-from ds_minimodel.data.rows import parse_json, shown, text_field
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores
 from ds_minimodel.tasks.tables import read_text
+from ds_minimodel.text.rows import parse_json, shown, text_field
 
 if TYPE_CHECKING:
-    from ds_minimodel.data.tokenizer import Tokenizer
     from ds_minimodel.models import BodyConfig
     from ds_minimodel.models.trainable import TaskModel
+    from ds_minimodel.vocabulary.tokenizer import Tokenizer
 
 _FORM = "SQuAD 1.1 has data > paragraphs > qas > answers"
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.data.rows import JSON_LINES, TABLES, json_object, table_rows, text_field
+from ds_minimodel.text.rows import JSON_LINES, TABLES, json_object, table_rows, text_field
 
 
 @dataclass(frozen=True)

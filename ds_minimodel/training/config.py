@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, NonNegativeFloat, PositiveFloat, model_validator
 
-from ds_minimodel.common.sections import (
+from ds_minimodel.common.config import (
     DECIDES_NOTHING,
     Few,
     Length,
@@ -37,7 +37,7 @@ class Schedule:
     decay_steps: int = 0
 
     @property
-    def trunk(self) -> int:
+    def stable_steps(self) -> int:
         """Steps that a run of more steps takes just so, too: those before the decay of a rate that stays."""
         return self.steps - self.decay_steps if self.decay_steps else 0
 
@@ -45,7 +45,7 @@ class Schedule:
         """Learning rate of optimizer step `step`, counted from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
-        if step < self.trunk:
+        if step < self.stable_steps:
             return self.lr
         return self.lr * (self.steps - step) / max(1, self.decay_steps or self.steps - self.warmup_steps)
 

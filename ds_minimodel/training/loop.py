@@ -16,7 +16,7 @@ from ds_minimodel import __version__
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
-from ds_minimodel.training.meter import Meter
+from ds_minimodel.training.metrics import MetricsLogger
 from ds_minimodel.training.partition import Partition, partition_of_run
 from ds_minimodel.training.ranks.launch import Stopped, StopSignals
 from ds_minimodel.training.ranks.world import World, break_dead_connections
@@ -74,7 +74,7 @@ def train(
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
     break_dead_connections()  # of the groups that DeepSpeed and the checkpoints have made
     steps, first = run.schedule.steps, checkpoints.load_newest()
-    world.from_main(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition)))
+    world.broadcast_from_rank0(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition)))
     if first == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
@@ -102,7 +102,7 @@ def train(
             )
 
     with (
-        Meter(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
+        MetricsLogger(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
         StopSignals() as stop,
         checkpoints,
         contextlib.closing(prefetched(batches, first, steps)) as stream,
@@ -127,7 +127,7 @@ def train(
                 meter.report(done, scores)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
-            if (run.checkpoints.is_due(done) and done < steps) or done == run.schedule.trunk:
+            if (run.checkpoints.is_due(done) and done < steps) or done == run.schedule.stable_steps:
                 save(done)
         checkpoints.wait()
         (stopping,) = world.sum(stop.received or 0)

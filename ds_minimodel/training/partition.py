@@ -203,7 +203,7 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
 
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:
     """The partition of a run, the same on every rank: where the module is split, that of the largest parts."""
-    ranks_of_hosts = Counter(world.gather(socket.gethostname)).values()
+    ranks_of_hosts = Counter(world.all_gather_object(socket.gethostname)).values()
     execution = run.execution
 
     def find() -> Partition:
@@ -219,7 +219,7 @@ def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partiti
         )
         return partition_of(module, setup)
 
-    return world.gather(find)[-1]  # the last rank's share is never less than another's (Group.shares)
+    return world.all_gather_object(find)[-1]  # the last rank's share is never less than another's (Group.shares)
 
 
 def memory_of(device: torch.device, ranks_per_node: int) -> int:

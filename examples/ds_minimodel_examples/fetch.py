@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, atomic_folder, atomic_write, read_manifest, write_json, write_manifest
-from ds_minimodel.data.chats import Dialogue, dialogue_about, sections, write_chats
+from ds_minimodel.text.chats import Dialogue, dialogue_about, sections, write_chats
 from ds_minimodel_examples.extractors import (
     Element,
     application_documents,

@@ -79,7 +79,7 @@ class Cell:
             f"build_mini.steps={steps}",
             f"adapt.lr={self.rate:g}",
             *(
-                ["adapt.schedule=constant", f"adapt.warmup_steps={round(WARM_UP * steps)}"]
+                ["adapt.schedule=wsd", f"adapt.warmup_steps={round(WARM_UP * steps)}"]
                 if self.schedule == "constant"
                 else []
             ),
@@ -167,7 +167,7 @@ class Study:
         with self.alone(name) as is_ours:
             if is_ours and pack.exists():  # else it was made on another machine
                 files = [f"{language}.choices.jsonl" for language in languages]
-                task = ChoiceConfig(kind="choice", test={})
+                task = ChoiceConfig(kind="multiple-choice", test={})
                 found = score_files(Choice(), task, "base", {"pack": pack}, files, "auto")
                 self.add({"cell": name, "right": {file[:2]: score for _, file, *_, score in found}})
 

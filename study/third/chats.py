@@ -21,8 +21,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ds_minimodel.api import TokenStore, export_hf
+from ds_minimodel.artifacts.base import module_of
+from ds_minimodel.foreign.source import tokenizer_of
+from ds_minimodel.foreign.vocabularies import asked
+from ds_minimodel.hf.generations import TOKENS, device, settings_of, written
 from ds_minimodel.hf.rehearsal import LENGTH, rehearse
-from ds_minimodel.hf.samples import samples
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -40,9 +43,19 @@ def main() -> None:
         return rehearse(folder / "base.gguf", folder / "base", folder / "probe", 14_000, seed=2)
     cells = [row["cell"] for row in read(folder / "results.jsonl") if "seed" in row and (words or row["seed"] == 1)]
     for cell, model in models(folder, cells, words, folder / "chats.jsonl"):
-        found = samples(str(model), model, [], QUESTIONS).answers
-        row = {"cell": cell, "bits_per_token": bits(model, folder / "probe"), "answers": dict(found)}
+        row = {"cell": cell, "bits_per_token": bits(model, folder / "probe"), "answers": answered(model, QUESTIONS)}
         add([row], folder / "chats.jsonl")
+
+
+def answered(model: Path, questions: Sequence[str]) -> dict[str, str]:
+    """The likeliest answers of a model in a folder."""
+    tokenizer, module = tokenizer_of(model), module_of(str(model)).to(device())
+    dialogues = [asked(tokenizer, question, add_generation_prompt=True) or question for question in questions]
+    prompts = [tokenizer(dialogue, add_special_tokens=False)["input_ids"] for dialogue in dialogues]
+    ids = (own.ids for own in written(module, prompts, settings_of(module), TOKENS))
+    return {
+        question: tokenizer.decode(own, skip_special_tokens=True) for question, own in zip(questions, ids, strict=True)
+    }
 
 
 def models(folder: Path, cells: Sequence[str], words: Sequence[str], out: Path) -> Iterator[tuple[str, Path]]:

@@ -22,8 +22,8 @@ from benchmarks.device import CLOCKS, device_name, seconds_of
 from ds_minimodel import ops
 from ds_minimodel.api import load_recipe
 from ds_minimodel.ops.cpu import configure_cpu, has_bf16_products
-from ds_minimodel.steps.order import STEPS as ALL_STEPS
-from ds_minimodel.steps.run import run_step_here
+from ds_minimodel.pipeline.registry import STEPS as ALL_STEPS
+from ds_minimodel.pipeline.run import run_step_here
 from study.third.cells import RECIPE, STEPS, Cell, Study, bits_of, pack_of
 
 POSITIONS, TURNS = 8 * 128, 7

@@ -21,13 +21,13 @@ from torch.nn import functional as F
 from ways import FIT_BLOCKS, TEACH, WAYS, Model, Way, add_adapters, fit_flops, run, step_flops
 
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.data.tokenizer import Tokenizer, open_tokenizer
 from ds_minimodel.models import make_body
-from ds_minimodel.models.flops import Work, executed_layer
+from ds_minimodel.models.flops import Workload, executed_layer
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, inference_batches
 from ds_minimodel.tasks.likelihood import Documents, Text, TextConfig
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 BATCH, LENGTH = 8, 128  # of new pieces; old ones have as many bytes
 WARM_UP = 0.1
@@ -46,7 +46,7 @@ class World:
         self.base, self.english = load_model(folder / "base")
         self.old = open_tokenizer(folder / "base")
         self.new = open_tokenizer(folder / "runs" / "third" / "tokenizer" / language)
-        self.kept = self.new.vocabulary.kept
+        self.kept = self.new.vocabulary.num_base
         # New merges go on where the old ones end, so each new piece is a row of old ones, wherever it stands.
         self.parts = self.old.cut(self.new.pieces()[self.kept :])
         assert self.old.scored_after is not None
@@ -98,7 +98,7 @@ def bits_per_byte(model: Model, tokenizer: Tokenizer, text: Documents, num_bytes
         texts.append(document)
         used += len(document.encode())
     records = Documents(texts)
-    encoded = Text().encode(tokenizer, records, TextConfig(kind="text", test={}, context_bytes=CONTEXT), 1024)
+    encoded = Text().encode(tokenizer, records, TextConfig(kind="bits-per-byte", test={}, context_bytes=CONTEXT), 1024)
     nats = 0.0
     for _, batch in inference_batches(encoded.examples, INFERENCE_TOKENS):
         losses = model.token_losses(torch.from_numpy(batch["tokens"])).float().numpy()
@@ -114,7 +114,7 @@ class Plan:
         config, layers = world.base.config, world.base.config.num_layers
         length = old_length if way.old else LENGTH
         size = world.kept + (0 if way.old else len(world.parts))
-        work = Work(config, size, length, 1.0, BATCH, 1, 0 if way.old or way.full else world.kept)
+        work = Workload(config, size, length, 1.0, BATCH, 1, 0 if way.old or way.full else world.kept)
         adapters = sum(p.numel() for p in model.adapters) if way.rank else 0
         self.of = lambda kind: step_flops(kind, work, layers, adapters)
         self.aside = fit_flops(way, work, layers) if way.fitted else 0.0
@@ -143,9 +143,9 @@ class Plan:
         self.flops += self.aside + self.stages[-1][1] * cost
 
     @staticmethod
-    def teach_flops(work: Work, world: World, old_length: int) -> float:
+    def teach_flops(work: Workload, world: World, old_length: int) -> float:
         config = world.base.config
-        old = Work(config, world.kept, old_length, 1.0)
+        old = Workload(config, world.kept, old_length, 1.0)
         (layer, *_), depth = work.layers(config.num_layers), TEACH.bottom
         student = executed_layer(work, layer, LENGTH, passes_back=True)
         return BATCH * depth * (student + executed_layer(old, layer, old_length))
@@ -202,7 +202,7 @@ def main(folder: Path, language: str, name: str, rate: float, thousands: float, 
     ratio = sum(map(len, old_documents)) / new_blocks.numel()
     old_length = round(LENGTH * ratio)
     blocks = blocks_of(old_documents, old_length) if way.old else new_blocks
-    whole = Work(world.base.config, world.kept + len(world.parts), LENGTH, 1.0, BATCH, 1, world.kept)
+    whole = Workload(world.base.config, world.kept + len(world.parts), LENGTH, 1.0, BATCH, 1, world.kept)
     budget = step_flops(WAYS["whole"], whole, world.base.config.num_layers) * thousands * 1000 / (BATCH * LENGTH)
     plan = Plan(world, way, model, budget, old_length)
     whole_scores = thousands == 0 or thousands >= BRIEF

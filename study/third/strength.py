@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chats import QUESTIONS, add, bits, read
+from chats import QUESTIONS, add, answered, bits, read
 
 from ds_minimodel.api import bits_per_byte, export_hf
-from ds_minimodel.hf.samples import samples
 
 CELLS = {  # strengths of each, by the amendments of registration.md
     "de-lora-0.333-0.002-seed1-own-replay0.1-constant": (1.0, 0.75, 0.5),
@@ -58,7 +57,7 @@ def rows(folder: Path, cell: str, pack: Path, strengths: list[float]) -> Iterato
                 "strength": strength,
                 "bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)},
                 "bits_per_token": bits(model, folder / "probe"),
-                "answers": dict(samples(str(model), model, [], QUESTIONS).answers),
+                "answers": answered(model, QUESTIONS),
             }
 
 

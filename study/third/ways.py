@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.models.body import NO_DROPOUT, Linear
-from ds_minimodel.models.flops import Work, executed_layer, lm_head_flops, output_gradient_flops
+from ds_minimodel.models.flops import Workload, executed_layer, lm_head_flops, output_gradient_flops
 
 RIDGE = 1e-3
 FIT_BLOCKS = 96  # sequences that a map is fitted on
@@ -249,7 +249,7 @@ class LowRankProjection(LowRank):
         return key_value + of_key_value, query + of_query
 
 
-def step_flops(way: Way, work: Work, num_layers: int, adapters: int = 0) -> float:
+def step_flops(way: Way, work: Workload, num_layers: int, adapters: int = 0) -> float:
     """FLOPs that a step of a way executes. work: of one step. adapters: elements of LoRA's matrices."""
     (layer, *_) = work.layers(num_layers)
     forward = executed_layer(work, layer, work.seq_length)
@@ -264,7 +264,7 @@ def step_flops(way: Way, work: Work, num_layers: int, adapters: int = 0) -> floa
     return work.num_sequences * (runs * forward + back * backward + output + 6 * adapters * work.seq_length)
 
 
-def fit_flops(way: Way, work: Work, num_layers: int) -> float:
+def fit_flops(way: Way, work: Workload, num_layers: int) -> float:
     """FLOPs of fitting a way's map, its regression in it."""
     (layer, *_) = work.layers(num_layers)
     hidden = work.body.hidden_size + 1

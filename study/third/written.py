@@ -9,9 +9,9 @@ words, for those whose names have one): the likeliest 40 tokens after some openi
 import sys
 from pathlib import Path
 
-from chats import add, models, read
+from chats import add, answered, models, read
 
-from ds_minimodel.hf.samples import samples
+from ds_minimodel.hf.generations import samples
 
 OPENINGS = {
     "de": ("Um eine Datei zu öffnen,", "Das Wetter in Berlin ist heute", "In der Küche stehen"),
@@ -31,9 +31,10 @@ def main() -> None:
     for cell, model in models(folder, list(languages), words, folder / "written.jsonl"):
         rows = []
         for language in languages.get(cell, OPENINGS):
-            found = samples(str(model), model, OPENINGS[language], QUESTIONS[language])
+            found = samples(str(model), model, OPENINGS[language])
             row = {"cell": cell, "language": language, "bytes_per_second": found.bytes_per_second}
-            rows.append(row | {"continued": dict(found.continued), "answers": dict(found.answers)})
+            row["answers"] = answered(model, QUESTIONS[language])
+            rows.append(row | {"continued": dict(zip(OPENINGS[language], found.texts, strict=True))})
         add(rows, folder / "written.jsonl")
 
 

@@ -21,14 +21,14 @@ from ds_minimodel.artifacts.models import (
     save_model,
     space_of,
 )
-from ds_minimodel.artifacts.names import architecture_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, write_manifest
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.foreign.names import architecture_of
 from ds_minimodel.hf.export import export_adapter
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.trainable import LanguageModel, encode
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 from tests.small_models import roberta
 
 from ..models.model_cases import mlm_batch, randomise
@@ -128,11 +128,11 @@ def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
         model_below(f"{moved}/mini")
 
 
-def adaptation_of(kept, update, **config):
+def adaptation_of(num_base, update, **config):
     """(module of a Llama that has learned, its body as it was, what was learned)"""
     module, body, language = made(config_of("llama", num_kv_heads=1, **config))
-    own = {name: rows[kept:] for name, rows in language.embeddings.items()}
-    learned = replace(language, language="tr", embeddings=own, kept=kept)
+    own = {name: rows[num_base:] for name, rows in language.embeddings.items()}
+    learned = replace(language, language="tr", embeddings=own, num_base=num_base)
     body.tensors = {name: tensor.clone() for name, tensor in body.tensors.items()}
     if update == "low-rank":
         add_low_rank(module.body, 3, 1)
@@ -146,10 +146,10 @@ def adaptation_of(kept, update, **config):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("update", ["none", "whole", "low-rank"])
-@pytest.mark.parametrize("kept", [0, 550])
-def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, kept, update, tied):
+@pytest.mark.parametrize("num_base", [0, 550])
+def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, tied):
     """Low-rank updates in PEFT's form, with new rows beside old ones, which carries a strength too."""
-    body, learned = adaptation_of(kept, update, tie_output=tied)
+    body, learned = adaptation_of(num_base, update, tie_output=tied)
     save_adaptation(tmp_path / "pack", learned, tokenizer_folder, body.config, note="x")
     found = load_adaptation(tmp_path / "pack", "space-1", "tr", 5)
     assert replace(found, embeddings={}, update={}) == replace(learned, embeddings={}, update={})
@@ -157,18 +157,24 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, kept, update, tied
     assert_equal(found.update, learned.update)
     manifest = read_manifest(tmp_path / "pack", verify=True)
     facts = {"kind": "adaptation", "language": "tr", "space": "space-1", "steps": 5, "eflops": 0.5, "note": "x"}
-    facts |= {"rows": ROWS - kept, "kept": kept, "vocab_size": ROWS, "body_kind": "llama", "model_type": "llama"}
-    assert facts.items() <= {"kept": 0, **manifest}.items()
+    facts |= {
+        "rows": ROWS - num_base,
+        "num_base": num_base,
+        "vocab_size": ROWS,
+        "body_kind": "llama",
+        "model_type": "llama",
+    }
+    assert facts.items() <= {"num_base": 0, **manifest}.items()
     files = {"none": set(), "whole": {"body.safetensors"}}.get(
         update, {"adapter_model.safetensors", "adapter_config.json"}
     )
-    files |= set() if update == "low-rank" and kept else {"embeddings.safetensors"}
+    files |= set() if update == "low-rank" and num_base else {"embeddings.safetensors"}
     assert manifest["files"].keys() == files | {"tokenizer.model"}
     _, _, language = made(body.config, seed=4)
     rows = whole(found, language).embeddings["tokens"]
-    assert rows.equal(torch.cat([language.embeddings["tokens"][:ROWS], learned.embeddings["tokens"]])) or not kept
+    assert rows.equal(torch.cat([language.embeddings["tokens"][:ROWS], learned.embeddings["tokens"]])) or not num_base
     save_model(tmp_path / "model", body, language, tokenizer_folder)
-    if update != "low-rank" or not kept:
+    if update != "low-rank" or not num_base:
         with pytest.raises(
             UserError, match="has no low-rank update" if update != "low-rank" else "all rows are its own"
         ):

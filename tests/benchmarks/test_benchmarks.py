@@ -57,7 +57,7 @@ def test_rows_of_several_lengths_are_packed_by_us_and_masked_for_the_peer():
     batch = make_batch(work, 0)
     theirs = their_batch(batch, finetune=True)
     assert work.lengths == [4, 8, 12, 16] == batch["lengths"].tolist() == theirs["attention_mask"].sum(1).tolist()
-    assert work.tokens == 40 == len(batch["real"])
+    assert work.tokens == 40 == len(batch["token_index"])
 
 
 def test_a_call_that_fails_in_a_process_has_a_reason():

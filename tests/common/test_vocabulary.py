@@ -36,7 +36,7 @@ def test_a_text_stands_between_the_tokens_that_there_are():
 def test_what_a_vocabulary_loses_is_said_with_what_needs_it():
     GPT_2.require_lossless("generation")
     with pytest.raises(UserError, match=r"^bert: it lowers letters, and generation needs .* tokenizer.kind byte-bpe"):
-        Vocabulary(9, lossy="it lowers letters", name="bert").require_lossless("generation")
+        Vocabulary(9, roundtrip_counterexample="it lowers letters", name="bert").require_lossless("generation")
 
 
 @pytest.mark.parametrize("vocabulary", [GPT_2, Vocabulary(9), Vocabulary(9, 0, 2, 1, 3, 8), Vocabulary(9, 4, 5, 3)])
@@ -56,7 +56,7 @@ def test_pieces_are_all_ids_that_are_not_special(vocabulary):
 )
 def test_a_manifest_whose_ids_cannot_be(tmp_path, ids, words):
     (tmp_path / "tokenizer.json").write_text("{}")
-    write_manifest(tmp_path, vocab_size=9, special=ids, lossy=None)
+    write_manifest(tmp_path, vocab_size=9, special=ids, roundtrip_counterexample=None)
     with pytest.raises(UserError, match=words):
         read_artifact(tmp_path, VocabularyManifest)
 

@@ -17,7 +17,7 @@ SETUP = Setup(1, "bf16", 64, 8, 8, 2**30)
 
 
 def batch(size=BATCH_SIZE):
-    return to_tensors(Sampler.rows(0, size))
+    return to_tensors(Sampler.batch(0, size))
 
 
 def planner(what="adapt"):

@@ -6,7 +6,7 @@ import pytest
 
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 ALPHABETS = {
     "latin": "abcdefghijklmnoprstuvwzäöüßéç",
@@ -79,14 +79,14 @@ def reference(text_file, tokenizer_folder, tmp_path_factory):
     """The store of small chunks that every other way of preparing them must equal."""
     out = tmp_path_factory.mktemp("reference") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+        patch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
         prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
     return out
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
 
 
 def content(folder):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from ds_minimodel.cli.main import USER_ERROR
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.data import prepare, reader
-from ds_minimodel.data.workers import MpiRanks
+from ds_minimodel.data import prepare
+from ds_minimodel.text import reader
+from ds_minimodel.text.workers import MpiRanks
 from ds_minimodel.training.ranks import mpi
 
 
@@ -35,12 +36,12 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     ranks = MpiRanks(comm)
     pause = 0.05 if rank is not None else 0.0
     try:
-        ranks.from_main(
+        ranks.broadcast_from_rank0(
             lambda: prepare.prepare(
                 [text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks, progress=lambda *_: time.sleep(pause)
             )
         )
-        print(ranks.from_main(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
+        print(ranks.broadcast_from_rank0(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(USER_ERROR)

@@ -8,7 +8,7 @@ from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data import samples as blocks
 from ds_minimodel.data.samples import BlockTable
 from ds_minimodel.data.store import TokenStore, write_shard
-from ds_minimodel.data.tokenizer import trained_layout
+from ds_minimodel.vocabulary.tokenizer import trained_layout
 
 EOS = 2
 
@@ -115,7 +115,7 @@ def test_a_whole_document_ends_where_it_ends_whatever_it_holds(tmp_path, monkeyp
 
 def test_a_table_is_built_once(store, monkeypatch):
     first = table_of(store, "complete", 64)
-    monkeypatch.setattr(store, "read", None)
+    monkeypatch.setattr(store, "loss_positions", None)
     assert table_of(store, "complete", 64) == first
     with pytest.raises(TypeError):
         table_of(store, "complete", 65)

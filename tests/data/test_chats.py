@@ -8,8 +8,8 @@ from pyarrow import parquet
 
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.chats import chats_from_text, read_dialogues, sections
-from ds_minimodel.data.reader import read_documents
+from ds_minimodel.text.chats import chats_from_text, read_dialogues, sections
+from ds_minimodel.text.reader import read_documents
 
 ASKED, SAID = {"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.corpus import Corpus, count_words, make_corpus
-from ds_minimodel.data.reader import read_documents
-from ds_minimodel.data.samples import is_held_out
+from ds_minimodel.text.corpus import Corpus, count_words, is_held_out, make_corpus
+from ds_minimodel.text.reader import read_documents
 
 from .conftest import content
 
@@ -23,8 +22,8 @@ def test_documents_are_those_of_the_text_apart_where_held_out(tmp_path, text_fil
     training = [*read_documents(made.training)]
     assert made.words() == count_words(training) and made.share_counted == 1
     assert sum(made.words().values()) == sum(len(line.split()) for lines in training for line in lines)
-    monkeypatch.setattr("ds_minimodel.data.corpus._FEW_CHUNKS", 0)
-    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("ds_minimodel.text.corpus._FEW_CHUNKS", 0)
+    monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
     for workers in (1, 2):
         make_corpus([text_file], tmp_path / f"{workers}", held_out=SHARE, workers=workers)
         assert [*read_documents(Corpus(tmp_path / f"{workers}").training)] == training
@@ -44,8 +43,8 @@ def test_white_space_is_a_decoders(tmp_path, whole):
 
 
 def test_words_of_a_part_are_counted_where_there_are_many(tmp_path, text_file, monkeypatch):
-    monkeypatch.setattr("ds_minimodel.data.reader.CHUNK_BYTES", 5000)
-    monkeypatch.setattr("ds_minimodel.data.corpus.COUNTED_BYTES", 40_000)
+    monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("ds_minimodel.text.corpus.COUNTED_BYTES", 40_000)
     make_corpus([text_file], tmp_path / "made")
     made = Corpus(tmp_path / "made")
     of_words = sum(len(word.encode()) * times for word, times in made.words().items())

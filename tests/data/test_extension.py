@@ -10,11 +10,11 @@ from transformers import AutoTokenizer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.data.corpus import count_words
-from ds_minimodel.data.extension import extend_tokenizer, join_tokenizers, read_extension
-from ds_minimodel.data.reader import read_documents
-from ds_minimodel.data.tokenizer import JSON_FILE, open_tokenizer
-from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.text.corpus import count_words
+from ds_minimodel.text.reader import read_documents
+from ds_minimodel.vocabulary.extension import extend_tokenizer, join_tokenizers, read_extension
+from ds_minimodel.vocabulary.tokenizer import JSON_FILE, open_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 ENGLISH = ["the small boat sees the great harbour", "a new wind finds the old bridge", "great boats, small bridges"]
 GERMAN = [
@@ -60,7 +60,7 @@ def extended(base, texts, out, number=NEW, guard=True):
 def test_the_bases_text_is_cut_as_before_and_the_new_language_into_fewer_pieces(base, texts, tmp_path):
     old, new = open_tokenizer(base), extended(base, texts, tmp_path / "new")
     assert new.encode(ENGLISH) == old.encode(ENGLISH)
-    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, kept=ROWS)
+    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, num_base=ROWS)
     for line, before, after in zip(GERMAN, old.encode(GERMAN), new.encode(GERMAN), strict=True):
         assert new.decode(after) == line and len(after) < len(before)
         assert all(id < 300 or id >= ROWS for id in after) and max(after) >= ROWS
@@ -216,7 +216,7 @@ def other(request, tmp_path):
 def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
     old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
     assert new.encode(ENGLISH) == old.encode(ENGLISH)
-    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, kept=ROWS)
+    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, num_base=ROWS)
     for before, after in zip(old.encode(GERMAN), new.encode(GERMAN), strict=True):
         assert new.decode(after) == old.decode(before) and len(after) < len(before)
         assert all(id < old.vocabulary.size or id >= ROWS for id in after) and max(after) >= ROWS

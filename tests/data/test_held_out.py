@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from ds_minimodel.data.corpus import Corpus, make_corpus
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.samples import HELD_OUT, bytes_of_ids, is_held_out
+from ds_minimodel.data.samples import HELD_OUT, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.text.corpus import Corpus, is_held_out, make_corpus
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .conftest import content, write_corpus
 

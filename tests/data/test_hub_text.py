@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.reader import find_text
-from ds_minimodel.data.rows import HubText, rows_of_hub
+from ds_minimodel.text.reader import find_text
+from ds_minimodel.text.rows import HubText, rows_of_hub
 
 from ..forks import run
 from ..serve.hub_server import COMMIT, hub  # noqa: F401

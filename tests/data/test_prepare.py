@@ -14,7 +14,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .conftest import SHARD_BYTES, content
 
@@ -92,7 +92,8 @@ def test_an_interrupted_run_goes_on_after_its_last_shard(
 
 SCRIPT = """
 import sys, time
-from ds_minimodel.data import prepare, reader
+from ds_minimodel.data import prepare
+from ds_minimodel.text import reader
 
 def slowly(*facts):
     print(*facts, flush=True)

@@ -8,8 +8,8 @@ import pytest
 import zstandard
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data import reader
-from ds_minimodel.data.reader import find_text, read_chunks, read_documents
+from ds_minimodel.text import reader
+from ds_minimodel.text.reader import find_text, read_chunks, read_documents
 
 COMPRESS = {
     "": bytes,

@@ -8,8 +8,8 @@ import lzma
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data import reader
-from ds_minimodel.data.reader import read_chunks, read_documents
+from ds_minimodel.text import reader
+from ds_minimodel.text.reader import read_chunks, read_documents
 
 DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
 ROWS = [{"id": number, "text": "\r\n".join(["", *lines, " "])} for number, lines in enumerate(DOCUMENTS)]
@@ -134,7 +134,7 @@ def test_files_of_rows_that_are_none(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=words):
             list(read_documents([tmp_path / name]))
-    monkeypatch.setattr("ds_minimodel.data.rows._MOST_BYTES", 1 << 18)
+    monkeypatch.setattr("ds_minimodel.text.rows._MOST_BYTES", 1 << 18)
     (tmp_path / "long.jsonl").write_text('{"text": "a"}\n{"text": "' + "a" * (1 << 19))
     with pytest.raises(UserError, match="long.jsonl:2: a line of more than 262,144 bytes"):
         list(read_documents([tmp_path / "long.jsonl"]))

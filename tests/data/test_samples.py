@@ -7,9 +7,9 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import Stream, permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED, Vocabulary
 from ds_minimodel.data.samples import BlockTable, MixedReader, SampleReader
-from ds_minimodel.data.tokenizer import trained_layout
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.models.objectives.objective import MaskedLmSettings, choose_positions, replacements
+from ds_minimodel.vocabulary.tokenizer import trained_layout
 
 SEQ_LENGTH = 30
 BOS, EOS = 0, 2  # of what is trained here
@@ -28,10 +28,10 @@ def samples(batch):
     """Each row of a batch without its padding: all that must not depend on the slice."""
     for row, length in enumerate(batch["lengths"]):
         used = batch["targets"][row] != IGNORED
-        assert (batch["tokens"][row, length:] == FILLER).all() and (batch["read"][row, ~used] == 0).all()
+        assert (batch["tokens"][row, length:] == FILLER).all() and (batch["loss_positions"][row, ~used] == 0).all()
         yield (
             batch["tokens"][row, :length].tolist(),
-            batch["read"][row, used].tolist(),
+            batch["loss_positions"][row, used].tolist(),
             batch["targets"][row, used].tolist(),
             int(batch["sample_keys"][row]),
         )
@@ -41,25 +41,31 @@ def originals(batch):
     """The token ids before masking, as (B, S)."""
     tokens = batch["tokens"].copy()
     rows, slots = np.nonzero(batch["targets"] != IGNORED)
-    tokens[rows, batch["read"][rows, slots]] = batch["targets"][rows, slots]
+    tokens[rows, batch["loss_positions"][rows, slots]] = batch["targets"][rows, slots]
     return tokens
 
 
 def test_shapes_and_types(sampler):
-    batch = sampler.rows(0, 24)
+    batch = sampler.batch(0, 24)
     size, width = batch["tokens"].shape
     assert size == 24 and width <= SEQ_LENGTH and (width % 8 == 0 or width == SEQ_LENGTH)
     assert batch["lengths"].max() <= width < batch["lengths"].max() + 8
-    assert batch["read"].shape == batch["targets"].shape
+    assert batch["loss_positions"].shape == batch["targets"].shape
     assert batch["count"] == (batch["targets"] != IGNORED).sum()
     assert (batch["targets"] != IGNORED).any(axis=0).all()  # no column is all padding
     types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
-    assert types == {"tokens": "int64", "lengths": "int32", "read": "int64", "targets": "int64", "sample_keys": "int32"}
+    assert types == {
+        "tokens": "int64",
+        "lengths": "int32",
+        "loss_positions": "int64",
+        "targets": "int64",
+        "sample_keys": "int32",
+    }
 
 
 def test_rows_are_blocks_after_bos(sampler, store):
     last = len(sampler.reader.blocks)
-    batch = sampler.rows(last - 10, last + 10)  # over the end of an epoch
+    batch = sampler.batch(last - 10, last + 10)  # over the end of an epoch
     numbers = [int(permute(n % last, last, 5, n // last)) for n in range(last - 10, last + 10)]
     for row, number in enumerate(numbers):
         start, size = (int(part[0]) for part in sampler.reader.blocks.spans(np.array([number])))
@@ -69,12 +75,12 @@ def test_rows_are_blocks_after_bos(sampler, store):
 
 def test_samples_do_not_depend_on_the_slice(sampler):
     last = len(sampler.reader.blocks)
-    whole = list(samples(sampler.rows(last - 20, last + 20)))
+    whole = list(samples(sampler.batch(last - 20, last + 20)))
     for size in (1, 7, 40):
         parts = [
             sample
             for first in range(last - 20, last + 20, size)
-            for sample in samples(sampler.rows(first, min(first + size, last + 20)))
+            for sample in samples(sampler.batch(first, min(first + size, last + 20)))
         ]
         assert parts == whole
 
@@ -83,14 +89,14 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
     last = len(sampler.reader.blocks)
     starts, lengths = sampler.reader.blocks.spans(np.arange(len(sampler.reader.blocks)))
     blocks = sorted(sampler.reader.store.read(start, start + size).tolist() for start, size in zip(starts, lengths))
-    epochs = [sampler.rows(epoch * last, (epoch + 1) * last) for epoch in range(2)]
+    epochs = [sampler.batch(epoch * last, (epoch + 1) * last) for epoch in range(2)]
     for batch in epochs:
         rows = [row[1:length].tolist() for row, length in zip(originals(batch), batch["lengths"])]
         assert sorted(rows) == blocks
         assert rows != blocks
     masks = [
         {
-            tuple(row[:length]): batch["read"][number].tolist()
+            tuple(row[:length]): batch["loss_positions"][number].tolist()
             for number, (row, length) in enumerate(zip(originals(batch).tolist(), batch["lengths"]))
         }
         for batch in epochs
@@ -101,8 +107,8 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
 def test_a_share_of_the_samples_is_another_texts_whatever_the_slice(store):
     one, other = (SampleReader(store, BlockTable(store, "complete", length), seed=length) for length in (30, 20))
     mixed = Sampler(MixedReader(one, other, 0.25), OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
-    whole = [*samples(mixed.rows(0, 400))]
-    assert whole == [sample for first in range(0, 400, 80) for sample in samples(mixed.rows(first, first + 80))]
+    whole = [*samples(mixed.batch(0, 400))]
+    assert whole == [sample for first in range(0, 400, 80) for sample in samples(mixed.batch(first, first + 80))]
     keys = [{int(key) for key in reader.read(0, 400).keys.view(np.int32)} for reader in (one, other)]
     counts = [sum(sample[3] in own for sample in whole) for own in keys]
     assert sum(counts) == 400 and 70 < counts[1] < 130
@@ -161,8 +167,8 @@ def test_every_position_is_equally_likely_special_ones_too():
 def test_four_fifths_are_masked_a_tenth_drawn_a_tenth_kept():
     targets = np.full((4000, 50), 77)
     seen = replacements(targets, sample_key(1, 0, np.arange(4000)), trained_layout(1000))
-    share = {"mask": (seen == 999).mean(), "kept": (seen == 77).mean()}
-    assert abs(share["mask"] - 0.8) < 0.005 and abs(share["kept"] - 0.1 - 0.1 / 995) < 0.004
+    share = {"mask": (seen == 999).mean(), "num_base": (seen == 77).mean()}
+    assert abs(share["mask"] - 0.8) < 0.005 and abs(share["num_base"] - 0.1 - 0.1 / 995) < 0.004
     drawn = seen[(seen != 999) & (seen != 77)]
     assert drawn.min() == 4 and drawn.max() == 998  # uniform over pieces, never special
     counts = np.bincount(drawn, minlength=999)[4:]

@@ -9,7 +9,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.store import Reader, TokenStore, id_type, write_shard
-from ds_minimodel.data.tokenizer import trained_layout
+from ds_minimodel.vocabulary.tokenizer import trained_layout
 
 HASH = "ab" * 32
 

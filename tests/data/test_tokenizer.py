@@ -10,8 +10,8 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.samples import bytes_of_ids
-from ds_minimodel.data.tokenizer import PROBES, open_tokenizer
-from ds_minimodel.data.tokenizer_training import train_tokenizer
+from ds_minimodel.vocabulary.tokenizer import PROBES, open_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 SENTENCES = 100_000
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.vectors import WordVectors, piece_vectors, read_vectors
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.vectors import WordVectors, piece_vectors, read_vectors
 
 
 def write(path, text):
@@ -44,7 +44,7 @@ def test_malformed_vectors(tmp_path, text, words):
 
 
 def test_vectors_of_pieces(tokenizer_folder, corpus, monkeypatch):
-    monkeypatch.setattr("ds_minimodel.data.vectors._CHUNK", 7)
+    monkeypatch.setattr("ds_minimodel.vocabulary.vectors._CHUNK", 7)
     tokenizer = open_tokenizer(tokenizer_folder)
     words = list(dict.fromkeys(word for document in corpus[:40] for line in document for word in line.split()))[:60]
     vectors = np.random.default_rng(0).normal(size=(len(words), 5)).astype(np.float32)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.workers import ordered_map
+from ds_minimodel.text.workers import ordered_map
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -45,7 +45,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
     """Workers import what they call, not the script that started them."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from ds_minimodel.data.workers import ordered_map\n"
+        "from ds_minimodel.text.workers import ordered_map\n"
         "print('once')\n"
         "print(*ordered_map(len, [[1], [2, 3]], 2), *ordered_map(abs, [-1, -2], 2))\n"
     )
@@ -55,7 +55,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
 
 def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
     script = (
-        "import signal, time\nfrom ds_minimodel.data.workers import ordered_map\n"
+        "import signal, time\nfrom ds_minimodel.text.workers import ordered_map\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell's job in the background ignores
         "print('begun', flush=True)\nlist(ordered_map(time.sleep, [2] * 9, 2))"
     )

@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
-from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.tasks import KINDS
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",

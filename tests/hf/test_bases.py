@@ -25,7 +25,6 @@ from transformers import (
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models.trainable import load_into, to_tensors
 from ds_minimodel.tasks import KINDS
@@ -33,6 +32,7 @@ from ds_minimodel.tasks.batches import join, outputs
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.qa import Question, encode_questions
 from ds_minimodel.tasks.tables import Records
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise, save_task_model
 from .refusing import refused
@@ -213,7 +213,7 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
 def test_finetuning_trains_both_token_types(bert):
     """With the padding left out and with it: the same gradients, and none where a text stands alone."""
     body, pack = load_model(bert[1])
-    module = KINDS["pair"].module(body.config, len(pack.embeddings["tokens"]), ["no", "yes"]).eval()
+    module = KINDS["sentence-pair"].module(body.config, len(pack.embeddings["tokens"]), ["no", "yes"]).eval()
     load_into(module, {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")}, "body.")
     load_into(module, pack.embeddings, "pack.")
     rows = [np.array([0, 7, 8, 2, 9, 2]), np.array([0, 7, 2, *range(20, 40), 2])]
@@ -221,7 +221,7 @@ def test_finetuning_trains_both_token_types(bert):
     def gradient(second, packed):
         batch = to_tensors(join(rows, [0, 1], reads_start=True, second=second).batch(np.arange(2), [1, 2]))
         module.zero_grad()
-        module({key: value for key, value in batch.items() if packed or key != "real"}).sum().backward()
+        module({key: value for key, value in batch.items() if packed or key != "token_index"}).sum().backward()
         return module.body.types.grad.clone()
 
     both = gradient([4, 3], packed=True)

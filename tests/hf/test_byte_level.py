@@ -1,4 +1,4 @@
-"""The byte-level vocabulary keeps the promises of data/tokenizer.py."""
+"""The byte-level vocabulary keeps the promises of vocabulary/tokenizer.py."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.data.tokenizer import JsonTokenizer, open_tokenizer
+from ds_minimodel.vocabulary.tokenizer import JsonTokenizer, open_tokenizer
 
 from .conftest import TEXTS
 

@@ -9,10 +9,10 @@ import yaml
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.artifacts.foreign import hub_name
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
+from ds_minimodel.foreign.source import hub_name
 from ds_minimodel.hf.card import model_card
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.jobs.layout import WorkdirLayout

@@ -16,9 +16,9 @@ from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.hf.export import export_hf
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 
@@ -47,7 +47,7 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
     theirs = save_llama(text_file, tmp_path / "theirs", single)
     refer(theirs, tmp_path / "ours", "en")
     of_base = open_tokenizer(tmp_path / "ours")
-    assert of_base.special == special and of_base.vocabulary.lossy is None
+    assert of_base.special == special and of_base.vocabulary.roundtrip_counterexample is None
     train_tokenizer([text_file], tmp_path / "new", 320, 1.0, 5000, kind="byte-bpe", base=of_base)
     tokenizer = open_tokenizer(tmp_path / "new")
     assert tokenizer.special == special and tokenizer.split == of_base.split

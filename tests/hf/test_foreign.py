@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary, refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.hf.generations import Sample, Samples, samples, samples_page
 from ds_minimodel.hf.rehearsal import rehearse
-from ds_minimodel.hf.samples import Sample, Samples, samples, samples_page
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .refusing import change, refused
 from .test_decoders import save_llama

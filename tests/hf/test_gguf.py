@@ -28,10 +28,10 @@ from transformers import (
 )
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-from ds_minimodel.artifacts import gguf as reader
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.foreign import gguf as reader
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 from .refusing import change

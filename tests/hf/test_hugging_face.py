@@ -11,13 +11,13 @@ from ds_minimodel.artifacts.adaptation import plug, save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import prefix, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact, load_body, load_model, save_body
-from ds_minimodel.data.tokenizer import TokenizerJson, open_tokenizer
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models.trainable import encode
 from ds_minimodel.serve.packs import plugged_module
 from ds_minimodel.tasks.batches import outputs
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
+from ds_minimodel.vocabulary.tokenizer import TokenizerJson, open_tokenizer
 from tests.small_models import masked_lm, roberta
 
 from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise, save_task_model

@@ -11,14 +11,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.data.extension import extend_tokenizer
 from ds_minimodel.hf import kept
 from ds_minimodel.hf.export import export_hf
+from ds_minimodel.hf.generations import settings_of, written
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, TOKENS, Change, Comparison, find_kept
 from ds_minimodel.hf.questions import instructions, questions
-from ds_minimodel.hf.samples import settings_of, written
 from ds_minimodel.models import make_body
 from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
+from ds_minimodel.vocabulary.extension import extend_tokenizer
 
 from .test_decoders import save_llama
 
@@ -50,7 +50,7 @@ def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
         if name.endswith(UP):
             tensor.normal_(0, update, generator=draw)
     own = {"tokens": torch.empty(8, 16).normal_(0, rows, generator=draw)}
-    learned = body.adaptation("xx", own, steps=7, kept=330, update=changed if update else {})
+    learned = body.adaptation("xx", own, steps=7, num_base=330, update=changed if update else {})
     save_adaptation(folder / "pack", learned, folder / "tokenizer", body.config)
     return folder
 

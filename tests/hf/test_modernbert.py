@@ -13,11 +13,11 @@ from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import bytes_of_ids
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS, randomise, save_task_model
 from .test_hugging_face import varied_lines
@@ -109,14 +109,14 @@ def like_gemmas(text_file):
 def test_a_tokenizer_like_mmberts(text_file, tmp_path):
     """It is kept, and loses nothing but a literal ▁; one that joins pairs otherwise than the model is refused."""
     special = "<unk> <bos> <eos> <pad> <mask>".split()
-    pairs = {"kept": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
+    pairs = {"num_base": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
     for name, pair in pairs.items():
         save_model(tmp_path / name, like_gemmas(text_file), "<bos> $A <eos>", pair, special)
     with pytest.raises(UserError, match="which is not as a modernbert has them here"):
         refer(tmp_path / "refused", tmp_path / "none")
-    refer(tmp_path / "kept", tmp_path / "ours")
+    refer(tmp_path / "num_base", tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "out")
-    old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("kept", "out"))
+    old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("num_base", "out"))
     tokenizer = open_tokenizer(tmp_path / "ours")
     sizes, lines = bytes_of_ids(tokenizer), [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
     for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
@@ -125,7 +125,10 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
         assert tokenizer.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(
             line.replace("▁", " ").encode()
         )
-    assert tokenizer.vocabulary.lossy == "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
+    assert (
+        tokenizer.vocabulary.roundtrip_counterexample
+        == "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
+    )
 
 
 @pytest.mark.parametrize("pool", ["mean", "first"])
@@ -168,7 +171,9 @@ def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
     export_hf(tmp_path / "model", tmp_path / "out", ours)
     model = getattr(transformers, name).from_pretrained(tmp_path / "out").eval()
     batch = AutoTokenizer.from_pretrained(tmp_path / "out")("the wind", "the small boat sees", return_tensors="pt")
-    given = {"tokens": batch["input_ids"]} | ({"read": torch.zeros(1, 1, dtype=torch.int64)} if kind == "pair" else {})
+    given = {"tokens": batch["input_ids"]} | (
+        {"loss_positions": torch.zeros(1, 1, dtype=torch.int64)} if kind == "pair" else {}
+    )
     with torch.no_grad():
         found, expected = module.logits(given), model(**batch)
     if kind == "qa":

@@ -117,10 +117,10 @@ def read(text_file, unigram_folder, made_once, tmp_path_factory):
         refer(folder / "theirs" / name, folder / "in" / name, "en")
         export_hf(folder / "in" / name, folder / "out" / name)
     for path in (str(made_once("transformers-4.57", install)), ""):
-        command = [sys.executable, "-c", READ, str(folder / "read"), json.dumps(ALL_TEXTS), *NAMES]
+        command = [sys.executable, "-c", READ, str(folder / "loss_positions"), json.dumps(ALL_TEXTS), *NAMES]
         environment = {**os.environ, "PYTHONPATH": path}
         subprocess.run(command, check=True, timeout=600, cwd=folder / "out", env=environment)
-        version, values = torch.load(folder / "read")
+        version, values = torch.load(folder / "loss_positions")
         found[int(version[0])] = values
     return found
 

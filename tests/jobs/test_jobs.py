@@ -11,11 +11,11 @@ import pytest
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.data.reader import identity_of_text
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, State, inputs_hash, is_complete, state_of
+from ds_minimodel.jobs.training import finished_checkpoints
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
-from ds_minimodel.steps.training import finished_checkpoints
+from ds_minimodel.text.reader import identity_of_text
 
 
 class Counter:

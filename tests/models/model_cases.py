@@ -3,9 +3,9 @@
 import torch
 from transformers import RobertaConfig
 
-from ds_minimodel.artifacts.lazy import LazyTensors, lazily
-from ds_minimodel.artifacts.names.roberta import ROBERTA
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.foreign.lazy import LazyTensors, lazily
+from ds_minimodel.foreign.names.roberta import ROBERTA
 from tests.small_models import PAD, roberta
 
 VOCAB_SIZE = 40
@@ -39,7 +39,7 @@ def mlm_batch(padded=True, seed=0):
         read[row, :count] = torch.randperm(length, generator=draw)[:count].sort().values
         targets[row, :count] = torch.randint(VOCAB_SIZE, (count,), generator=draw)
     keys = torch.randint(-(2**31), 2**31 - 1, (len(LENGTHS),), generator=draw).to(torch.int32)
-    batch = {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets, "sample_keys": keys}
+    batch = {"tokens": tokens, "lengths": lengths, "loss_positions": read, "targets": targets, "sample_keys": keys}
     return batch if padded else {name: value for name, value in batch.items() if name != "lengths"}
 
 
@@ -48,7 +48,7 @@ def read_everywhere(batch):
     targets = torch.full(batch["tokens"].shape, IGNORED)
     for row in range(len(targets)):
         used = batch["targets"][row] != IGNORED
-        targets[row, batch["read"][row, used]] = batch["targets"][row, used]
+        targets[row, batch["loss_positions"][row, used]] = batch["targets"][row, used]
     return without_read(batch, targets)
 
 
@@ -60,7 +60,7 @@ def without_read(batch, targets):
 def classification_batch(padded=True):
     return {
         **mlm_batch(padded),
-        "read": torch.zeros(4, 1, dtype=torch.int64),
+        "loss_positions": torch.zeros(4, 1, dtype=torch.int64),
         "targets": torch.tensor([[2], [0], [1], [1]]),
     }
 

@@ -17,7 +17,9 @@ from tests.small_models import masked_lm, roberta
 
 from ..recipes import recipe_of
 
-PAPER = flops.Work(RobertaConfig(), vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000)
+PAPER = flops.Workload(
+    RobertaConfig(), vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000
+)
 
 
 def paper_costs(systems, **sections):
@@ -59,13 +61,13 @@ def test_recipe_costs_of_the_paper():
     assert ("bl_base", "build-mini") not in costs
 
 
-WORK = flops.Work(roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2)
+WORK = flops.Workload(roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2)
 TOKENS = torch.arange(40).reshape(2, 20) + 4
 KEYS = torch.tensor([1, 2], dtype=torch.int32)
 MASKED = {
     "tokens": TOKENS,
     "sample_keys": KEYS,
-    "read": torch.tensor([[1, 5, 9], [0, 7, 19]]),
+    "loss_positions": torch.tensor([[1, 5, 9], [0, 7, 19]]),
     "targets": torch.tensor([[4, 5, 6], [7, 8, 9]]),
 }
 
@@ -131,21 +133,21 @@ SMALL: dict[str, Any] = dict(num_layers=3, hidden_size=32, num_heads=4, ffn_size
     "body, objective",
     [
         (ModernBertConfig(window=4, **SMALL), "masked-lm"),
-        (LlamaConfig(num_kv_heads=2, **SMALL), "next-token"),
-        (Gemma3Config(num_kv_heads=2, head_size=16, window=9, global_every=2, **SMALL), "next-token"),
+        (LlamaConfig(num_kv_heads=2, **SMALL), "causal-lm"),
+        (Gemma3Config(num_kv_heads=2, head_size=16, window=9, global_every=2, **SMALL), "causal-lm"),
     ],
 )
 def test_windows_and_shared_heads(body, objective, step):
     module = LanguageModel(body, 50, (3,))
     batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": TOKENS} if body.causal else MASKED
     share_read = 1 if body.causal else 0.15
-    expected = flops.step_flops(step, flops.Work(body, 50, 20, share_read, 2), [3]).executed
+    expected = flops.step_flops(step, flops.Workload(body, 50, 20, share_read, 2), [3]).executed
     assert counted(module, batch, lambda name: step == "pretrain" or name.startswith("pack.")) == pytest.approx(
         expected
     )
 
 
-FIRST_READ = {"read": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}
+FIRST_READ = {"loss_positions": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}
 SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
 
 

@@ -81,7 +81,7 @@ def test_the_classifiers_own_dropouts_are_two_more():
         linear.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0][:, 0] == 0))
     model.logits(batch)
     for site, zeros in zip(model.body.config.dropout_sites.task_head, dropped, strict=True):
-        row_keys = ops.row_keys(batch["sample_keys"], site, batch["read"])
+        row_keys = ops.row_keys(batch["sample_keys"], site, batch["loss_positions"])
         assert zeros.equal(ops.dropout(torch.ones(4, 1, 16), 0.4, row_keys)[:, 0] == 0)
     assert not dropped[0].equal(dropped[1])
 

@@ -62,7 +62,7 @@ def test_the_one_function_has_the_gradients_of_the_products_that_it_joins(bias):
 def test_replayed_rows_are_held_to_what_the_body_was():
     """By the divergence over the base's ids; their own targets do not count, and none replayed is as ever."""
     config = CONFIGS[[own.kind for own in CONFIGS].index("llama")]
-    model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), kept=VOCAB_SIZE - 4))
+    model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), num_base=VOCAB_SIZE - 4))
     untouched = copy.deepcopy(model)
     add_low_rank(model.body, 3, 1)
     randomise(model.body, seed=4)
@@ -83,7 +83,7 @@ def test_replayed_rows_are_held_to_what_the_body_was():
         (x_BSH,), table = encode(own.pack, own.body, batch)
         return own.pack.logits(own.body.heads["2"](x_BSH), table).log_softmax(-1)
 
-    student, kept = scores(model), model.pack.kept
+    student, kept = scores(model), model.pack.num_base
     with torch.no_grad():
         (x_BSH,), table = encode(untouched.pack, untouched.body, batch)
         teacher = (untouched.body.heads["2"](x_BSH) @ table[:kept].T).log_softmax(-1)

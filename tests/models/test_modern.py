@@ -9,11 +9,11 @@ from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryE
 
 from ds_minimodel import ops
 from ds_minimodel.artifacts import base
-from ds_minimodel.artifacts.lazy import LazyTensors, lazily
-from ds_minimodel.artifacts.names import ARCHITECTURES
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.foreign.lazy import LazyTensors, lazily
+from ds_minimodel.foreign.names import ARCHITECTURES
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import FAMILIES, Rotation
 from ds_minimodel.models.modern.model import waves
@@ -79,7 +79,7 @@ def batch_of():
     tokens[~real] = 0
     read = torch.tensor([[1, 5, 39], [0, 3, 24], [2, 3, 10]])
     targets = torch.randint(3, 90, (3, 3), generator=draw)
-    return {"tokens": tokens, "lengths": lengths, "read": read, "targets": targets}, real
+    return {"tokens": tokens, "lengths": lengths, "loss_positions": read, "targets": targets}, real
 
 
 @pytest.mark.parametrize("way", ["cpu", "cuda"])
@@ -90,11 +90,11 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
         monkeypatch.setattr(sys.modules[f"ds_minimodel.{module}"], "device_type", lambda _: way)
     theirs, ours, architecture = twins(shape)
     batch, real = batch_of()
-    labels = torch.full(real.shape, IGNORED).scatter(1, batch["read"], batch["targets"])
+    labels = torch.full(real.shape, IGNORED).scatter(1, batch["loss_positions"], batch["targets"])
     expected = theirs(input_ids=batch["tokens"], attention_mask=real.long())
     loss = torch.nn.functional.cross_entropy(expected.logits.flatten(0, 1), labels.flatten(), reduction="sum")
     everywhere = {name: batch[name] for name in ("tokens", "lengths")}
-    for form in (everywhere, {**everywhere, "real": real.flatten().nonzero()[:, 0]}):
+    for form in (everywhere, {**everywhere, "token_index": real.flatten().nonzero()[:, 0]}):
         (x_BSH,), table = encode(ours.pack, ours.body, form)
         (head,) = ours.body.heads.values()
         logits = ours.pack.logits(head(x_BSH), table)
@@ -125,7 +125,7 @@ def test_dropout_does_not_depend_on_padding_nor_on_what_is_computed(shape):
     ours.train()
     with torch.no_grad():
         losses = ours({**batch, **keys})
-        packed = ours({**batch, **keys, "real": real.flatten().nonzero()[:, 0]})
+        packed = ours({**batch, **keys, "token_index": real.flatten().nonzero()[:, 0]})
         rows = [ours({name: value[row : row + 1] for name, value in {**batch, **keys}.items()}) for row in range(3)]
     torch.testing.assert_close(packed, losses)
     torch.testing.assert_close(sum(rows), losses)

@@ -18,9 +18,9 @@ from model_cases import (
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
-from ds_minimodel.artifacts.names.roberta import ROBERTA
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.tracing import saving_to
+from ds_minimodel.foreign.names.roberta import ROBERTA
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.roberta.model import FIRST_POSITION
 from tests.small_models import masked_lm

@@ -52,14 +52,14 @@ def batch_of(*, padded, packed):
     int32 = {"dtype": torch.int32}
     batch = {
         "tokens": torch.zeros(4, 16, dtype=torch.int64),
-        "read": torch.zeros(4, 3, dtype=torch.int64),
+        "loss_positions": torch.zeros(4, 3, dtype=torch.int64),
         "targets": torch.zeros(4, 3, dtype=torch.int64),
         "sample_keys": torch.zeros(4, **int32),
     }
     if padded or packed:
         batch["lengths"] = torch.zeros(4, **int32)
     if packed:
-        batch["real"] = torch.zeros(40, dtype=torch.int64)
+        batch["token_index"] = torch.zeros(40, dtype=torch.int64)
     return batch
 
 

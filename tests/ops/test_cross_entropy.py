@@ -46,8 +46,8 @@ def test_rows_that_are_kept_get_no_gradient_and_the_others_their_own():
         own = [leaf.clone().requires_grad_() for leaf in leaves]
         ops.linear_cross_entropy(*own, targets, kept).backward()
         grads.append([leaf.grad for leaf in own])
-    (x, weight, bias), (kept_x, kept_weight, kept_bias) = grads
-    assert torch.equal(kept_x, x) and torch.equal(kept_bias, bias) and not kept_weight[:200].any()
+    (x, weight, bias), (kept_x, kept_weight, base_bias) = grads
+    assert torch.equal(kept_x, x) and torch.equal(base_bias, bias) and not kept_weight[:200].any()
     torch.testing.assert_close(kept_weight[200:], weight[200:])
 
 

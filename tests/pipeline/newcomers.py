@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.cli.main import main  # noqa: F401
+from ds_minimodel.common.config import Section
 from ds_minimodel.common.random import draws, stream_key
-from ds_minimodel.common.sections import Section
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weights
@@ -107,13 +107,13 @@ class Unswap(Objective):
         targets = tokens[:, :count] * 0 + IGNORED
         targets[rows, slots] = tokens[rows, places]
         tokens[rows, places], tokens[rows, places + 1] = tokens[rows, places + 1], tokens[rows, places].copy()
-        return {"tokens": tokens, "read": read, "targets": targets, "count": len(rows)}
+        return {"tokens": tokens, "loss_positions": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings):
         return 1 / 8
 
     def shapes(self, settings, seq_length):
-        return {"tokens": (seq_length,), "read": (seq_length // 8,), "targets": (seq_length // 8,)}
+        return {"tokens": (seq_length,), "loss_positions": (seq_length // 8,), "targets": (seq_length // 8,)}
 
 
 BODIES["toy"], OBJECTIVES["unswap"] = Toy(), Unswap()

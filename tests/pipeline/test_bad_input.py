@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from ds_minimodel.common.files import lock, note_holder
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.order import STEPS
-from ds_minimodel.steps.run import run_step
 
 from ..forks import run
 from .conftest import copy_of, make_world, refused

@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.order import STEPS
-from ds_minimodel.steps.run import run_step
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from ..forks import run
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
@@ -89,7 +89,10 @@ def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # 
     for step in ("corpus", "tokenizer"):
         run_step(STEPS[step], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
     base, target = (open_tokenizer(tmp_path / folder) for folder in ("base", "run/tokenizer/xx"))
-    assert (target.special, target.split) == (base.special, base.split) and target.vocabulary.lossy is None
+    assert (target.special, target.split) == (
+        base.special,
+        base.split,
+    ) and target.vocabulary.roundtrip_counterexample is None
 
 
 def test_costs(recipe):

@@ -14,7 +14,14 @@ from ..hf.test_decoders import save_llama
 from .conftest import make_world, refused
 from .test_extension import RECIPE
 
-LORA = ["systems=[lora]", "adapt.guard=0", "adapt.rank=2", "adapt.steps=20", "adapt.seq_length=64", "data.held_out=0.1"]
+LORA = [
+    "systems=[lora]",
+    "adapt.new_token_penalty=0",
+    "adapt.rank=2",
+    "adapt.steps=20",
+    "adapt.seq_length=64",
+    "data.held_out=0.1",
+]
 LORA += ["adapt.replay=0.2", "adapt.replay_from=base", "adapt.replay_kl=1"]
 
 
@@ -49,7 +56,7 @@ def test_answers_are_learned_of_dialogues(world):
 def test_refusals(world):
     recipe, chats = world / "recipe.yaml", f"{world}/chats.jsonl"
     assert "en is not among languages.targets" in refused("run", recipe, f"data.chats.en={chats}")
-    replaces = "data.chats.xx=" + chats, "tokenizer.vocabulary=replace", "adapt.guard=0"
+    replaces = "data.chats.xx=" + chats, "tokenizer.vocabulary=replace", "adapt.new_token_penalty=0"
     assert "data.chats: are of a decoder whose" in refused("run", recipe, *replaces)
     write(world / "bad.jsonl", [("assistant", "xx")])
     bad = *LORA, f"data.chats.xx={world}/bad.jsonl", f"workdir={world}/bad"

@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.pipeline.check import check_ahead
+from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.check import check_ahead
-from ds_minimodel.steps.order import STEPS
 
 from .conftest import make_world
 

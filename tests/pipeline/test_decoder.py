@@ -25,8 +25,8 @@ def workdir(tmp_path_factory):
         rows = [{"question": "the old", "options": ["wave", "shop in town"], "answer": 0}]
         (folder / f"pick.{language}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     topic = f"{{kind: classification, train: {folder}/topic.en.jsonl, test: {{xx: {folder}/topic.xx.jsonl}}}}"
-    bits = f"{{kind: text, test: {{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}"
-    pick = f"{{kind: choice, test: {{xx: {folder}/pick.xx.jsonl}}}}"
+    bits = f"{{kind: bits-per-byte, test: {{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}"
+    pick = f"{{kind: multiple-choice, test: {{xx: {folder}/pick.xx.jsonl}}}}"
     tasks = f"finetune.tasks={{topic: {topic}, bits: {bits}, pick: {pick}}}"
     code, _, err = run("run", recipe, *KIND, *SIZES, tasks)
     assert code == 0, err

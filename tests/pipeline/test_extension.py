@@ -13,8 +13,8 @@ from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body, load_model
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.costs.plans import model_of
-from ds_minimodel.models.body import KEPT, LanguagePack
-from ds_minimodel.models.trainable import Guard
+from ds_minimodel.models.body import BASE_ROWS, LanguagePack
+from ds_minimodel.models.trainable import NewTokenPenalty
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.serve.bits import bits_per_byte
 
@@ -32,11 +32,11 @@ tokenizer: {{vocabulary: extend, vocab_size: 24}}
 data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
 mini: {{depth: 1, new_layers: 1}}
 build_mini: {{steps: 2, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
-adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3, guard: 1}}
+adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3, new_token_penalty: 1}}
 finetune:
   seeds: 1
   max_length: 48
-  tasks: {{bits: {{kind: text, context_bytes: 48, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}
+  tasks: {{bits: {{kind: bits-per-byte, context_bytes: 48, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}
 engine: {{precision: fp32, micro_batch_size: 4}}
 checkpoint: {{every: 2}}
 """
@@ -149,7 +149,7 @@ def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
     body, losses, taken = folder / "base", {}, {}
     for weight in (0, 30):
         out = tmp_path / f"{weight}"
-        settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.guard={weight}", "adapt.steps=20"]
+        settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.new_token_penalty={weight}", "adapt.steps=20"]
         for step in ("corpus", "tokenizer", "prepare", "pretrain", "adapt"):
             code, _, err = run(step, folder / "recipe.yaml", *settings)
             assert code == 0, err
@@ -167,22 +167,24 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     torch.manual_seed(0)
     pack = LanguagePack(ROWS + NEW, config, ROWS)
     for name in config.language_tensors:
-        for rows in (getattr(pack, KEPT + name), getattr(pack, name)):
+        for rows in (getattr(pack, BASE_ROWS + name), getattr(pack, name)):
             torch.nn.init.normal_(rows)
     table, states = pack.table(config.language_tensors[-1]), torch.randn(64, config.hidden_size)
     targets = torch.randint(ROWS, (64,))
     before = torch.nn.functional.cross_entropy(states @ table[:ROWS].T, targets, reduction="sum")
-    guard = Guard(states, (states @ table[:ROWS].T).logsumexp(-1), 3.0, width=16)
+    new_token_penalty = NewTokenPenalty(states, (states @ table[:ROWS].T).logsumexp(-1), 3.0, width=16)
     keys = torch.tensor([0, 16, -32, -80], dtype=torch.int32)
     rows = {"targets": torch.zeros(4, 40, dtype=torch.long), "sample_keys": keys}
     after = pack.cross_entropy(states, table, targets)
-    loss = guard.loss(pack, table, rows)
+    loss = new_token_penalty.loss(pack, table, rows)
     torch.testing.assert_close(loss, 3.0 * (after - before) / 64 * 4 * 40, rtol=1e-4, atol=1e-4)
 
     rows["targets"][1:, 7:] = IGNORED  # a micro-batch of these alone is 7 wide
     parts = [{"targets": rows["targets"][:1], "sample_keys": keys[:1]}]
     parts += [{"targets": rows["targets"][1:, :7], "sample_keys": keys[1:]}]
-    torch.testing.assert_close(sum(guard.loss(pack, table, part) for part in parts), guard.loss(pack, table, rows))
+    torch.testing.assert_close(
+        sum(new_token_penalty.loss(pack, table, part) for part in parts), new_token_penalty.loss(pack, table, rows)
+    )
 
 
 def test_the_plan_trains_the_new_rows_alone(folder):
@@ -197,7 +199,12 @@ def test_the_plan_trains_the_new_rows_alone(folder):
 
 def test_old_rows_may_train_with_the_text(folder, tmp_path):
     """They begin as the base's, and a pack has all rows; what reads packs takes it, and tokens are the same."""
-    settings = ["adapt.old_rows=trained", "adapt.guard=0", "systems=[bl_base]", f"workdir={tmp_path / 'run'}"]
+    settings = [
+        "adapt.old_rows=trained",
+        "adapt.new_token_penalty=0",
+        "systems=[bl_base]",
+        f"workdir={tmp_path / 'run'}",
+    ]
     code, _, err = run("run", folder / "recipe.yaml", *settings)
     assert code == 0, err
     adapted = tmp_path / "run/adapt/bl_base/xx"
@@ -250,9 +257,9 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     other = make_recipe(tmp_path / "other")
     other.write_text(other.read_text().replace(", vocab_size: 24", ""))
     assert "tokenizer.vocab_size: say how many pieces are added" in refused("run", other)
-    assert "adapt.guard: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
+    assert "adapt.new_token_penalty: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
-    assert "adapt.guard: lora trains the body" in refused("run", other, extended, "systems=[lora]")
-    assert "adapt.guard: the base's rows train" in refused("run", other, extended, "adapt.old_rows=trained")
-    alone = "tokenizer={vocab_size: 300}", "adapt.guard=0", "adapt.old_rows=trained"
+    assert "adapt.new_token_penalty: lora trains the body" in refused("run", other, extended, "systems=[lora]")
+    assert "adapt.new_token_penalty: the base's rows train" in refused("run", other, extended, "adapt.old_rows=trained")
+    alone = "tokenizer={vocab_size: 300}", "adapt.new_token_penalty=0", "adapt.old_rows=trained"
     assert "adapt.old_rows trained: no vocabulary is extended" in refused("run", other, *alone)

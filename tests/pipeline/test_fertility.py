@@ -8,8 +8,8 @@ import pytest
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import OFTEN
+from ds_minimodel.pipeline.fertility import fertility
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.fertility import fertility
 
 from ..forks import run
 from ..hf.test_bases import make_bert
@@ -18,7 +18,7 @@ from .test_extension import make_recipe
 
 
 def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, monkeypatch):
-    monkeypatch.setattr("ds_minimodel.steps.fertility.SIZES", (0, 4, 8, 16, 10**6))
+    monkeypatch.setattr("ds_minimodel.pipeline.fertility.SIZES", (0, 4, 8, 16, 10**6))
     rows = fertility(load_recipe(make_recipe(tmp_path)))
     assert [row["new_pieces"] for row in rows] == [0, 4, 8, 16, 24], "and the recipe's own number"
     for fewer, more in pairwise(rows):

@@ -9,12 +9,12 @@ import torch
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.data.tokenizer import open_tokenizer
+from ds_minimodel.jobs.first_pack import check_vectors, first_pack
 from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import is_pending
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.first_pack import check_vectors, first_pack
-from ds_minimodel.steps.order import STEPS
-from ds_minimodel.steps.run import is_pending
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from ..forks import run
 from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, prepare

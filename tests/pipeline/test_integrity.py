@@ -49,7 +49,7 @@ def refused_naming(recipe, path, command, *overrides, undone=()):
 @contextlib.contextmanager
 def set_aside(*paths):
     """Take files and folders away, and put them back at the end in place of whatever is there then."""
-    kept = [(path, path.with_name(f"{path.name}.kept")) for path in paths if os.path.lexists(path)]
+    kept = [(path, path.with_name(f"{path.name}.num_base")) for path in paths if os.path.lexists(path)]
     for path, aside in kept:
         path.rename(aside)
     try:

@@ -2,11 +2,11 @@
 
 import pytest
 
+from ds_minimodel.common.config import Section
 from ds_minimodel.common.files import as_json, write_json
-from ds_minimodel.common.sections import Section
+from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.steps.order import STEPS
 from ds_minimodel.training.config import AdamWConfig
 
 from .conftest import make_world
@@ -43,7 +43,7 @@ TABLE: dict[str, set[str]] = {
     "adapt.snapshot_every adapt.snapshot_at": {"adapt"},
     "adapt.replay_kl adapt.rank": {"adapt/lora"},
     "adapt.replay_from adapt.chat_share": {"adapt"},
-    "adapt.guard": {f"adapt/{name}" for name, system in SYSTEMS.items() if not system.trains},
+    "adapt.new_token_penalty": {f"adapt/{name}" for name, system in SYSTEMS.items() if not system.trains},
     "adapt.rates": {"adapt/bl_base"},
     "adapt.strength": {"evaluate/full", "evaluate/lora"},
     **{f"optimizer.{key}": ON_TEXT | {"finetune"} for key in AdamWConfig.model_fields},
@@ -78,7 +78,7 @@ def with_another(recipe, key, files):
     special = {
         "tokenizer.vocabulary": "extend",
         "tokenizer.kind": "byte-bpe",
-        "objective": "next-token",
+        "objective": "causal-lm",
         "data.text": {language: [files["other"]] for language in recipe.languages.all},
         "data.column": "other",
         "data.chats": {"xx": recipe.data.text["xx"]},
@@ -91,7 +91,7 @@ def with_another(recipe, key, files):
         "model.norm_eps": 1e-6,
         "model.initialisation": "other",
         "build_mini.initialisation": "last",
-        "adapt.schedule": "constant",
+        "adapt.schedule": "wsd",
         "adapt.initialisation": "random",
         "adapt.word_vectors": {"en": files["other"], "xx": files["other"]},
         "adapt.old_rows": "trained",

@@ -21,7 +21,12 @@ from ..forks import run
 from .conftest import prepare, refused, run_two_ranks
 from .test_extension import make_recipe
 
-SETTINGS = ["systems=[bl_base, full, lora]", "adapt.rank=2", "adapt.guard=0", "adapt.rates={full: 1e-3, lora: 5e-3}"]
+SETTINGS = [
+    "systems=[bl_base, full, lora]",
+    "adapt.rank=2",
+    "adapt.new_token_penalty=0",
+    "adapt.rates={full: 1e-3, lora: 5e-3}",
+]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -146,7 +151,7 @@ def test_costs_and_refusals(folder):
     recipe = load_recipe(folder / "recipe.yaml", SETTINGS)
     spent = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe)}
     assert spent["bl_base"] < spent["lora"] < spent["full"] < 1.5 * spent["bl_base"]
-    lora = "run", folder / "recipe.yaml", "adapt.guard=0", "systems=[lora]"
+    lora = "run", folder / "recipe.yaml", "adapt.new_token_penalty=0", "systems=[lora]"
     assert "adapt.rates: minipost is not among" in refused(*lora, "adapt.rates={minipost: 1.0}")
     assert "updates of lora are not cut" in refused(*lora, "engine.tensor_parallel=2")
 

@@ -8,11 +8,11 @@ import torch
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.models import BodyArtifact, save_body, save_model
-from ds_minimodel.data.tokenizer import open_tokenizer
-from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.models import make_body
 from ds_minimodel.models.body import LanguagePack
 from ds_minimodel.tasks import KINDS
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 from tests.small_models import roberta
 
 CONFIG, DEPTHS = roberta(3, 16, 2, 32, 48), (1, 3)

@@ -10,8 +10,8 @@ from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.data.tokenizer_training import train_tokenizer
 from ds_minimodel.serve.packs import check_pack, facts_of, plugged_module, save_plugged
+from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 
 @pytest.fixture

@@ -28,18 +28,18 @@ def test_batch_form(examples):
     batch = examples.batch(np.array([3, 0]), sample_key(1, 0, [3, 0]))
     assert batch["tokens"].tolist() == [[0, 103, 103, 103, 103, 103, 2], [0, 100, 100, 2, *[FILLER] * 3]]
     assert batch["lengths"].tolist() == [7, 4] and batch["targets"].tolist() == [[3], [0]]
-    assert batch["read"].tolist() == [[0], [0]] and batch["count"] == 2
+    assert batch["loss_positions"].tolist() == [[0], [0]] and batch["count"] == 2
     assert batch["sample_keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
     assert {name: str(array.dtype) for name, array in batch.items() if name != "count"} == {
         "tokens": "int64",
         "lengths": "int32",
-        "read": "int64",
+        "loss_positions": "int64",
         "targets": "int64",
         "sample_keys": "int32",
-        "real": "int64",
+        "token_index": "int64",
     }
-    assert batch["tokens"].flatten()[batch["real"]].tolist() == [0, 103, 103, 103, 103, 103, 2, 0, 100, 100, 2]
-    assert "real" not in examples.batch(np.array([3, 10]), [0, 0])  # of equal length
+    assert batch["tokens"].flatten()[batch["token_index"]].tolist() == [0, 103, 103, 103, 103, 103, 2, 0, 100, 100, 2]
+    assert "token_index" not in examples.batch(np.array([3, 10]), [0, 0])  # of equal length
 
 
 def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
@@ -47,7 +47,7 @@ def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
     assert sampler.updates_per_epoch == 3
     orders = []
     for epoch in range(3):
-        batches = [sampler.rows(first, first + 8) for first in range(24 * epoch, 24 * epoch + 24, 8)]
+        batches = [sampler.batch(first, first + 8) for first in range(24 * epoch, 24 * epoch + 24, 8)]
         assert [batch["count"] for batch in batches] == [8, 8, 7]
         targets = np.concatenate([batch["targets"][:, 0] for batch in batches])
         assert targets[-1] == -100 and sorted(targets[:-1]) == list(range(N))
@@ -58,14 +58,14 @@ def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
             assert (batch["sample_keys"][real].view(np.uint32) == expected).all()
         orders.append(tuple(targets))
     assert len(set(orders)) == 3
-    assert TaskSampler(examples, 8, seed=6).rows(0, 8)["targets"].tolist() != [[t] for t in orders[0][:8]]
+    assert TaskSampler(examples, 8, seed=6).batch(0, 8)["targets"].tolist() != [[t] for t in orders[0][:8]]
 
 
 @pytest.mark.parametrize("cuts", [[0, 48], [0, 8, 16, 24, 32, 40, 48], [0, 5, 23, 24, 31, 47, 48]])
 def test_any_split_gives_the_same_samples(examples, cuts):
     sampler = TaskSampler(examples, batch_size=8, seed=5)
-    whole = sampler.rows(0, 48)
-    parts = [sampler.rows(first, last) for first, last in itertools.pairwise(cuts)]
+    whole = sampler.batch(0, 48)
+    parts = [sampler.batch(first, last) for first, last in itertools.pairwise(cuts)]
     for name in ("targets", "sample_keys", "lengths"):
         assert np.array_equal(np.concatenate([part[name] for part in parts]), whole[name])
     assert np.array_equal(np.concatenate([who(part) for part in parts]), who(whole))
@@ -77,8 +77,8 @@ def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
     plain, wide = TaskSampler(examples, 8, seed=5), TaskSampler(examples, 8, 5, slots)
     assert wide.updates_per_epoch == 3
     for update in range(7):
-        expected = plain.rows(8 * update, 8 * update + 8)
-        rows = wide.rows(slots * update, slots * update + slots)
+        expected = plain.batch(8 * update, 8 * update + 8)
+        rows = wide.batch(slots * update, slots * update + slots)
         for name in ("targets", "lengths", "sample_keys"):
             assert np.array_equal(rows[name][:8], expected[name])
         assert (rows["targets"][8:] == -100).all() and rows["count"] == expected["count"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.tokenizer import open_tokenizer
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 
 @pytest.fixture(scope="module")

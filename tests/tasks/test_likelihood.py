@@ -27,7 +27,7 @@ from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.test_decoders import BEGIN, save_llama
 
 TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("text", "hidden", "choice"))
-SETTINGS = TextConfig(kind="text", test={"de": "de"})
+SETTINGS = TextConfig(kind="bits-per-byte", test={"de": "de"})
 
 
 class Letters:
@@ -90,7 +90,7 @@ class Parts:
 def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left_to_right(tmp_path):
     words = [f"{'abcdefgh'[: number % 8 + 1]}ü{number}" for number in range(90)]
     (tmp_path / "de").write_text("\n".join(words), encoding="utf-8")
-    task = HiddenConfig(kind="hidden", test={"de": "de"}, context_bytes=150)
+    task = HiddenConfig(kind="pseudo-likelihood", test={"de": "de"}, context_bytes=150)
     records = HIDDEN.read(str(tmp_path / "de"), task, "de", None)
     assert " ".join(records.texts).split() == words and max(len(text.encode()) for text in records.texts) <= 150
     hidden = [
@@ -128,7 +128,7 @@ def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
     assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
     choices = Choices(["q?"], [["b", "??"]], np.array([0]))
-    encoded = CHOICE.encode(Letters(bos=150), choices, ChoiceConfig(kind="choice", test={"de": "de"}), 64)
+    encoded = CHOICE.encode(Letters(bos=150), choices, ChoiceConfig(kind="multiple-choice", test={"de": "de"}), 64)
     assert encoded.unknown == [0, 0, 2, 2]
 
 
@@ -138,7 +138,7 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         {"question": "q", "options": ["b", "a"], "answer": 0},
     ]
     (tmp_path / "de").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
-    task = ChoiceConfig(kind="choice", test={"de": "de"})
+    task = ChoiceConfig(kind="multiple-choice", test={"de": "de"})
     records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.check import check_ahead
 from ds_minimodel.tasks import KINDS
 
 from ..pipeline.conftest import squad
@@ -25,5 +25,5 @@ def test_all_four_tasks_are_read_from_their_official_files(tmp_path, monkeypatch
     for path in map(Path, (tasks["pawsx"].train, *tasks["pawsx"].test.values())):
         tsv(path, ["id", "sentence1", "sentence2", "label"], ["1", "a", "b", "0"], ["2", "c", "d", "1"])
     assert check_ahead(recipe, ("finetune", "evaluate"), 8) == ["finetune", "evaluate"]
-    xnli, kind = tasks["xnli"], KINDS["pair"]
+    xnli, kind = tasks["xnli"], KINDS["sentence-pair"]
     assert all(kind.read(xnli.test[name], xnli, name, xnli.labels).texts[0] == [name] for name in languages)

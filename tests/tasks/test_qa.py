@@ -9,7 +9,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.data.tokenizer import JSON_FILE, PROBES, open_tokenizer
 from ds_minimodel.tasks.qa import (
     AnswerSpan,
     Question,
@@ -19,6 +18,7 @@ from ds_minimodel.tasks.qa import (
     find_answers,
     score_qa,
 )
+from ds_minimodel.vocabulary.tokenizer import JSON_FILE, PROBES, open_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import transformers
 
 from ds_minimodel.artifacts.adaptation import load_adaptation, plug
 from ds_minimodel.artifacts.models import load_body, load_task_model
-from ds_minimodel.artifacts.names import ARCHITECTURES
+from ds_minimodel.foreign.names import ARCHITECTURES
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models import BODIES
 from ds_minimodel.tasks import FINETUNED, task_of
@@ -91,7 +91,9 @@ def assert_same_logits(folder, pack_folder, out, task):
     batch = {"tokens": tokens.where(real, 1), "lengths": lengths}
     with torch.no_grad():
         expected = theirs(batch["tokens"], attention_mask=real.long())
-        found = module.logits(batch | ({"read": torch.zeros(3, 1, dtype=torch.int64)} if kind.reads_start else {}))
+        found = module.logits(
+            batch | ({"loss_positions": torch.zeros(3, 1, dtype=torch.int64)} if kind.reads_start else {})
+        )
     if kind.name == "qa":
         expected.logits = torch.stack((expected.start_logits, expected.end_logits), -1)
     real = torch.ones(3, dtype=torch.bool) if kind.reads_start else real

@@ -32,9 +32,9 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.costs.memory import device_named, ring
 from ds_minimodel.costs.plans import Planner
 from ds_minimodel.costs.tracing import Allocations, saving_to, storage_bytes, tensors_in
-from ds_minimodel.ops import product
+from ds_minimodel.jobs.training import micro_batches
+from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training.checkpoints import storage
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.partition import partition_of_run
@@ -89,7 +89,7 @@ def resumed_equals_uninterrupted(world, folder, run):
         train(world, folder / "stopped", run, snapshot_steps=(3,), on_snapshot=on_snapshot)
     except Stopped as stopped:
         number = int(stopped.signal_number)
-    numbers = world.gather(lambda: number)
+    numbers = world.all_gather_object(lambda: number)
     return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
 
 
@@ -119,7 +119,7 @@ def refusals(world, action):
         action()
     except (UserError, OtherRankFailed) as error:
         message = str(error)
-    return world.gather(lambda: message)
+    return world.all_gather_object(lambda: message)
 
 
 def kill_rank_1_in_second_save(world, folder):
@@ -139,14 +139,14 @@ def parity(folder):
     results["another job"] = refusals(
         world, lambda: train(world, stopped, run_config(zero_stage=1), model(), job="another")
     )
-    results["shared error"] = refusals(world, lambda: world.from_main(crash))
+    results["shared error"] = refusals(world, lambda: world.broadcast_from_rank0(crash))
     results["other stages"] = {
         name: goes_on_at_another_stage(world, folder / "one-rank" / name, run) for name, run in OTHER_STAGES.items()
     }
     results["odd"] = [odd_masters_survive(world, stage) for stage in range(4)]
     results["sums"] = world.sum(world.rank + 1, 10)
-    from_main = world.from_main(lambda: world.rank)
-    results["from main"] = world.gather(lambda: from_main)
+    broadcast_from_rank0 = world.broadcast_from_rank0(lambda: world.rank)
+    results["from main"] = world.all_gather_object(lambda: broadcast_from_rank0)
     if world.is_main:
         write_json(folder / "results.json", results)
     kill_rank_1_in_second_save(world, folder / "killed")

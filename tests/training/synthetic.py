@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.models.trainable import train_only
-from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training import loop
 from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 from ds_minimodel.training.run import Accounting, Execution, Run
@@ -32,7 +32,7 @@ class Sampler:
     """Samples that are functions of their number, with unequal counts of loss terms."""
 
     @staticmethod
-    def rows(first, last):
+    def batch(first, last):
         samples = []
         for index in range(first, last):
             random = np.random.default_rng(index)
@@ -43,7 +43,7 @@ class Sampler:
                 {
                     "tokens": random.integers(4, VOCAB_SIZE, SEQ_LENGTH),
                     "lengths": SEQ_LENGTH,
-                    "read": random.permutation(SEQ_LENGTH)[:5],
+                    "loss_positions": random.permutation(SEQ_LENGTH)[:5],
                     "targets": targets,
                     "sample_keys": index * 7919,
                 }
@@ -142,7 +142,10 @@ def observe(world, folder, run, what):
         return seen.engine
 
     def look(step, weights):
-        seen.weights, seen.state_size = weights, sum(world.gather(lambda: _state_size(seen.engine.optimizer)))
+        seen.weights, seen.state_size = (
+            weights,
+            sum(world.all_gather_object(lambda: _state_size(seen.engine.optimizer))),
+        )
         with deepspeed.zero.GatheredParameters(list(module.parameters())):
             seen.parameters = weights_of(module)
 
@@ -194,10 +197,10 @@ class CrashingSampler(Sampler):
     """Fails when the fifth step asks for its batch."""
 
     @staticmethod
-    def rows(first, last):
+    def batch(first, last):
         if first >= 4 * BATCH_SIZE:
             raise RuntimeError("crash of the test")
-        return Sampler.rows(first, last)
+        return Sampler.batch(first, last)
 
 
 def signal_self(*numbers):

@@ -15,12 +15,12 @@ from synthetic import run_config as six_steps
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
+from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.models.modern import Qwen3Config
-from ds_minimodel.models.split import split_model
+from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, to_tensors, train_only
 from ds_minimodel.ops import parallel
 from ds_minimodel.ops.parallel import cross_entropy
-from ds_minimodel.steps.training import micro_batches
 from ds_minimodel.training.ranks.world import join_ranks
 from tests.small_models import masked_lm, roberta
 
@@ -70,7 +70,7 @@ def train_cases(worlds, folder):
     for name, case in cases().items():
         world = worlds[case[0]]
         weights, values = train_case(world, folder / name, case)
-        first, *others = world.gather(lambda weights=weights: weights)
+        first, *others = world.all_gather_object(lambda weights=weights: weights)
         apart = [(first[key] - other[key]).abs().max().item() for other in others for key in first]
         seen[name] = {"losses": values, "apart": max(apart)}
         if world.is_main:
@@ -108,15 +108,19 @@ def refusal(world, folder, run):
 
 def task_batch():
     """Four samples of unequal lengths, read at their first token."""
-    batch = to_tensors(Sampler.rows(0, 4))
+    batch = to_tensors(Sampler.batch(0, 4))
     batch["lengths"] = torch.tensor([16, 9, 12, 5], dtype=torch.int32)
-    return {**batch, "read": torch.zeros(4, 1, dtype=torch.int64), "targets": torch.tensor([[2], [0], [1], [2]])}
+    return {
+        **batch,
+        "loss_positions": torch.zeros(4, 1, dtype=torch.int64),
+        "targets": torch.tensor([[2], [0], [1], [2]]),
+    }
 
 
 def modules():
     """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
     torch.manual_seed(0)
-    config, batch = BODY.model_copy(update=DROPOUT), to_tensors(Sampler.rows(0, 4))
+    config, batch = BODY.model_copy(update=DROPOUT), to_tensors(Sampler.batch(0, 4))
     answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
@@ -163,7 +167,7 @@ def differences(worlds):
             # The logits of the loss in one piece, and in several.
             with mock.patch.object(cross_entropy, "CHUNK_ROWS", 3 if size == 2 else cross_entropy.CHUNK_ROWS):
                 error = difference_from_whole(module, batch, world.tensor)
-            found[f"{name} on {size}"] = max(world.gather(lambda error=error: error))
+            found[f"{name} on {size}"] = max(world.all_gather_object(lambda error=error: error))
     return found
 
 

@@ -8,8 +8,8 @@ import pytest
 from ds_minimodel.cli.main import parse
 from ds_minimodel.cli.steps import recipe_of
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.check import check_deepspeed_file
 from ds_minimodel.training.zero.deepspeed_file import read_deepspeed_file
 
 ROOT = Path(__file__).parents[2]

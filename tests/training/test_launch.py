@@ -14,9 +14,9 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.steps.order import STEPS
-from ds_minimodel.steps.run import run_step
 from ds_minimodel.training.checkpoints.storage import step_of
 from ds_minimodel.training.ranks import launch
 

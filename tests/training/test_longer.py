@@ -19,8 +19,8 @@ def checkpoints(folder):
 def test_the_rate_stays_and_then_falls():
     short, long = Schedule(6, 0.7, 2, 2), Schedule(9, 0.7, 2, 3)
     assert [short.lr_at(step) for step in range(6)] == [0.35, 0.7, 0.7, 0.7, 0.7, 0.35]
-    assert (short.trunk, long.trunk, Schedule(6, 0.7, 2).trunk) == (4, 6, 0)
-    assert all(short.lr_at(step) == long.lr_at(step) for step in range(short.trunk))
+    assert (short.stable_steps, long.stable_steps, Schedule(6, 0.7, 2).stable_steps) == (4, 6, 0)
+    assert all(short.lr_at(step) == long.lr_at(step) for step in range(short.stable_steps))
 
 
 @pytest.mark.parametrize("precision, stage", [("fp32", 0), ("fp32", 1), ("bf16", 1), ("bf16", 2), ("bf16", 3)])
@@ -36,7 +36,7 @@ def test_a_longer_run_ends_with_the_bits_of_an_undisturbed_one(
     assert checkpoints(tmp_path) == ["step-00000004", "step-00000005"]
     if is_done:
         assert same(resume(world, tmp_path, short, "adapt"), uninterrupted(short, "adapt")[0])
-    drop_all(tmp_path / "checkpoints", short.schedule.trunk)
+    drop_all(tmp_path / "checkpoints", short.schedule.stable_steps)
     assert checkpoints(tmp_path) == ["step-00000004"]
     assert (tmp_path / "checkpoints/latest").read_text() == "step-00000004"
     with pytest.raises(Stopped):

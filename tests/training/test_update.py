@@ -15,7 +15,7 @@ from ds_minimodel.training.zero.state import fragments, read_masters
 @pytest.mark.parametrize("stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")])
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, value):
-    run, batch = run_config(zero_stage=stage, precision=precision), to_tensors(Sampler.rows(0, 8))
+    run, batch = run_config(zero_stage=stage, precision=precision), to_tensors(Sampler.batch(0, 8))
     engine = zero_engine.build_engine(model(), run, world)
     optimizer_step(engine, [batch], 1, run, world, 1)
     before = read_masters(engine), [part.tensors["exp_avg"].clone() for part in fragments(engine)]
@@ -40,7 +40,7 @@ def test_layers_that_are_computed_again_give_the_same_bits(world, stage, precisi
         module.body.recomputes, calls = recomputes, []
         module.body.layers[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
         engine = zero_engine.build_engine(module, run, world)
-        batches = [to_tensors(Sampler.rows(first, first + 8)) for first in (0, 8)]
+        batches = [to_tensors(Sampler.batch(first, first + 8)) for first in (0, 8)]
         losses = [optimizer_step(engine, [batch], 1, run, world, 1)[0] for batch in batches]
         results.append((losses, read_masters(engine)))
         assert len(calls) == 2 * (1 + recomputes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from ds_minimodel.common.sections import Few, Length, NonNegativeInt, Probability, Size
+from ds_minimodel.common.config import Few, Length, NonNegativeInt, Probability, Size
 from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class ModernKind(BodyKind):
 
     def __init__(self, config: type[ModernConfig]):
         self.name, self.config = config.model_fields["kind"].default, config
-        self.objective = "next-token" if config.causal else "masked-lm"
+        self.objective = "causal-lm" if config.causal else "masked-lm"
 
     def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
         from ds_minimodel.models.modern.model import ModernBody

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ds_minimodel.common.config import Section, Share
 from ds_minimodel.common.random import Stream, draws, stream_key, uniform, uniform_below
-from ds_minimodel.common.sections import Section, Share
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Sampler:
         for token in objective.needs:
             reader.store.vocabulary.require(token, f"the objective {objective.name}")
 
-    def rows(self, first: int, last: int) -> dict[str, Any]:
+    def batch(self, first: int, last: int) -> dict[str, Any]:
         """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32, and
         replayed (B,) bool where some are of another text."""
         samples = self.reader.read(first, last)
@@ -109,7 +109,7 @@ class MaskedLm(Objective):
         read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
         rows, slots = np.nonzero(used)
         tokens[rows, read[used]] = replacements(targets, keys, vocabulary)[rows, slots]
-        return {"tokens": tokens, "read": read, "targets": targets, "count": len(rows)}
+        return {"tokens": tokens, "loss_positions": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings: Section) -> float:
         assert isinstance(settings, MaskedLmSettings)
@@ -117,7 +117,7 @@ class MaskedLm(Objective):
 
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
         most = int(self.share_read(settings) * seq_length) + 1  # that a row may have masked
-        return {"tokens": (seq_length,), "read": (most,), "targets": (most,)}
+        return {"tokens": (seq_length,), "loss_positions": (most,), "targets": (most,)}
 
 
 def choose_positions(
@@ -160,7 +160,7 @@ def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -
 class NextToken(Objective):
     """Next-token prediction: every position is read, and all but the last of a sequence predict."""
 
-    name = "next-token"
+    name = "causal-lm"
     settings = Section
     causal = True
     needs_lossless = True

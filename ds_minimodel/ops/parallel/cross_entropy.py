@@ -18,9 +18,9 @@ from torch import Tensor
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cross_entropy import add_chunk_gradients
 from ds_minimodel.ops.library import accumulation_dtype
+from ds_minimodel.ops.matmul import product, upcast_if_emulated
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import all_gather, copy
-from ds_minimodel.ops.product import product, upcast_if_emulated
 
 CHUNK_ROWS = 1024  # rows of logits held at once, in float32
 

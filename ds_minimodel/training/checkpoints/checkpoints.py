@@ -44,7 +44,7 @@ class Checkpoints:
     def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
         """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
         self.engine, self.folder, self.world = engine, Path(folder), world
-        self.kept = run.checkpoints.keep_last, run.schedule.trunk
+        self.kept = run.checkpoints.keep_last, run.schedule.stable_steps
         # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {
             "job": job,
@@ -74,7 +74,7 @@ class Checkpoints:
         """
         name = self._newest_undamaged()
         if name is not None:
-            manifest = self.world.from_main(lambda: self._checked_manifest(name))
+            manifest = self.world.broadcast_from_rank0(lambda: self._checked_manifest(name))
             self.saved = manifest["step"]
             if self._is_same_layout(manifest):
                 self.files.load(self.folder, name)
@@ -89,7 +89,7 @@ class Checkpoints:
     def save(self, step: int) -> None:
         """Take the state after `step` steps and begin to write it, once the former one is on disk."""
         self.wait()
-        self.world.from_main(lambda: self._start_partial(step))
+        self.world.broadcast_from_rank0(lambda: self._start_partial(step))
         states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies run beside the host's work
@@ -131,9 +131,9 @@ class Checkpoints:
     def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
         """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the thread."""
         try:
-            written = self.writers.gather(lambda: self._write_files(step, states))
+            written = self.writers.all_gather_object(lambda: self._write_files(step, states))
             states.clear()
-            self.writers.from_main(lambda: self._complete(step, written, facts))
+            self.writers.broadcast_from_rank0(lambda: self._complete(step, written, facts))
         except BaseException as error:  # raised by `wait`
             self.error = error
 
@@ -153,17 +153,17 @@ class Checkpoints:
             storage.drop_old(self.folder, step, *self.kept)
 
     def _newest_undamaged(self) -> str | None:
-        names = self.world.from_main(lambda: storage.newest_first(self.folder))
+        names = self.world.broadcast_from_rank0(lambda: storage.newest_first(self.folder))
         damages: list[str | None] = []
         for name in names:
             # Each rank reads and hashes its share of the files.
             examine = partial(storage.damage, self.folder / name, self.world.rank, self.world.size)
-            found = self.world.gather(examine)
+            found = self.world.all_gather_object(examine)
             damages.append(next(filter(None, found), None))
             if damages[-1] is None:
                 return name
             self._warn("passing over a damaged checkpoint: %s", damages[-1])
-        return self.world.from_main(lambda: self._refuse(damages))
+        return self.world.broadcast_from_rank0(lambda: self._refuse(damages))
 
     def _refuse(self, damages: list[str | None]) -> None:
         if damages:

@@ -128,20 +128,20 @@ def _point_to(folder: Path, name: str) -> None:
         file.write(name)
 
 
-def drop_old(folder: Path, step: int, keep_last: int, trunk: int) -> None:
-    """Remove all checkpoints but the newest up to `step` and that of `trunk`; later ones were damaged, passed over."""
+def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None:
+    """Remove all checkpoints but the newest up to `step` and that of `stable_steps`; later ones were damaged."""
     names = newest_first(folder)
     kept = [name for name in names if step_of(name) <= step][:keep_last]
     for name in names:
-        if name not in kept and step_of(name) != trunk:
+        if name not in kept and step_of(name) != stable_steps:
             _remove(folder / name)
 
 
-def drop_all(folder: Path, trunk: int = 0) -> None:
-    """Remove the checkpoints of a finished run but the newest up to step `trunk`, which a longer one goes on from."""
+def drop_all(folder: Path, stable_steps: int = 0) -> None:
+    """Remove the checkpoints of a finished run but the newest up to `stable_steps`, from which a longer one goes on."""
     _remove_partials(folder)
     names = newest_first(folder)
-    kept = next((name for name in names if step_of(name) <= trunk and (folder / name).is_dir()), None)
+    kept = next((name for name in names if step_of(name) <= stable_steps and (folder / name).is_dir()), None)
     if kept:
         _point_to(folder, kept)
     for name in names:

@@ -58,11 +58,11 @@ class World:
         dist.all_reduce(total, group=self.host_group)
         return tuple(total.tolist())
 
-    def from_main(self, compute: Callable[[], Value]) -> Value:
+    def broadcast_from_rank0(self, compute: Callable[[], Value]) -> Value:
         """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every rank ends."""
-        return cast(Value, self.gather(lambda: compute() if self.is_main else None)[0])
+        return cast(Value, self.all_gather_object(lambda: compute() if self.is_main else None)[0])
 
-    def gather(self, compute: Callable[[], Value]) -> list[Value]:
+    def all_gather_object(self, compute: Callable[[], Value]) -> list[Value]:
         """The picklable values that `compute()` gives on each rank, in the order of ranks, on every rank.
 
         Where it fails on some ranks, every rank ends: those with their error, the others with OtherRankFailed, so
@@ -138,7 +138,7 @@ def join_ranks(tensor_parallel: int = 1) -> World:
     if size > 1:
         break_dead_connections()
     if device.type == "cuda":
-        reasons = world.gather(lambda: why_no_code(device))
+        reasons = world.all_gather_object(lambda: why_no_code(device))
         world.replicated(lambda: refuse(reasons))
     world.replicated(lambda: replicas_of(size, tensor_parallel))
     data, tensor = split_world(rank, size, tensor_parallel)

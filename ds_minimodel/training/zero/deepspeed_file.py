@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ds_minimodel.common.config import Section
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.sections import Section
 
 # Keys that are not recorded with a job. The recipe's own keys decide, and are recorded:
 OWNED = {

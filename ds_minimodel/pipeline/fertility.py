@@ -1,0 +1,77 @@
+"""What new pieces bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ds_minimodel.artifacts.base import keep_vocabulary
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import read_record
+from ds_minimodel.models.flops import step_flops
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import is_pending, run_step_here
+from ds_minimodel.recipe.flops import step_work
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.vocabulary.extension import Extension, read_extension
+
+SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
+
+
+def fertility(recipe: Recipe) -> list[dict[str, Any]]:
+    """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as its text supports.
+
+    tokens, tokens_per_word, bytes_per_token: of the text that training can reach, by its counted part; of the last an
+    unknown byte is a token. unknown: share of the bytes. rarest: occurrences of the rarest piece. output_megabytes: of
+    the rows in fp32. flops_per_byte: of step 2 over the whole body, which is what a text costs whatever it is cut into.
+    best: the cheapest of those that know the text and whose pieces occur OFTEN. Corpora that are not there are made.
+    UserError for a recipe without a base, or one whose vocabulary cannot be extended.
+    """
+    if recipe.base is None:
+        raise UserError("fertility: the recipe has no base whose vocabulary new pieces would extend")
+    if is_pending(STEPS["corpus"], recipe):
+        run_step_here(STEPS["corpus"], recipe)
+    with tempfile.TemporaryDirectory() as folder:
+        base = WorkdirLayout(recipe.workdir).tokenizer(recipe.languages.source)
+        record = read_record(base)
+        if record is None or not record.complete:
+            keep_vocabulary(recipe.base, base := Path(folder) / "tokenizer")
+        return _rows(recipe, base)
+
+
+def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
+    rows, layout, source = [], WorkdirLayout(recipe.workdir), recipe.languages.source
+    of_source = Corpus(layout.corpus(source)).words() if source in recipe.languages_of_corpora else {}
+    for language in recipe.languages.targets:
+        corpus, own = Corpus(layout.corpus(language)), recipe.tokenizer.vocab_size if recipe.num_base else 0
+        found = read_extension(base, corpus.words(), of_source, max(SIZES[-1], own))
+        sizes = {*SIZES, own, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
+        sizes = {size for size in sizes if size <= len(found.pieces)}
+        of_language = [_row(recipe, language, found, corpus.share_counted, size) for size in sorted(sizes)]
+        known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
+        able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]
+        best = min(able, key=lambda row: row["flops_per_byte"])
+        rows += [{**row, "best": row is best} for row in of_language]
+    return rows
+
+
+def _row(recipe: Recipe, language: str, found: Extension, share: float, size: int) -> dict[str, Any]:
+    (tokens, unknown), config, num_base = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
+    num_bytes = found.num_bytes / max(1, tokens + unknown * found.num_bytes)
+    section = recipe.adapt
+    work = step_work(recipe.trained_by, config, section, num_base + size, num_base=num_base)
+    cost = step_flops("adapt", work, [config.num_layers]).executed / work.num_sequences
+    matrices = sum(name != "bias" for name in config.language_tensors)
+    return {
+        "language": language,
+        "new_pieces": size,
+        "tokens": round(tokens / share),
+        "tokens_per_word": tokens / max(1, found.words),
+        "bytes_per_token": num_bytes,
+        "unknown": unknown,
+        "rarest": found.counts[size - 1] if size else None,
+        "output_megabytes": 4e-6 * size * config.hidden_size * matrices,
+        "flops_per_byte": cost / (section.seq_length * num_bytes),
+    }

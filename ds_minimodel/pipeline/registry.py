@@ -1,0 +1,61 @@
+"""The steps of the pipeline in their order: what each is called, does and runs on."""
+
+import importlib
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.records import Job
+
+if TYPE_CHECKING:
+    from ds_minimodel.recipe.schema import Recipe
+    from ds_minimodel.text.workers import MpiRanks
+    from ds_minimodel.training.ranks.world import World
+
+
+class RunsOn(Enum):
+    """Which processes do a step's jobs."""
+
+    RANKS = "all ranks, under every launcher"
+    MPI_RANKS = "one process, or the ranks of mpirun"
+    ONE_PROCESS = "one process"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the pipeline and the command of its name; what it does: steps/NAME.py, with _ for -."""
+
+    name: str
+    help: str
+    runs_on: RunsOn
+    needs_tasks: bool = False
+
+    def jobs(self, recipe: "Recipe", ranks: "World | MpiRanks | None" = None) -> list[Job]:
+        """Its jobs for a recipe; ranks: what they are done by, where they are to be done."""
+        from ds_minimodel.jobs.context import Context
+
+        module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
+        return module.jobs(recipe, Context(WorkdirLayout(recipe.workdir), ranks))
+
+
+# In their order; --help shows them so.
+STEPS: dict[str, Step] = {
+    step.name: step
+    for step in (
+        Step("corpus", "read the text of each language", RunsOn.MPI_RANKS),
+        Step("tokenizer", "train a vocabulary for each language", RunsOn.MPI_RANKS),
+        Step("prepare", "tokenise the text into token stores", RunsOn.MPI_RANKS),
+        Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
+        Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
+        Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),
+        Step(
+            "finetune",
+            "step 3: finetune the bodies on the tasks in the source language",
+            RunsOn.RANKS,
+            needs_tasks=True,
+        ),
+        Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, needs_tasks=True),
+        Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
+    )
+}

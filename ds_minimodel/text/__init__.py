@@ -1,0 +1,1 @@
+"""Text: files, rows of tables, dialogues, read once into a corpus."""

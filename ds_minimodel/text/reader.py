@@ -1,0 +1,338 @@
+"""Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents; or rows of a table.
+
+Text is read in chunks of at most CHUNK_BYTES, cut at blank lines, so that memory stays bounded and
+chunks can be worked on in parallel. Where a chunk ends depends on the text from its start on and on
+nothing else: reading can begin again at any chunk's end and meets the same chunks.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import glob
+import itertools
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Content
+from ds_minimodel.text.rows import (
+    BLANK,
+    DOCUMENTS,
+    JSON_LINES,
+    PARQUET,
+    PREFIX,
+    TABLES,
+    HubText,
+    Rows,
+    document_of,
+    rows_of_hub,
+    rows_of_json_lines,
+    rows_of_parquet,
+    rows_of_table,
+)
+
+CHUNK_BYTES = 1 << 20
+_ROWS = (*JSON_LINES, *TABLES, PARQUET)
+_CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
+
+
+class Position(NamedTuple):
+    """A place in a list of files: number of the file, byte in its decompressed text, line (from 1)."""
+
+    file: int = 0
+    byte: int = 0
+    line: int = 1
+
+
+START = Position()
+TextSource = Path | HubText
+COLUMN = "text"  # of rows
+
+
+class Chunk(NamedTuple):
+    """Some of a file's decompressed bytes, from `start` to `end`; of_rows: whether they are documents of rows."""
+
+    path: str
+    start: Position
+    end: Position
+    data: bytes
+    of_rows: bool = False
+
+
+def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
+    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub (rows.HubText).
+
+    UserError where there is no file, and for one that does not hold text; a Hub is not asked.
+    """
+    listed: list[TextSource] = []
+    for pattern in map(str, patterns):
+        if pattern.startswith(PREFIX):
+            listed += [of_hub] if (of_hub := HubText.of(pattern)) not in listed else []
+            continue
+        is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
+        names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
+        if not names:
+            raise UserError(f"{pattern}: no file matches; check the path")
+        for path in map(Path, names):
+            if path.is_dir():
+                raise UserError(f"{path}: a folder; name its files, for example '{path}/**/*.txt'")
+            if not path.is_file():
+                raise UserError(f"{path}: no such text file; check the path")
+            if path.stat().st_size == 0:
+                raise UserError(f"{path}: the file is empty; fetch it again or leave it out")
+            if path not in listed:
+                _refuse_other_forms(path)
+                listed.append(path)
+    return listed
+
+
+_JSON = "JSON is no text", "a file of one JSON object a line is to be named .jsonl"
+_SAVE = "save the document as plain text"
+_OTHER_FORMS = (  # how files that are no text begin, what that is, and what to do
+    (rb"\s*(\[\s*)?\{\s*\"(\\.|[^\"\\])*\"\s*:", *_JSON),
+    (rb"(?i:\s*<(!doctype\s+html|html|\?xml))", "HTML or XML", "take the text out of it first"),
+    (rb"%PDF-", "a PDF file", "take the text out of it first, for example with pdftotext"),
+    (rb"PK\x03\x04", "a ZIP archive, as a DOCX, ODT or EPUB document is one", f"unpack it, or {_SAVE}"),
+    (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a document of a word processor", _SAVE),
+    (rb"\x1f\x8b", "compressed", "let its name end in .gz"),
+    (rb"\xfd7zXZ\0", "compressed", "let its name end in .xz"),
+    (rb"\x28\xb5\x2f\xfd", "compressed", "let its name end in .zst"),
+    (rb"BZh[1-9]1AY&SY|7z\xbc\xaf|Rar!\x1a|.{257}ustar[\0 ]", "an archive", "unpack it; .gz, .xz and .zst are read"),
+    (rb"PAR1\x15", "a Parquet file", "let its name end in .parquet"),
+    (rb".{3}\0{5}\{|GGUF.\0", "weights of a model", "name files of text"),
+)
+
+
+def _refuse_other_forms(path: Path) -> None:
+    """UserError, with what the file is and what to do, where it begins as no text does."""
+    form, head = _form(path), b""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
+        head = next(_bytes_of(path, stack), b"")
+    for begins, what, advice in _OTHER_FORMS if form != PARQUET else ():
+        if re.match(begins, head, re.DOTALL) and (form not in JSON_LINES or what != _JSON[0]):
+            raise UserError(f"{path}: {what}; {advice}")
+    if form == ".json":
+        raise UserError(f"{path}: {'; '.join(_JSON)}")
+
+
+def read_chunks(files: Sequence[TextSource], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:
+    """Chunks of the files from `start` on. column: where rows have their text, each a document.
+
+    A document that a chunk cannot hold is cut at a line end, a line that it cannot hold at a space.
+    Raises UserError for a damaged or unreadable file, for one without text and for a row without one.
+    """
+    for number in range(start.file, len(files)):
+        yield from _chunks_of_file(files[number], start if number == start.file else Position(number), column)
+
+
+def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
+    """Documents of a chunk, each a list of its lines, those of rows with their empty ones.
+
+    whole: whether lines keep white space around them, else empty ones are left out, too.
+    Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for ends of CR.
+    """
+    data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.start.byte == 0 else chunk.data
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
+    if not chunk.of_rows and (nul := data.find(b"\0")) >= 0:
+        line_number = chunk.start.line + data.count(b"\n", 0, nul)
+        raise UserError(f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line_number = chunk.start.line + data.count(b"\n", 0, error.start)
+        raise UserError(
+            f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+        ) from None
+    if "\r" in text.strip() and "\n" not in text:
+        raise UserError(f"{chunk.path}:{chunk.start.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
+    found: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
+    if chunk.of_rows:  # a chunk may end within a document or its end
+        found = (part.strip("\n").replace(BLANK, "").split("\n") for part in text.split("\n\n"))
+    else:
+        runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
+        found = ([line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank)
+    for lines in found:
+        stripped = [*filter(None, map(str.strip, lines))]
+        if stripped:
+            yield lines if whole else stripped
+
+
+def read_documents(patterns: Iterable[str | Path], column: str = COLUMN, whole: bool = True) -> Iterator[list[str]]:
+    """All documents of the files that `patterns` name; column: of rows. whole: as of `documents`."""
+    for chunk in read_chunks(find_text(patterns), column=column):
+        yield from documents(chunk, whole)
+
+
+def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> Rows:
+    """All rows of the files that `patterns` name, with these columns at least, as far as they have them.
+
+    UserError for a damaged or unreadable file, and for one of plain text."""
+    for path in find_text(patterns):
+        if isinstance(path, Path) and _form(path) not in _ROWS:
+            raise UserError(f"{path}: rows are expected; name files of {', '.join(_ROWS)}")
+        try:
+            with contextlib.ExitStack() as stack:
+                yield from _rows(path, columns, stack)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error}); it is damaged, cut short or not readable") from error
+
+
+def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterator[Chunk]:
+    blank = position.byte == 0  # nothing but white space so far
+    buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in (DOCUMENTS, *_ROWS)
+    try:
+        with contextlib.ExitStack() as stack:
+            pieces = filter(None, _text_from(position.byte, path, column, stack))
+            while True:
+                while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
+                    buffer += piece
+                if not buffer:
+                    break
+                size = _cut(buffer[:CHUNK_BYTES]) if len(buffer) >= CHUNK_BYTES else len(buffer)
+                data = bytes(buffer[:size])
+                del buffer[:size]
+                end = Position(position.file, position.byte + size, position.line + data.count(b"\n"))
+                blank = blank and data.isspace()
+                yield Chunk(str(path), position, end, data, of_rows)
+                position = end
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read near line {position.line} ({error}); "
+            "the file is damaged, cut short or not readable; fetch it again"
+        ) from error
+    if blank:
+        raise UserError(f"{path}: holds no text; fetch it again or leave it out")
+
+
+def pinned(text: Iterable[TextSource]) -> list[TextSource]:
+    """The same, data sets at the commits that their revisions name now."""
+    return [source.pinned() if isinstance(source, HubText) else source for source in text]
+
+
+def names_of(text: Iterable[TextSource]) -> list[str]:
+    """What a manifest says of text: the names of files, data sets with their commits."""
+    return [source.name if isinstance(source, Path) else str(source) for source in text]
+
+
+def identity_of_text(text: Iterable[TextSource]) -> list[dict[str, Any]]:
+    """What tells each text from others, and from what it was before it was edited: of a file name, size and Content;
+    of a data set its name, with the commit where it is `pinned`.
+    """
+    return [
+        {"name": source.name, "bytes": source.stat().st_size, "sha256": Content.of(source)}
+        if isinstance(source, Path)
+        else {"name": str(source)}
+        for source in text
+    ]
+
+
+def bytes_of_text(text: Iterable[TextSource]) -> int:
+    """About how many bytes of text the files hold, compressed or not; none of a data set."""
+    return sum(
+        source.stat().st_size * (3 if source.suffix in _STREAMS else 1) for source in text if isinstance(source, Path)
+    )
+
+
+def _cut(buffer: bytearray) -> int:
+    """Length of the longest good chunk that starts `buffer`."""
+    for mark in _CUTS:
+        at = buffer.rfind(mark)
+        if at >= 0:
+            return at + len(mark)
+    size = len(buffer) - 1
+    while size > 1 and buffer[size] & 0xC0 == 0x80:  # not inside a UTF-8 character
+        size -= 1
+    return size
+
+
+def _text_from(start: int, path: TextSource, column: str, stack: contextlib.ExitStack) -> Iterator[bytes]:
+    """The text of a file or data set from byte `start` on; the suffixes of a path say how it is made.
+
+    stack: closes what is opened.
+    """
+    pieces: Iterator[bytes]
+    if isinstance(path, HubText) or _form(path) in _ROWS:
+        pieces = (document_of(row, column, where) for where, row in _rows(path, (column,), stack))
+    elif path.suffix.lower() in _STREAMS:
+        pieces = _bytes_of(path, stack)
+    else:
+        pieces, start = _bytes_of(path, stack, start), 0
+    for piece in pieces:
+        yield piece[start:]
+        start = max(0, start - len(piece))
+
+
+def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> Rows:
+    """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as it has them."""
+    if isinstance(path, HubText):
+        return rows_of_hub(path)
+    if (form := _form(path)) == PARQUET:
+        return rows_of_parquet(path, columns)
+    if form in JSON_LINES:
+        return rows_of_json_lines(_bytes_of(path, stack), path)
+    return rows_of_table(_bytes_of(path, stack), path, form)
+
+
+def _form(path: Path) -> str:
+    """The suffix of a file's name before that of its compression, in lower case."""
+    path = Path(path.name.lower())
+    return path.with_suffix("").suffix if path.suffix in _STREAMS else path.suffix
+
+
+def _bytes_of(path: Path, stack: contextlib.ExitStack, start: int = 0) -> Iterator[bytes]:
+    """What a file holds, decompressed, or of one that is not compressed the bytes from `start` on."""
+    file = stack.enter_context(path.open("rb", 1 << 17))
+    if stream := _STREAMS.get(path.suffix.lower()):
+        return _decompressed(file, *stream)
+    file.seek(start)
+    return iter(lambda: file.read(1 << 17), b"")
+
+
+def _decompressed(
+    file: IO[bytes], new_stream: Callable[[], Any], may_follow: Callable[[int, bytes], bool]
+) -> Iterator[bytes]:
+    """What a file of streams, one after another, holds; OSError for all that is no whole stream.
+
+    (The file objects of lzma and zstandard take damage after the end of a stream for the end of the text.)
+    new_stream: a decompressor. may_follow(zeros, data): whether so many NUL bytes and then `data` may follow a stream.
+    """
+    data = file.read(_PIECE)
+    while data:
+        stream = new_stream()
+        while not stream.eof:
+            if not data:
+                raise OSError("the end of the compressed text is missing")
+            try:
+                yield stream.decompress(data)
+            except Exception as error:  # each library has its own
+                raise OSError(str(error)) from None
+            data = stream.unused_data or file.read(_PIECE)
+        zeros = 0
+        while data[:1] == b"\0":
+            rest = data.lstrip(b"\0")
+            zeros += len(data) - len(rest)
+            data = rest or file.read(_PIECE)
+        if not may_follow(zeros, data):
+            raise OSError("after the end of the compressed text comes something else")
+
+
+def _zstd_stream() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError("a .zst file is read with the package zstandard; pip install 'ds_minimodel[zstd]'") from None
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # as zstd --long=31
+
+
+_PIECE = 1 << 12  # compressed bytes that are decompressed at a time: they can become 30,000 times as many
+_STREAMS: dict[str, tuple[Callable[[], Any], Callable[[int, bytes], bool]]] = {  # by suffix, as of _decompressed
+    ".gz": (lambda: zlib.decompressobj(31), lambda zeros, data: not (zeros and data)),
+    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lambda zeros, _: zeros % 4 == 0),
+    ".zst": (_zstd_stream, lambda zeros, _: not zeros),
+}

@@ -1,0 +1,135 @@
+"""Parallel maps that keep the order and hold few items at once: over processes of this host, or over MPI ranks."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from types import ModuleType
+from typing import Any, TypeVar
+
+from ds_minimodel.common.errors import OtherRankFailed, UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Generator[Result, None, None]:
+    """Yield function(item) for each item, in order, computed by `workers` processes (1: in this one).
+
+    Two items a worker are under way at any time. Raises UserError where a worker was killed; an error
+    in `function` is raised here in its item's turn.
+    """
+    if workers == 1:
+        yield from map(function, items)
+        return
+    with process_pool(workers) as pool:
+        yield from results_in_order(lambda item: pool.submit(function, item), items, 2 * workers)
+
+
+def results_in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int) -> Iterator[Result]:
+    """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a time."""
+    pending: collections.deque[Future[Result]] = collections.deque()
+    try:
+        for item in items:
+            pending.append(submit(item))
+            if len(pending) == window:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process was killed (out of memory?); what is complete is kept: run again, with fewer data.workers"
+        ) from None
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+class _Pool(ProcessPoolExecutor):
+    """Processes that import what they call, and never the main script: without a guard it would run in each of them."""
+
+    def submit(self, *call: Any, **named: Any) -> Future[Any]:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")  # what multiprocessing looks at
+        try:
+            return super().submit(*call, **named)
+        finally:
+            sys.modules["__main__"] = main
+
+
+def process_pool(workers: int) -> Executor:
+    """Processes that are started, not forked: libraries have threads here. Ctrl-C is left to this one."""
+    return _Pool(workers, multiprocessing.get_context("spawn"), _be_worker)
+
+
+def _be_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End where the parent was killed: concurrent.futures would wait for its calls for good."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+# Ranks under mpirun, on one host or many, that compute for rank 0; it alone reads and writes.
+
+
+class MpiRanks:
+    """The processes of an MPI communicator. `is_main`: whether this one is rank 0."""
+
+    def __init__(self, comm: Any):
+        self.comm, self.is_main = comm, comm.rank == 0
+        self.executor: Any = None
+
+    def broadcast_from_rank0(self, compute: Callable[[], Result]) -> Result:
+        """The picklable value that `compute()` gives on rank 0, on every rank.
+
+        The other ranks wait for it, without load on their cores, and compute what it hands to `ordered_map`.
+        If it fails, every rank ends: rank 0 with the error, the others with OtherRankFailed.
+        """
+        from mpi4py.futures import MPICommExecutor  # not above: a worker process must not meet MPI
+
+        state: Any = None
+        value: Any = None
+        error: BaseException | None = None
+        with MPICommExecutor(self.comm) as self.executor:  # the others stay in here until rank 0 leaves
+            if self.is_main:
+                try:
+                    state, value = "ok", compute()
+                except BaseException as caught:
+                    state, error = "user error" if isinstance(caught, UserError) else "failed", caught
+        state, value = self.comm.bcast((state, value))
+        if error is not None:
+            raise error
+        if state != "ok":
+            raise OtherRankFailed(0, state == "user error")
+        return value
+
+    def ordered_map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
+        """Yield function(item) for each item, in order, computed on all ranks; on rank 0, in `broadcast_from_rank0`.
+
+        Two items a rank are under way at any time. An error in `function` is raised here in its item's turn.
+        """
+        here: list[Future[Result]] = []  # what this rank's own worker computes
+        with process_pool(1) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
+
+            def submit(item: Item) -> Future[Result]:
+                here[:] = [future for future in here if not future.done()]
+                if len(here) < 2 or self.comm.size == 1:
+                    here.append(pool.submit(function, item))
+                    return here[-1]
+                return self.executor.submit(function, item)
+
+            yield from results_in_order(submit, items, 2 * self.comm.size)

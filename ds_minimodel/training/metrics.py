@@ -1,0 +1,173 @@
+"""Losses, rate and cost of a run while it trains: metrics.jsonl, TensorBoard events, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import resource
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Count, Stored, atomic_write, clear_write_errors, read_model_lines
+from ds_minimodel.common.progress import Progress
+from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.run import Run
+
+MetricsLine = dict[str, float]  # one line of metrics.jsonl
+Scores = Callable[[int], MetricsLine]  # of a step: what an evaluation of the model after it adds to its line
+
+
+class MetricsLogger:
+    """Adds up losses on the device; each `report` writes their means, rate and cost to metrics and progress.
+
+    A context manager: the files that it writes are open within.
+    """
+
+    def __init__(
+        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int
+    ) -> None:
+        """names: of the losses. start: step that the run goes on from."""
+        self.names, self.run, self.world, self.label = names, run, world, label
+        self.last_step, self.last_time = start, time.monotonic()
+        self.sums: Any = 0  # a tensor from the first `add` on
+        self.note = ""  # the last of the last scores, for progress
+        self.every = max(1, min(100, run.schedule.steps // 100))
+        self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
+        self.metrics = Metrics(folder, start)
+        if world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
+        self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
+
+    def add(self, sums: torch.Tensor, count: int) -> None:
+        """sums: (losses,) of one micro-batch on this rank. count: loss terms of the whole batch on all ranks."""
+        self.sums = self.sums + sums / count
+
+    def is_due(self, step: int) -> bool:
+        return step % self.every == 0 or step == self.run.schedule.steps
+
+    def report(self, step: int, scores: Scores = lambda _: {}) -> None:
+        """Write the means over the steps since the last report; UserError where the loss is not finite."""
+        if step == self.last_step:
+            return
+        record = self._read(step)
+        self.world.replicated(lambda: self._check(record))
+        self.write(record, scores)
+        self.progress.update(step, f"loss {record['loss']:.3f}{self.note}")
+
+    def write(self, record: MetricsLine, scores: Scores) -> None:
+        """Write a record with the scores of its step; the time that they take does not count as training's."""
+        found = scores(int(record["step"]))
+        record |= found
+        self.last_time = time.monotonic()
+        self.world.broadcast_from_rank0(lambda: self.metrics.write(record))  # a full disk ends all ranks
+        if found:
+            name, value = list(found.items())[-1]
+            self.note = f", {name} {value:.3f}"
+
+    def _check(self, record: MetricsLine) -> None:
+        if not math.isfinite(record["loss"]):
+            raise UserError(
+                f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
+                "or fp32; the last checkpoint is from before"
+            )
+
+    def _read(self, step: int) -> MetricsLine:
+        steps, now = step - self.last_step, time.monotonic()
+        if self.world.data.size > 1:
+            torch.distributed.all_reduce(self.sums, group=self.world.data.handle)
+        losses = (self.sums / steps).tolist()
+        seconds = now - self.last_time
+        self.sums, self.last_step, self.last_time = 0, step, now
+        run, accounting = self.run, self.run.accounting
+        record: MetricsLine = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
+        if len(losses) > 1:
+            record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
+        if self.gradient_norm is not None:
+            record["gradient_norm"] = self.gradient_norm
+            self.gradient_norm = None
+        record |= {
+            "tokens_per_second": steps * accounting.tokens_per_step / seconds,
+            "tflops_per_second": steps * accounting.formula_flops / seconds / 1e12,
+            "eflops": accounting.eflops_until(step),
+            "executed_eflops": step * accounting.executed_flops / 1e18,
+            "memory_gib": _peak_memory(self.world.device) / 2**30,
+        }
+        return record
+
+    def __enter__(self) -> MetricsLogger:
+        self.world.broadcast_from_rank0(self.metrics.open)  # a full disk ends all ranks
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.world.broadcast_from_rank0(self.metrics.close)
+            self.progress.close()
+        elif self.world.is_main:
+            with contextlib.suppress(UserError):  # the error that ends the run says more
+                self.metrics.close()
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+class _Line(Stored):
+    """What a resumed run reads of a record."""
+
+    step: Count
+
+
+class Metrics:
+    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, once it is open.
+
+    A resumed run drops the records after `start_step`, which it is about to write again.
+    """
+
+    def __init__(self, folder: Path | str, start_step: int) -> None:
+        self.folder, self.start_step = Path(folder), start_step
+
+    def open(self) -> None:
+        """Open both; UserError, here as below, where the disk does not take them."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        path = self.folder / "metrics.jsonl"
+        lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
+        with atomic_write(path, "w") as file:
+            kept = [line for line in lines if line.step <= self.start_step] if self.start_step else []
+            file.writelines(json.dumps(line.model_dump()) + "\n" for line in kept)
+        with clear_write_errors(path):
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
+        self.hook, threading.excepthook = threading.excepthook, self._report_thread
+        with clear_write_errors(self.folder / "events"):
+            self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
+
+    def write(self, record: MetricsLine) -> None:
+        with clear_write_errors(self.file.name):
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+            for name, value in record.items():
+                if name != "step":
+                    self.events.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        with clear_write_errors(self.file.name):
+            self.file.close()
+        try:
+            with clear_write_errors(self.folder / "events"):
+                self.events.close()
+        finally:
+            threading.excepthook = self.hook
+
+    def _report_thread(self, failure: threading.ExceptHookArgs) -> None:
+        """Say what a thread died of; not of TensorBoard's, whose error `write` or `close` raises."""
+        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
+            self.hook(failure)

@@ -1,0 +1,1 @@
+"""Vocabularies: tokenizers, their training, what is added to a base's."""
