@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from ds_minimodel.common.files import Stored, read_manifest, read_model
 from ds_minimodel.jobs.context import Context
