@@ -12,7 +12,9 @@ from transformers import AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary, refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.generations import Sample, Samples, samples, samples_page
+from ds_minimodel.foreign.source import tokenizer_of
+from ds_minimodel.foreign.vocabularies import asked
+from ds_minimodel.hf.generations import Samples, samples, samples_page
 from ds_minimodel.hf.rehearsal import rehearse
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
@@ -99,8 +101,8 @@ def vocabulary_of(folder, tmp_path, template=None):
 def test_samples_are_the_likeliest_whatever_the_settings_of_generation(folder, made, tmp_path, settings):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **settings}))
     tokenizer = vocabulary_of(folder, tmp_path)
-    found, plain = (samples(str(place), tokenizer, [QUESTION], []) for place in (folder, made))
-    assert found.continued == plain.continued and found.continued[0].text
+    found, plain = (samples(str(place), tokenizer, [QUESTION]) for place in (folder, made))
+    assert found.texts == plain.texts and found.texts[0]
 
 
 ROLES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -113,16 +115,14 @@ SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('a system mess
 )
 def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before):
     tokenizer = vocabulary_of(folder, tmp_path, template)
-    answers = samples(str(folder), tokenizer, [], [QUESTION]).answers
-    assert [sample.prompt for sample in answers] == ([QUESTION] if before else [])
+    assert (asked(tokenizer_of(tokenizer), QUESTION) is not None) == (before is not None)
     rehearse(folder, tokenizer, tmp_path / "out", tokens=64)
     first = AutoTokenizer.from_pretrained(folder)((before or "").strip(" "))["input_ids"]
     assert TokenStore(tmp_path / "out", verify=True).read(0, len(first)).tolist() == first
 
 
 def test_a_page_of_samples_moves_no_cursor():
-    sample = Sample("a\x1b[2Jb", "c\x9b1m\u202ed ß字\u200d\xa0")
-    page = samples_page({"before": Samples([sample], [], 1.0, 1.0)})
+    page = samples_page(["a\x1b[2Jb"], {"before": Samples(["c\x9b1m\u202ed ß字\u200d\xa0"], 1.0, 1.0)}, [])
     assert r"a\\x1b[2Jb" in page and r"c\\x9b1m\\u202ed ß字" in page and "\u200d\xa0" in page
     assert not {*page} & {"\x1b", "\x9b", "\u202e"}
 
