@@ -270,7 +270,8 @@ def first_values(
     if strength is not None and not SYSTEMS[way.system].trains:
         raise UserError("extend: a strength is of a body that trains, and rows alone do here; leave it out")
     positions, device = base.config.max_positions, "gpu" if has_gpu() else "cpu"
-    kind, longest = "text" if base.config.causal else "hidden", min(positions, 1024)
+    kind = "bits-per-byte" if base.config.causal else "pseudo-likelihood"
+    longest = min(positions, 1024)
     most = min(CONTEXT, longest - 2)  # a token is a byte at least, and two may stand around
     given = {name: files for name, files in texts.items() if files}
     tests = {name: str(out / "test" / f"{name}.txt") for name in given}

@@ -181,7 +181,7 @@ def bert(text_file, tmp_path_factory):
 def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     """The exported model asked with its tokenizer, as people do, answers as ours does."""
     _, ours = bert
-    module = save_task_model(ours, "pair", ["no", "yes"], tmp_path / "pair")
+    module = save_task_model(ours, "sentence-pair", ["no", "yes"], tmp_path / "pair")
     export_hf(tmp_path / "pair", tmp_path / "pair.hf", ours)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pair.hf").eval()
     assert type(model).__name__ == "BertForSequenceClassification"

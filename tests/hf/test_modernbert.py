@@ -155,9 +155,9 @@ def test_sentence_transformers_pools_the_last_states(base, tmp_path, pool):
 @pytest.mark.parametrize(
     "kind, labels, name",
     [
-        ("pair", ["no", "yes"], "ModernBertForSequenceClassification"),
+        ("sentence-pair", ["no", "yes"], "ModernBertForSequenceClassification"),
         ("qa", None, "ModernBertForQuestionAnswering"),
-        ("pair", ["no", "yes"], "EuroBertForSequenceClassification"),
+        ("sentence-pair", ["no", "yes"], "EuroBertForSequenceClassification"),
     ],
 )
 def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
@@ -172,7 +172,7 @@ def test_task_models_are_theirs(base, text_file, tmp_path, kind, labels, name):
     model = getattr(transformers, name).from_pretrained(tmp_path / "out").eval()
     batch = AutoTokenizer.from_pretrained(tmp_path / "out")("the wind", "the small boat sees", return_tensors="pt")
     given = {"tokens": batch["input_ids"]} | (
-        {"loss_positions": torch.zeros(1, 1, dtype=torch.int64)} if kind == "pair" else {}
+        {"loss_positions": torch.zeros(1, 1, dtype=torch.int64)} if kind == "sentence-pair" else {}
     )
     with torch.no_grad():
         found, expected = module.logits(given), model(**batch)

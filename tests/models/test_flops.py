@@ -151,7 +151,7 @@ FIRST_READ = {"loss_positions": torch.zeros(2, 1, dtype=torch.long), "targets": 
 SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
 
 
-@pytest.mark.parametrize("kind, labels, targets", [("pair", list("abc"), FIRST_READ), ("qa", None, SPANS)])
+@pytest.mark.parametrize("kind, labels, targets", [("sentence-pair", list("abc"), FIRST_READ), ("qa", None, SPANS)])
 def test_finetuning(kind, labels, targets):
     module, num_outputs = KINDS[kind].module(WORK.body, WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
     batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}

@@ -125,7 +125,7 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         ("engine.zero_stage=4", "engine.zero_stage=4: Input should be 0, 1, 2 or 3"),
         ("engine.tensor_parallel=4; model.ffn_size=254", "engine.tensor_parallel 4 does not divide model.ffn_size 254"),
         (
-            "finetune.tasks.topic.columns={language: lang, text: body}; finetune.tasks.topic.kind=pair",
+            "finetune.tasks.topic.columns={language: lang, text: body}; finetune.tasks.topic.kind=sentence-pair",
             "Input should be 'sentence1', 'sentence2', 'label' or 'language'",
         ),
         (

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "ds_minimodel"
 
 def test_job_records_hold_the_keys_of_the_tasks_kind():
     own = {
-        "pair": {"labels", "columns", "test_columns"},
+        "sentence-pair": {"labels", "columns", "test_columns"},
         "qa": {"question_length", "stride", "answer_length", "metric"},
     }
     for kind, keys in own.items():
@@ -27,7 +27,7 @@ def kinds_named(tree):
             found = node.keys
         else:
             continue
-        names = KINDS.keys() - {"text"}  # the name of columns and fields, too
+        names = KINDS.keys()
         if any(isinstance(part, ast.Constant) and part.value in names for part in found):
             yield node.lineno
 

@@ -26,7 +26,7 @@ from ds_minimodel.tasks.likelihood import ChoiceConfig, Choices, Documents, Hidd
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.test_decoders import BEGIN, save_llama
 
-TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("text", "hidden", "choice"))
+TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("bits-per-byte", "pseudo-likelihood", "multiple-choice"))
 SETTINGS = TextConfig(kind="bits-per-byte", test={"de": "de"})
 
 

@@ -98,7 +98,7 @@ TASK_LINES += [b'{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "\\n"
 
 def bad_task_file(rng, folder):
     """A task file with lines that are none; found by `run` before anything is trained."""
-    suffix, kind = rng.choice([("jsonl", "classification"), ("tsv", "pair"), ("json", "qa")])
+    suffix, kind = rng.choice([("jsonl", "classification"), ("tsv", "sentence-pair"), ("json", "qa")])
     (folder / f"t.{suffix}").write_bytes(b"\n".join(rng.choices(TASK_LINES, k=rng.randint(1, 3))))
     task = f"{{kind: {kind}, train: t.{suffix}, test: {{de: t.{suffix}}}}}"
     return ["run", "recipe.yaml", f"finetune.tasks={{t: {task}}}"]

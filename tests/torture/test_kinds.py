@@ -45,7 +45,7 @@ def write_tasks(folder):
         (folder / f"choice.{language}.jsonl").write_text(json.dumps(asked))
         (folder / f"topic.{language}.jsonl").rename(folder / f"classification.{language}.jsonl")
     tasks = {}
-    for kind in (*FINETUNED, "text", "choice"):
+    for kind in (*FINETUNED, "bits-per-byte", "multiple-choice"):
         files = {language: str(*folder.glob(f"{kind}.{language}.*")) for language in ("en", "xx")}
         tasks[kind] = {"kind": kind, "test": files} | ({"train": files["en"]} if kind in FINETUNED else {})
     tasks["qa"]["question_length"] = 8
