@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
 from ds_minimodel.common.files import lock
+from ds_minimodel.common.memory import return_blocks, trim
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, is_complete
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work, sweep_up, withdraw
@@ -149,6 +148,7 @@ def _do(
         on_main(lambda: move_aside_if_stale(job))
     if not on_main(lambda: begin(job)):
         return True
+    return_blocks()
     try:
         if runs_on is RunsOn.RANKS:
             job.make()
@@ -159,16 +159,8 @@ def _do(
             withdraw(layout, job)
         raise
     on_main(lambda: finish(job))
-    _release_memory()
+    trim()
     return False
-
-
-def _release_memory() -> None:
-    """Give back to the system what a job has freed; glibc keeps the heap that its tensors had for the next."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _call(compute: Callable[[], Any]) -> Any:

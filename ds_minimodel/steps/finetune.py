@@ -138,7 +138,7 @@ def development_evaluation(
     kind, max_length = FINETUNED[task.kind], task.max_length or 0
     records = kind.read(task.dev, task, source, labels)
     encoded = kind.encode(tokenizer, records, task, max_length, separators)
-    room = min(INFERENCE_TOKENS, step.engine.micro_batch_size * max_length)
+    room = min(INFERENCE_TOKENS[world.device.type], step.engine.micro_batch_size * max_length)
     batches, data = list(inference_batches(encoded.examples, room)), world.data
 
     def scores(_: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:

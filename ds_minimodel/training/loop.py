@@ -15,6 +15,7 @@ import torch
 from ds_minimodel import __version__
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
+from ds_minimodel.common.memory import keeping_blocks, trim
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.training.metrics import MetricsLogger
 from ds_minimodel.training.partition import Partition, partition_of_run
@@ -90,6 +91,7 @@ def train(
         with torch.no_grad():
             found = evaluation.scores(step, engine.module, lambda: read_masters(engine))
         engine.train()
+        trim()
         return found
 
     def end_if(stopping: int, step: int) -> None:
@@ -102,6 +104,7 @@ def train(
             )
 
     with (
+        keeping_blocks(),
         MetricsLogger(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
         StopSignals() as stop,
         checkpoints,

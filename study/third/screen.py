@@ -100,7 +100,7 @@ def bits_per_byte(model: Model, tokenizer: Tokenizer, text: Documents, num_bytes
     records = Documents(texts)
     encoded = Text().encode(tokenizer, records, TextConfig(kind="bits-per-byte", test={}, context_bytes=CONTEXT), 1024)
     nats = 0.0
-    for _, batch in inference_batches(encoded.examples, INFERENCE_TOKENS):
+    for _, batch in inference_batches(encoded.examples, INFERENCE_TOKENS["cpu"]):
         losses = model.token_losses(torch.from_numpy(batch["tokens"])).float().numpy()
         real = np.arange(1, batch["tokens"].shape[1]) < batch["lengths"][:, None]
         nats += float(np.where(real, losses, 0).sum(dtype=np.float64))
