@@ -205,7 +205,7 @@ def _save_first(
     if out.exists():
         return
     tokenizers = [open_tokenizer(context.layout.tokenizer(name)) for name in (step.language, step.source)]
-    rows = {name: rows.float() for name, rows in source.embeddings.items()}
+    rows = dict(source.embeddings)
     first = first_pack(step.training, step.seed, (step.language, step.source), tokenizers[0], tokenizers[1], rows)
     save_adaptation(
         out,
