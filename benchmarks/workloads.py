@@ -13,7 +13,8 @@ from ds_minimodel.jobs.training import StepConfig, training_run
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import Cost, Workload, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
-from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, to_tensors, train_only
+from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, materialise, to_tensors, train_only
+from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import Finetune
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
@@ -117,13 +118,20 @@ def trains(work: TimedStep) -> Callable[[str], bool]:
 def our_module(work: TimedStep, recipe: Recipe) -> SequenceClassifier | LanguageModel:
     """Model of the step, random weights, frozen as the step freezes it."""
     torch.manual_seed(recipe.seed)
+    if work.rank:  # frozen weights in the run's precision, as the step reads them
+        with torch.device("meta"):
+            model = LanguageModel(work.body, work.vocab_size, (work.body.num_layers,))
+        train_only(model, trains(work))
+        materialise(model, DTYPES[recipe.engine.precision])
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, float(parameter.dim() == 1), INIT_STD)
+        add_low_rank(model.body, work.rank, recipe.seed)
+        return model
     module: SequenceClassifier | LanguageModel = (
         SequenceClassifier(work.body, work.vocab_size, NUM_LABELS)
         if work.name == "finetune"
         else LanguageModel(work.body, work.vocab_size, (work.body.num_layers,))
     )
-    if work.rank:
-        add_low_rank(module.body, work.rank, recipe.seed)
     train_only(module, trains(work))
     return module
 
