@@ -11,6 +11,7 @@ from ds_minimodel.artifacts.mini import is_layer_from
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.jobs.training import StepConfig, training_run
 from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.flops import Cost, Workload, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, materialise, to_tensors, train_only

@@ -19,6 +19,7 @@ SLOW = ("pipeline", "training", "benchmarks", "costs/test_measure.py", "test_ins
 # What is random or long, or needs a tool of its own: run by --all, which a release needs.
 LONG = (
     "benchmarks/test_parts.py",
+    "costs/test_peak.py",
     "data/test_ranks.py",
     "hf/test_transformers_4.py",
     "training/test_costs.py",

@@ -72,14 +72,19 @@ def device_named(name: str) -> Device:
     return GPUS[name]
 
 
+PROCESS = (
+    300 * 10**6
+)  # bytes of a rank's libraries in host memory, beyond a process that has loaded torch and DeepSpeed
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes on one device in a step, by kind.
 
     optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
     its backward pass. buffers: all else: gradients in transit, gathered weights, temporary values. total: at the
-    fullest moment; less than the sum where gradients come as activations go. host: in the host's memory, of what is
-    offloaded.
+    fullest moment; less than the sum where gradients come as activations go. host: in the host's memory; on CPUs
+    of what is offloaded alone, which is in the total too.
     """
 
     weights: int

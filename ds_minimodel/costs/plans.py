@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.artifacts.base import config_of
 from ds_minimodel.artifacts.models import BodyArtifact
-from ds_minimodel.costs.memory import Device, Memory, device_named, memory_of_step, traffic_of_step
+from ds_minimodel.costs.memory import PROCESS, Device, Memory, device_named, memory_of_step, traffic_of_step
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
 from ds_minimodel.jobs.training import text_steps
 from ds_minimodel.models import make_body
-from ds_minimodel.models.body import INIT_STD
+from ds_minimodel.models.body import INIT_STD, KEPT
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.parallel import Group
@@ -62,21 +63,32 @@ class Planner:
     """Makes plans for a module on a device.
 
     module: with `requires_grad` as it trains, on any device; it is traced as a copy without memory.
-    batch_of: one micro-batch of a size; only shapes and types count.
+    batch_of: one micro-batch of a size; only shapes and types count. process, reading: bytes of host memory of a rank's
+    process, and beside the weights while these are read.
     """
 
     def __init__(
-        self, module: torch.nn.Module, batch_of: Callable[[int], dict[str, Any]], precision: str, device: Device
+        self,
+        module: torch.nn.Module,
+        batch_of: Callable[[int], dict[str, Any]],
+        precision: str,
+        device: Device,
+        process: int = 0,
+        reading: int = 0,
     ):
         self.module, self.batch_of, self.device = on_meta(module, DTYPES[precision]), batch_of, device
+        self.process, self.reading = process, reading
         self._traces: dict[tuple[int, bool], Trace] = {}
 
     def plan(self, setup: Setup) -> Plan:
         """The plan of a step, with the partition that a run of this setup has."""
         partition, traced = partition_of(self.module, setup), self.trace(setup)
         memory = memory_of_step(partition, traced.activations, traced.peak)
-        if self.device.type == "cpu":  # what is offloaded stays in the same memory
-            memory = replace(memory, total=memory.total + memory.host)
+        if self.device.type == "cpu":  # all is in the same memory
+            fullest = max(memory.total, memory.weights + self.reading)
+            memory = replace(memory, total=fullest + memory.host + self.process)
+        else:
+            memory = replace(memory, host=memory.host + self.process + self.reading)
         return Plan(partition, memory, traffic_of_step(partition))
 
     def smallest_stage(self, setup: Setup) -> int | None:
@@ -113,6 +125,7 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
     settings = engine.deepspeed.settings
     check_deepspeed_file(recipe, replicas)
     precision = device.resolve(engine.precision)
+    stored = (config_of(recipe.base).theirs.dtype if recipe.base else None) or torch.float32
     planners: dict[Any, Planner] = {}  # of steps of the same architecture, in which the same trains
 
     def planner_of(system: System, step: str, section: Training) -> Planner:
@@ -123,7 +136,7 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
         key = step, system.trains, module.body.config, module.body.head_depths
         if key not in planners:
             batch_of = partial(largest_batch, recipe, section)
-            planners[key] = Planner(module, batch_of, precision, device)
+            planners[key] = Planner(module, batch_of, precision, device, PROCESS, reading_bytes(module, stored))
         return planners[key]
 
     rows = []
@@ -180,6 +193,17 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
     for parameter in module.pack.parameters():
         torch.nn.init.normal_(parameter, 0, INIT_STD)
     return module
+
+
+def reading_bytes(module: LanguageModel, stored: torch.dtype) -> int:
+    """Bytes of host memory that the main rank takes beside a model's weights while it reads these and makes new rows.
+
+    The largest tensor, twice, or all embeddings, and three times the new rows in fp32. stored: type on disk.
+    """
+    largest = max(parameter.numel() for parameter in module.parameters())
+    kept = [parameter.numel() for name, parameter in module.pack.named_parameters() if name.startswith(KEPT)]
+    new = sum(parameter.numel() for name, parameter in module.pack.named_parameters() if not name.startswith(KEPT))
+    return max(2 * stored.itemsize * largest, stored.itemsize * sum(kept) + 12 * new)
 
 
 def largest_batch(recipe: Recipe, section: Training, micro: int) -> dict[str, Any]:
