@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
 
 ArrayBatch = dict[str, Any]  # arrays as models/trainable.py names them, and "count"
-# Padded tokens of one forward pass without gradients. A CPU computes as fast with fewer, and holds less.
+# Padded tokens of one forward pass without gradients: a CPU takes few, for the memory, and a GPU enough to compute.
 INFERENCE_TOKENS = {"cpu": 4096, "cuda": 16_384}
 PADDING_THAT_PAYS = 0.05  # share of a batch from which on packing saves more than its copies cost
 
