@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,5 +39,4 @@ def keeping_blocks() -> Iterator[None]:
 
 def trim() -> None:
     """Give back what is free."""
-    gc.collect()
     _call("malloc_trim", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -159,6 +160,7 @@ def _do(
             withdraw(layout, job)
         raise
     on_main(lambda: finish(job))
+    gc.collect()  # a job's modules are in cycles
     trim()
     return False
 
