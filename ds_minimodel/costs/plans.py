@@ -17,7 +17,7 @@ from ds_minimodel.costs.memory import PROCESS, Device, Memory, device_named, mem
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
 from ds_minimodel.jobs.training import text_steps
 from ds_minimodel.models import make_body
-from ds_minimodel.models.body import INIT_STD, KEPT
+from ds_minimodel.models.body import BASE_ROWS, INIT_STD
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import LanguageModel
 from ds_minimodel.ops.parallel import Group
@@ -201,8 +201,8 @@ def reading_bytes(module: LanguageModel, stored: torch.dtype) -> int:
     The largest tensor, twice, or all embeddings, and three times the new rows in fp32. stored: type on disk.
     """
     largest = max(parameter.numel() for parameter in module.parameters())
-    kept = [parameter.numel() for name, parameter in module.pack.named_parameters() if name.startswith(KEPT)]
-    new = sum(parameter.numel() for name, parameter in module.pack.named_parameters() if not name.startswith(KEPT))
+    kept = [parameter.numel() for name, parameter in module.pack.named_parameters() if name.startswith(BASE_ROWS)]
+    new = sum(parameter.numel() for name, parameter in module.pack.named_parameters() if not name.startswith(BASE_ROWS))
     return max(2 * stored.itemsize * largest, stored.itemsize * sum(kept) + 12 * new)
 
 
