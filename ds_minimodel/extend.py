@@ -51,7 +51,7 @@ LENGTH, FEWEST_STEPS = 128, 10
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
-FEWEST_PIECES, MOST_PIECES = 6, 1_000_000  # the fewest are as good as none
+FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 ASKED = "hours", "tokens"
 
 TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
@@ -72,7 +72,7 @@ class Preset(NamedTuple):
 
 REHEARSES = {"replay": 0.1, "replay_from": "base"}
 PRESETS = {  # by the third study
-    "rows": Preset("bl_base", 4e-3, by_text={"new_token_penalty": 10.0}),
+    "embeddings": Preset("bl_base", 4e-3, by_text={"new_token_penalty": 10.0}),
     "lora": Preset("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0}),
     "all": Preset("full", 1e-4, of_decoders=REHEARSES),
 }
@@ -91,7 +91,7 @@ def extend(
     tokens: int | None = None,
     column: str = "text",
     trains: str | None = None,
-    pieces: int | None = None,
+    vocab_size: int | None = None,
     strength: float | None = None,
     test_text: Sequence[str | Path] = (),
     keep: Mapping[str, float] = LIMITS,
@@ -102,30 +102,30 @@ def extend(
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
     model: a folder of Hugging Face's, a GGUF file or a name of the Hub; it is read where it lies. text, source_text:
-    files, globs or data sets of the language and of one that the model knows, which is scored, and by which rows alone
-    are guarded and new pieces left out that would cut it otherwise. chats: files of dialogues (text/chats.py), of which
-    a decoder learns to answer in the language, a quarter of the samples. hours: of rehearsal and training on this
-    machine, one by default, at most MOST_PASSES over the text; or tokens: of training. trains: the "rows" of new pieces
-    alone, by which all else stays to the bit, an encoder's default; "lora": low-rank updates of the body, too, a
-    decoder's; "all": all of its weights. pieces: how many are new, FEWEST_PIECES at least; by default as many as pay.
-    strength: share of what the body has learned that out/model keeps; by default of a decoder the largest that keeps
-    `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned is kept). test_text:
-    files of other text, of any language, that it looks at, too. A decoder whose body trains rehearses what it writes by
-    itself (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/,
-    model/, adapter/ of "lora" for PEFT and, of what predicts next tokens, samples.md; the same call goes on where one
-    was interrupted, with more hours or tokens it makes the training longer, and another is refused. UserError as of the
-    steps that it takes.
+    files, globs or data sets of the language and of one that the model knows, which is scored, and which decides what
+    new tokens are left out because they would split it otherwise. chats: files of dialogues (text/chats.py), of which a
+    decoder learns to answer in the language, a quarter of the samples. hours: of self-generated replay and training on
+    this machine, one by default, at most MOST_PASSES over the text; or tokens: of training. trains: new token
+    "embeddings" alone, by which all else stays to the bit, an encoder's default; "lora": a LoRA of the body, too, a
+    decoder's; "all": all of its weights. vocab_size: number of new tokens, FEWEST_NEW at least; by default as many as
+    pay. strength: merge strength, the share of what the body has learned that out/model keeps; by default of a decoder
+    the largest that keeps `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned
+    is kept). test_text: files of other text, of any language, that it looks at, too. A decoder whose body trains
+    replays what it writes by itself (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the
+    recipe, its workdir run/, model/, adapter/ of "lora" for PEFT and, of what predicts next tokens, samples.md; the
+    same call goes on where one was interrupted, with more hours or tokens it makes the training longer, and another is
+    refused. UserError as of the steps that it takes.
     """
     out, model = Path(out), str(model)
     name_the_cpu()
     texts = {source: paths_of(source_text), language: paths_of(text)}
-    _check(texts, source, language, hours, tokens, trains, pieces, strength)
+    _check(texts, source, language, hours, tokens, trains, vocab_size, strength)
     for name in {*keep} - {*LIMITS}:
         raise UserError(f"extend: nothing is called {name} that could be kept; give {', '.join(LIMITS)}")
     others = [str(file) for file in find_text(test_text)]
     files = [file for file in find_text(itertools.chain(*texts.values(), paths_of(chats))) if isinstance(file, Path)]
     call: dict[str, Any] = {"out": str(out), "model": model, "source": source, "language": language}
-    call |= {"texts": texts, "column": column, "trains": trains, "pieces": pieces, "strength": strength}
+    call |= {"texts": texts, "column": column, "trains": trains, "vocab_size": vocab_size, "strength": strength}
     call["chats"] = paths_of(chats)
     call["files"] = {f"{model}: {name}": content for name, content in identity_of_base(model).items()}
     call["files"] |= {str(file): Content.of(file) for file in files}
@@ -135,13 +135,13 @@ def extend(
         if hours is None and tokens is None:
             asked = {key: state.get(key) for key in ASKED} if "hours" in state else {"hours": HOURS, "tokens": None}
         if not source_text:
-            say(f"{source}: without --source-text it is not scored, and new pieces may cut it otherwise")
+            say(f"{source}: without --source-text it is not scored, and new tokens may split it otherwise")
         if not path.exists():
             values = first_values(read_base(model), out, texts, column, source, language, trains, strength)
             values["base"] = model
             values["data"] |= {"chats": {language: call["chats"]}} if chats else {}
             _read(recipe_of_text(_yaml(values), "the recipe of extend"), say)
-            _choose(values, language, pieces, asked, say)
+            _choose(values, language, vocab_size, asked, say)
             _write(path, values)
         recipe = _own_recipe(path, language)
         openings = _openings(out / "test" / f"{language}.txt")
@@ -164,7 +164,7 @@ def _check(
     hours: float | None,
     tokens: int | None,
     trains: str | None,
-    pieces: int | None,
+    vocab_size: int | None,
     strength: float | None,
 ) -> None:
     """UserError for what is wrong whatever the files hold."""
@@ -177,8 +177,8 @@ def _check(
             check_name(name)
         except ValueError as error:
             raise UserError(f"extend: the language {error}") from None
-    if pieces is not None and not FEWEST_PIECES <= pieces <= MOST_PIECES:
-        raise UserError(f"extend: {pieces:,} new pieces; give {FEWEST_PIECES} to {MOST_PIECES:,}")
+    if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
+        raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
     if trains not in (None, *PRESETS):
         raise UserError(f"extend: nothing is called {trains} that could train; give {', '.join(PRESETS)}")
     for name, amount in (("hours", hours), ("tokens", tokens)):
@@ -266,9 +266,11 @@ def first_values(
     strength: float | None,
 ) -> dict[str, Any]:
     """The recipe but for its base, and what _choose decides."""
-    way = PRESETS[trains or ("lora" if base.config.causal else "rows")]
+    way = PRESETS[trains or ("lora" if base.config.causal else "embeddings")]
     if strength is not None and not SYSTEMS[way.system].trains:
-        raise UserError("extend: a strength is of a body that trains, and rows alone do here; leave it out")
+        raise UserError(
+            "--strength: only token embeddings train here, so there is no change of the body to merge; leave it out"
+        )
     positions, device = base.config.max_positions, "gpu" if has_gpu() else "cpu"
     kind = "bits-per-byte" if base.config.causal else "pseudo-likelihood"
     longest = min(positions, 1024)
@@ -280,7 +282,7 @@ def first_values(
         "workdir": str(out / "run"),
         "systems": [way.system],
         "languages": {"source": source, "targets": [language]},
-        "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_PIECES},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_NEW},
         "data": {"text": given, "column": column, "held_out": HELD_OUT},
         "optimizer": {"clip": 1.0, "weight_decay": 0.0},
         "adapt": {
@@ -300,13 +302,13 @@ def first_values(
 
 
 def _choose(
-    values: dict[str, Any], language: str, pieces: int | None, asked: dict[str, Any], say: Callable[[str], None]
+    values: dict[str, Any], language: str, vocab_size: int | None, asked: dict[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Choose the number of new pieces, where none is given, by what a byte of text then costs, and the size of a step.
+    """Choose the number of new tokens, where none is given, by what a byte of text then costs, and the size of a step.
 
     A sample has as many bytes as LENGTH of the tokens that would pay.
     """
-    values["tokenizer"]["vocab_size"] = pieces or FEWEST_PIECES  # of which fertility has a row, too
+    values["tokenizer"]["vocab_size"] = vocab_size or FEWEST_NEW  # of which fertility has a row, too
     recipe = recipe_of_text(_yaml(values), "the recipe of extend")
     found = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (best,) = found[0], [row for row in found.values() if row["best"]]
@@ -314,25 +316,28 @@ def _choose(
         raise UserError(
             f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
         )
-    if pieces is None and best["new_pieces"] < FEWEST_PIECES:
+    if vocab_size is None and best["new_pieces"] < FEWEST_NEW:
         raise UserError(
-            f"{language}: no new pieces pay: they occur too seldom in this text, or the model's own cut it as well; "
-            f"give more text, or --pieces {FEWEST_PIECES} where the body trains"
+            f"{language}: no new tokens pay: they occur too seldom in this text, or the model's own split it as well; "
+            f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
         )
-    pieces = pieces or best["new_pieces"]
-    chosen = found.get(pieces)
+    vocab_size = vocab_size or best["new_pieces"]
+    chosen = found.get(vocab_size)
     if chosen is None:
-        raise UserError(f"{language}: the text has no {pieces:,} new pieces to offer; lower --pieces or give more text")
+        raise UserError(
+            f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give more text"
+        )
     if chosen["unknown"] > MOST_UNKNOWN:
         raise UserError(
-            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {pieces:,} new pieces; raise --pieces"
+            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {vocab_size:,} new tokens; "
+            "raise --vocab-size"
         )
     adapt, config = values["adapt"], recipe.body_config
     adapt["seq_length"] = min(config.max_positions, round(LENGTH * best["bytes_per_token"] / chosen["bytes_per_token"]))
-    values["tokenizer"]["vocab_size"] = pieces
+    values["tokenizer"]["vocab_size"] = vocab_size
     of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}"
     say(
-        f"{language}: {pieces:,} new pieces, {chosen['bytes_per_token']:.2f} bytes a token (before "
+        f"{language}: {vocab_size:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token (before "
         f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
     )
     most, device = MOST_PASSES * chosen["tokens"], "gpu" if has_gpu() else "cpu"

@@ -147,7 +147,7 @@ def _check_rows(folder: Path, manifest: AdaptationManifest, own: Mapping[str, tu
     agree = all(expected.get(name) == shape for name, shape in own.items())
     if len(tokens) != 2 or manifest.num_base + rows < manifest.vocab_size or not agree:
         raise UserError(
-            f"{folder}: embeddings of shapes {own!s:.120} are not those of {rows} rows for "
+            f"{folder}: embeddings of shapes {own!s:.120} are not those of {rows} tokens for "
             f"{manifest.vocab_size} ids; {MAKE_AGAIN}"
         )
 

@@ -39,7 +39,7 @@ def add_arguments(commands: Commands) -> None:
     flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
     flops.add_argument("--json", action="store_true", help="print JSON")
     fertility = add_recipe_command(
-        commands, "fertility", "what new pieces bring to a language that extends a base's vocabulary", _fertility
+        commands, "fertility", "what new tokens bring to a language that extends a base's vocabulary", _fertility
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
     text = "memory and FLOPs of every step before it is started, or its time"

@@ -17,58 +17,81 @@ from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    extending = commands.add_parser("extend", help="add a language to a model from its text: all steps, by one dial")
-    extending.add_argument("model", metavar="MODEL", help="folder of Hugging Face's, GGUF file or name on the Hub")
-    extending.add_argument("text", metavar="TEXT", nargs="+", help="files, globs or data sets of the Hub")
-    extending.add_argument("--language", metavar="CODE", required=True, help="of the text")
-    extending.add_argument("--out", metavar="OUT", help="folder for all that is made; default: extended-CODE")
-    extending.add_argument("--source", metavar="CODE", default="en", help="a language of the model's; default: en")
+    extending = commands.add_parser("extend", help="add a language to a model: one command, plain text, an hour")
     extending.add_argument(
-        "--source-text", metavar="TEXT", nargs="+", default=[], help="text of it, which is scored, and cut as before"
+        "model", metavar="MODEL", help="a model folder of Hugging Face's, a GGUF file or a name on the Hub"
+    )
+    extending.add_argument(
+        "text", metavar="TEXT", nargs="+", help="text in the new language: files, globs or data sets of the Hub"
+    )
+    extending.add_argument("--language", metavar="CODE", required=True, help="the new language, such as de")
+    extending.add_argument("--out", metavar="OUT", help="folder for everything it writes (default extended-CODE)")
+    extending.add_argument(
+        "--source", metavar="CODE", default="en", help="a language that the model knows (default en)"
+    )
+    extending.add_argument(
+        "--source-text",
+        metavar="TEXT",
+        nargs="+",
+        default=[],
+        help="text in that language: scored before and after, and split into the same tokens as before",
     )
     extending.add_argument(
         "--chats",
         metavar="FILE",
         nargs="+",
         default=[],
-        help="dialogues by which it learns to answer: JSON lines or Parquet with messages, or prompt and completion",
+        help="dialogues to learn to answer from: JSON lines or Parquet with messages, or prompt and completion",
     )
-    extending.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and tables; default: text")
+    extending.add_argument(
+        "--column", metavar="NAME", default="text", help="column of the text in JSON lines and tables (default text)"
+    )
     extending.add_argument(
         "--train",
-        choices=("rows", "lora", "all"),
-        help="of new pieces alone, by which all else stays to the bit (an encoder's default); low-rank updates of the "
-        "body, too, beside which a decoder rehearses what it writes by itself (its default); all weights of its body",
+        choices=("embeddings", "lora", "all"),
+        help="what trains: only the new token embeddings, so that every old weight stays exactly as it is (default of "
+        "an encoder); also a LoRA of the body, with self-generated replay (default of a decoder); or all weights",
     )
     extending.add_argument(
-        "--pieces",
+        "--vocab-size",
         type=_whole_number,
         metavar="N",
-        help="that are new; default: as many as pay; 6, the fewest, where the body learns the language by itself",
+        help="number of new tokens (default: as many as lower the cost; at least 6, which leaves the model's own)",
     )
     extending.add_argument(
         "--strength",
         type=_number,
         metavar="S",
-        help="share of what the body has learned that it keeps; default of a decoder: the largest that --keep allows",
+        help="merge strength, at most 1: share of the body's change to keep (default: the largest that --keep allows)",
     )
     extending.add_argument(
-        "--test-text", metavar="FILE", nargs="+", default=[], help="other text, of any language, that is scored, too"
+        "--test-text",
+        metavar="FILE",
+        nargs="+",
+        default=[],
+        help="more text to score before and after, in any language",
     )
     extending.add_argument(
         "--keep",
         type=_limit,
         metavar="WHAT=PERCENT",
         nargs="+",
-        help="what a decoder may lose: answers=5 (points of right ones in English) chat=13 (likeliest tokens) "
-        "contexts=1 (bits of the source at a position) texts=3 (bits of a test text); or nothing: keep what it learned",
+        help="what a decoder may lose: answers=5 (points of right English answers) chat=13 (changed likeliest tokens) "
+        "contexts=1 (bits of known language at any position) texts=3 (bits of a test text); nothing: set no bounds",
     )
     length = extending.add_mutually_exclusive_group()
     length.add_argument(
-        "--hours", type=_hours, metavar="H", help="of rehearsal and training here; default: 1; more make it longer"
+        "--hours",
+        type=_hours,
+        metavar="H",
+        help="time budget in hours on this machine (default 1); a larger value continues the run",
     )
-    length.add_argument("--tokens", type=_whole_number, metavar="N", help="of training, such as 50M")
-    extending.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
+    length.add_argument(
+        "--tokens", type=_whole_number, metavar="N", help="training budget in tokens instead, such as 50M"
+    )
+    extending.add_argument(
+        "--ranks", type=number_of_ranks, metavar="N", help="processes (ranks) to start here or on each host"
+    )
     extending.add_argument("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
     extending.set_defaults(run=_extend)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
@@ -82,9 +105,11 @@ def add_arguments(commands: Commands) -> None:
         type=_number,
         default=1.0,
         metavar="S",
-        help="share of what the body has learned that it keeps (1)",
+        help="merge strength: share of the body's change to keep (default 1)",
     )
-    exporting.add_argument("--adapter", action="store_true", help="low-rank updates and new rows alone, for PEFT")
+    exporting.add_argument(
+        "--adapter", action="store_true", help="write the LoRA and new token embeddings only, for PEFT"
+    )
     exporting.add_argument(
         "--suppress-new", action="store_true", help="generation leaves out what an added language has of its own"
     )
@@ -149,7 +174,7 @@ def _extend(options: Options) -> None:
     out = options.out or f"extended-{options.language}"
     _check_paths(options, Path(out))
     restart_with_cpu_settings()
-    names = "source source_text chats hours tokens column pieces strength test_text ranks hostfile".split()
+    names = "source source_text chats hours tokens column vocab_size strength test_text ranks hostfile".split()
     named = {name: getattr(options, name) for name in names} | {"trains": options.train, "say": say}
     if options.keep:
         limits = hugging_face_module("hf.kept").LIMITS

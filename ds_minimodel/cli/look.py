@@ -36,7 +36,7 @@ def add_arguments(commands: Commands) -> None:
     recipes = commands.add_parser("recipes", help="list the recipes that come with the package, or print one")
     recipes.add_argument("name", metavar="NAME", nargs="?", help="the recipe to print; every command takes it by name")
     recipes.set_defaults(run=_recipes)
-    status = add_recipe_command(commands, "status", "every job: what is done, at work, left, stale and why", _status)
+    status = add_recipe_command(commands, "status", "every job: what is done, at work, left, outdated and why", _status)
     status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
     status.add_argument("--json", action="store_true", help="print JSON")
     doctor = commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers")

@@ -88,7 +88,7 @@ def _clear_errors() -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
-            raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; mend this and run again") from error
+            raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; fix this and run again") from error
         if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
             raise UserError(
                 f"{error.object:.200}: not a name in UTF-8, as all must have that is noted; rename it"

@@ -33,9 +33,9 @@ def add_arguments(commands: Commands) -> None:
     plug.set_defaults(run=_plug, folders=["body", "pack"])
     join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
     join.add_argument("out", metavar="OUT")
-    join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a piece of two of them is the first one's")
+    join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a token of two of them is the first one's")
     join.set_defaults(run=_join)
-    bits = commands.add_parser("bits", help="bits a byte of texts, by a decoder with each of several packs")
+    bits = commands.add_parser("bits", help="bits per byte of texts, by a decoder with each of several packs")
     bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens, or of Hugging Face's")
     bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
     bits.add_argument(
@@ -109,8 +109,8 @@ def _bits(options: Options) -> None:
         return
     cells = [[row.text, row.pack, f"{row.bits_per_byte:.4f}", f"{row.bytes_per_token:.2f}"] for row in rows]
     title = f"From at most {options.context_bytes:,} bytes of context"
-    table = Table(title, ["Text", "pack", "bits a byte", "bytes a token"], cells)
-    print(to_markdown("Bits a byte", [table]))
+    table = Table(title, ["Text", "pack", "bits per byte", "bytes per token"], cells)
+    print(to_markdown("Bits per byte", [table]))
 
 
 def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:

@@ -56,7 +56,7 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
             raise
         reason = os.strerror(number)
         raise UserError(
-            f"{path}: cannot write: {reason}; nothing that was complete is changed; mend this and run again"
+            f"{path}: cannot write: {reason}; nothing that was complete is changed; fix this and run again"
         ) from error
 
 

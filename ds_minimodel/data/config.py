@@ -17,14 +17,14 @@ from ds_minimodel.common.config import (
 
 class TokenizerSection(Section):
     vocabulary: Literal["replace", "extend"] = "replace"
-    """`replace`: a target has a vocabulary of its own; `extend`: the base's, and new pieces beside its own."""
+    """`replace`: a target has a vocabulary of its own; `extend`: the base's, and new tokens beside its own."""
     kind: Literal["unigram", "byte-bpe"] = "unigram"
     """Kind of vocabulary; `causal-lm` has and takes `byte-bpe` alone."""
     # SentencePiece takes no smaller ones.
     vocab_size: Annotated[int, Field(gt=5, le=10**7)] = 50_000
-    """Ids of each language's vocabulary, the special ones included; of `extend` the number of new pieces."""
+    """Ids of each language's vocabulary, the special ones included; of `extend` the number of new tokens."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
-    """`unigram`: share of the text's characters that get pieces; the rest is `<unk>`."""
+    """`unigram`: share of the text's characters that get tokens; the rest is `<unk>`."""
     input_sentences: Annotated[int, Field(gt=100, le=10**9)] = 5_000_000
     """Lines of text, at most, that a vocabulary is trained on, drawn from all; `unigram` holds 25 times their bytes."""
 

@@ -117,7 +117,7 @@ class Reader:
                 file = self._open(name)  # held, so that no other thread's file takes its place and number meanwhile
                 data = os.pread(file.descriptor, last - first, start + first)
             except OSError as error:
-                raise UserError(f"{path}: cannot be read ({error.strerror}); mend this and run again") from None
+                raise UserError(f"{path}: cannot be read ({error.strerror}); fix this and run again") from None
             if len(data) < last - first:
                 raise UserError(f"{path}: shorter than it was; put it back from a copy")
             return data

@@ -109,9 +109,11 @@ def export_adapter(model: str | Path, out: str | Path, adaptation: str | Path, s
     body = load_body(model)
     learned = load_adaptation(adaptation, body.space)
     if learned.architecture is None or not any(map(is_low_rank, learned.update)):
-        raise UserError(f"{adaptation}: has no low-rank update of the body, which an adapter is")
+        raise UserError(f"{adaptation}: has no LoRA of the body, which an adapter is")
     if not learned.num_base:
-        raise UserError(f"{adaptation}: all rows are its own, which an adapter does not hold; leave --adapter out")
+        raise UserError(
+            f"{adaptation}: all token embeddings are its own, which an adapter does not hold; leave --adapter out"
+        )
     check_strength(strength)
     refuse_existing(out)
     save_adaptation(out, learned, adaptation, body.config, strength)

@@ -167,7 +167,7 @@ class Comparison:
         return found
 
     def chat(self, index: Sequence[int]) -> tuple[Change, float, float]:
-        """(likeliest tokens that are others, bits a token before, after) of the untouched model's answers to the
+        """(likeliest tokens that are others, bits per token before, after) of the untouched model's answers to the
         dialogues `index`."""
         own = [self.untouched.answers[at] for at in index]
         changed, bits = np.zeros(len(own)), np.zeros(len(own))
@@ -234,9 +234,9 @@ def find_kept(
         chosen = _keeps(changes, limits)
         found[f"{strength:g}"] = changes
         if len(strengths) > 1:
-            own = [f"{name} {bits[name].a_byte[1]:.3f} bits a byte" for name in held_out]
+            own = [f"{name} {bits[name].a_byte[1]:.3f} bits per byte" for name in held_out]
             own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.most:.1f})" for name, own in changes.items()]
-            say(f"strength {strength:g}: {', '.join(own)}")
+            say(f"merge strength {strength:g}: {', '.join(own)}")
         if chosen:
             break
     answers = both.answers(reported)
@@ -245,7 +245,7 @@ def find_kept(
         bounds = ", ".join(f"{limits[name]:g} % {_MEANS[name]}" for name in changes if name in limits)
         tried = ", ".join(f"{strength:g}" for strength in strengths)
         which = "the largest" if chosen else "the smallest, and none"
-        sentences.append(f"strength {strength:g}, of {tried} {which} within {bounds}")
+        sentences.append(f"merge strength {strength:g}, of {tried} {which} within {bounds}")
     if answers:
         lost = _lost(answers)
         sentences.append(_of_answers(answers, lost))
@@ -254,7 +254,7 @@ def find_kept(
         changed, before, after = both.chat(reported)
         sentences.append(
             f"{100 - changed.percent:.0f} % of the likeliest tokens of its answers before are the same; "
-            f"{before:.3f} bits a token before, {after:.3f} after"
+            f"{before:.3f} bits per token before, {after:.3f} after"
         )
         worse["what it says"] = changed.percent > limits.get("chat", math.inf)
     for language in held_out:
@@ -263,7 +263,7 @@ def find_kept(
             worse[f"{language} at {place}"] = rise.percent > limits.get("contexts", math.inf)
     for name in given:
         before, after = bits[name].a_byte
-        sentences.append(f"{Path(name).name}, of yours: {before:.3f} bits a byte before, {after:.3f} after")
+        sentences.append(f"{Path(name).name}, of yours: {before:.3f} bits per byte before, {after:.3f} after")
         worse[Path(name).name] = bits[name].rise.percent > limits.get("texts", math.inf)
     missing = ["other texts and other languages (--test-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
@@ -362,10 +362,10 @@ class Bits(NamedTuple):
 
     @property
     def by_position(self) -> str:
-        """Bits a byte, before and after, in words."""
+        """Bits per byte, before and after, in words."""
         before, after = (own.sum(0) / self.sizes.sum(0) for own in (self.before, self.after))
         each = zip(self.places, before, after, strict=True)
-        return ", ".join(f"{place}: {one:.3f} bits a byte before, {other:.3f} after" for place, one, other in each)
+        return ", ".join(f"{place}: {one:.3f} bits per byte before, {other:.3f} after" for place, one, other in each)
 
 
 def windows_of(tokenizer: Tokenizer, path: str | Path, length: int, column: str) -> list[str]:

@@ -35,7 +35,7 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = open_tokenizer(tokenizer_folder)
     vocabulary = tokenizer.vocabulary
-    start, eos = vocabulary.bounds("a rehearsal")
+    start, eos = vocabulary.bounds("self-generated replay")
     opening = _opening(tokenizer_folder) or [start]
     length = min(LENGTH, config.max_positions - len(opening))
     if length < 1:
@@ -50,7 +50,7 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
             do_sample=True, top_k=0, max_new_tokens=length, pad_token_id=eos, suppress_tokens=[*past] or None
         )
         ids_RO = torch.tensor([opening] * rows, device=device)
-        progress = Progress("rehearsal", batches * rows * length, "tokens")
+        progress = Progress("self-generated replay", batches * rows * length, "tokens")
 
         def show(ids_RS: torch.Tensor, _: object) -> torch.Tensor:
             progress.update(done + rows * (ids_RS.shape[1] - len(opening)))

@@ -50,7 +50,7 @@ def first_pack(
                 torch.from_numpy(piece_vectors(*each)) for each in zip((of_target, of_source), words, strict=True)
             )
             first = initialisation.ofa(target, pieces, source, new[num_base:], old, seed)
-    if section.old_rows == "frozen":
+    if section.base_embeddings == "frozen":
         return first
     rows = {name: torch.cat((source[name], rows)) for name, rows in first.tensors.items()}
     return FirstPack(rows, first.rows_copied + num_base, first.rows_combined)

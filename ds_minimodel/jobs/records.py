@@ -167,7 +167,7 @@ class State(Enum):
     RUNNING = "running"
     UNFINISHED = "unfinished"
     PENDING = "pending"
-    STALE = "stale"
+    OUTDATED = "outdated"
     DAMAGED = "damaged"
 
 
@@ -186,11 +186,11 @@ def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[Sta
     try:
         difference, goes_on = difference_of(job, record)
     except UserError as error:  # of a parent
-        return State.STALE if record.complete else State.UNFINISHED, str(error)
+        return State.OUTDATED if record.complete else State.UNFINISHED, str(error)
     if goes_on:
         return State.PENDING, f"goes on: {difference}"
     if difference:
-        return State.STALE, difference
+        return State.OUTDATED, difference
     if not record.complete:
         return State.UNFINISHED, ""
     try:

@@ -1,6 +1,6 @@
 """Shared parts of the training steps: what decides one, the samples of a text, a resolved run, its batches.
 
-The loss on held-out text while a step trains on the rest, too: in nats a token and in bits a byte of the text.
+The loss on held-out text while a step trains on the rest, too: in nats a token and in bits per byte of the text.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What new pieces bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
+"""What new tokens bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
 
 import tempfile
 from pathlib import Path
@@ -30,7 +30,7 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
-        raise UserError("fertility: the recipe has no base whose vocabulary new pieces would extend")
+        raise UserError("fertility: the recipe has no base whose vocabulary new tokens would extend")
     if is_pending(STEPS["corpus"], recipe):
         run_step_here(STEPS["corpus"], recipe)
     with tempfile.TemporaryDirectory() as folder:

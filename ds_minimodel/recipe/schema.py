@@ -200,7 +200,7 @@ class Recipe(Section):
             return values
         if "vocab_size" not in tokenizer:
             raise ValueError(
-                "tokenizer.vocab_size: say how many pieces are added; with any number in its place `ds-minimodel "
+                "tokenizer.vocab_size: say how many tokens are added; with any number in its place `ds-minimodel "
                 "fertility` shows what each number brings"
             )
         return {**values, "adapt": {"initialisation": "pieces", **adapt}}
@@ -230,11 +230,17 @@ class Recipe(Section):
             raise ValueError("adapt.replay_from base: an encoder writes nothing by itself; replay is of text there")
         updated = any(system.trains == "low-rank" for system in self.chosen_systems)
         if self.adapt.replay_kl and not (updated and self.num_frozen_tokens):
-            raise ValueError("adapt.replay_kl: the body as it was is there only beside lora over frozen rows")
-        if self.adapt.old_rows == "trained" and not self.num_base:
-            raise ValueError("adapt.old_rows trained: no vocabulary is extended, and all rows train; leave it out")
+            raise ValueError(
+                "adapt.replay_kl: the body as it was is there only beside lora over frozen base_embeddings"
+            )
+        if self.adapt.base_embeddings == "trained" and not self.num_base:
+            raise ValueError(
+                "adapt.base_embeddings trained: no vocabulary is extended, and all embeddings train; leave it out"
+            )
         if self.adapt.new_token_penalty and not self.num_frozen_tokens:
-            raise ValueError("adapt.new_token_penalty: the base's rows train, and their scores move; use adapt.replay")
+            raise ValueError(
+                "adapt.new_token_penalty: the base's embeddings train, and their scores move; use adapt.replay"
+            )
         if self.adapt.new_token_penalty and all(system.trains for system in self.chosen_systems):
             raise ValueError(
                 f"adapt.new_token_penalty: {self.systems[0]} trains the body, and its states move; use adapt.replay"

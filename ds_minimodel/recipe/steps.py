@@ -46,8 +46,8 @@ class Adapt(Training):
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
     """`ofa`: language → word vectors (fastText's `.vec`), those of all languages in one space."""
-    old_rows: Literal["frozen", "trained"] = "frozen"
-    """Of a vocabulary that is extended: the base's rows stay and packs have new ones alone, or all rows train."""
+    base_embeddings: Literal["frozen", "trained"] = "frozen"
+    """Of a vocabulary that is extended: the base's embeddings stay and packs have new ones alone, or all train."""
     replay: Probability = 0.0
     """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
     replay_from: Literal["text", "base"] = "text"
@@ -58,7 +58,7 @@ class Adapt(Training):
     chat_share: Share = 0.25
     """Share of the samples, but for what is replayed, that are of `data.chats`, of languages that have them."""
     new_token_penalty: NonNegativeFloat = 0.0
-    """Where rows alone train: weight, against a trained token, of what the source's text loses by new pieces."""
+    """Where embeddings alone train: weight, against a trained token, of what the source's text loses by new tokens."""
     rates: dict[str, PositiveFloat] = {}
     """System → peak learning rate, where it is not `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
@@ -77,7 +77,7 @@ class Adapt(Training):
 
     def frozen_of(self, num_base: int) -> int:
         """Of `kept` first ids of a vocabulary, which are the base's, those that do not train and are not in packs."""
-        return num_base if self.old_rows == "frozen" else 0
+        return num_base if self.base_embeddings == "frozen" else 0
 
     @property
     def reads_source(self) -> bool:

@@ -219,7 +219,7 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: final, of training; held_out, [(step, bits a byte)]; hours of steps. None without a log.
+    """Loss row of one run: final, of training; held_out, [(step, bits per byte)]; hours of steps. None without a log.
 
     A run that was killed and resumed writes some steps again: the last record of a step counts.
     """
@@ -245,7 +245,7 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
 
 SCORES_FILE = "scores.json"
 # Scores that are shown of a task that has one of them, and their units; less of them is better.
-BITS = {"bits_per_byte": "bits a byte", "bits_per_hidden_byte": "bits a byte of hidden words"}
+BITS = {"bits_per_byte": "bits per byte", "bits_per_hidden_byte": "bits per byte of hidden words"}
 OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has: the untouched model's
 ON_SOURCE = "on_source_"  # and of one that an added language's pack has on the source's texts; there "cut" is the
 # percentage of their bytes that stand in new pieces
@@ -281,7 +281,7 @@ class RunResults:
 
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
     and steps with every seed. losses: as of read_losses. fertility: rows of pipeline/fertility.py where a base's
-    vocabulary is extended. compressed: {(task, language): bits a byte that xz takes}. kept: of {(system, language)}.
+    vocabulary is extended. compressed: {(task, language): bits per byte that xz takes}. kept: of {(system, language)}.
     """
 
     recipe: Recipe

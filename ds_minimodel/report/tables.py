@@ -285,7 +285,15 @@ def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
 
 def fertility_table(rows: Sequence[Row]) -> Table:
     """The rows of `fertility`; bold: the best of each language."""
-    columns = ["Language", "new pieces", "tokens a word", "bytes a token", "rarest piece", "pack, MB", "MFLOP a byte"]
+    columns = [
+        "Language",
+        "new tokens",
+        "tokens per word",
+        "bytes per token",
+        "rarest one",
+        "pack, MB",
+        "MFLOP per byte",
+    ]
     cells = [
         [
             row["language"],
@@ -299,7 +307,7 @@ def fertility_table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     title = (
-        f"What new pieces bring. Bold: the cheapest number whose pieces all occur {OFTEN} times in the text and leave "
+        f"What new tokens bring. Bold: the cheapest number whose tokens all occur {OFTEN} times in the text and leave "
         f"at most {MOST_UNKNOWN:.0%} of it unknown"
     )
     return Table(title, columns, cells)
@@ -318,7 +326,7 @@ def loss_table(losses: Iterable[Row]) -> Table:
 def held_out_table(losses: Iterable[Row]) -> Table:
     """Held-out loss after the last step of every training, and at the best one."""
     note = (
-        "Bits a byte of text that was not trained on, after the last step; of step 2 (adapt) those of the whole body "
+        "Bits per byte of text that was not trained on, after the last step; of step 2 (adapt) those of the whole body "
         "with the pack plugged in. Beside it the best of the training, where it is another one: in step 2 the best "
         "snapshot."
     )

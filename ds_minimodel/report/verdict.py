@@ -15,8 +15,8 @@ from ds_minimodel.report.tables import PERCENT, SCALES
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
 FORGETS = {  # by whether the body trains
-    False: "has become worse: the recipe's adapt takes a greater guard or a lower rate",
-    True: "has become worse: export-hf with a smaller --strength keeps more of it, or train rows alone",
+    False: "has become worse: raise adapt.new_token_penalty in the recipe, or lower adapt.lr",
+    True: "has become worse: export-hf with a smaller --strength keeps more of it, or take --train embeddings",
 }
 _MOST_LOST = 0.002  # of the source's score, without a line that says so
 

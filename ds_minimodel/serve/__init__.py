@@ -1,1 +1,1 @@
-"""Language packs in use: show, check, plug and join them, and the bits a byte that a body takes with each."""
+"""Language packs in use: show, check, plug and join them, and the bits per byte that a body takes with each."""

@@ -1,4 +1,4 @@
-"""Bits a byte of texts by a body with each of several packs: what an added language brings, and what it takes."""
+"""Bits per byte of texts by a body with each of several packs: what an added language brings, and what it takes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ CONTEXT = 600  # bytes
 
 
 class Bits(NamedTuple):
-    """Of a text by a pack: bits a byte, and bytes a token, which is what generation costs; an unknown byte is one."""
+    """Of a text by a pack: bits per byte, and bytes per token, which generation costs; an unknown byte is one."""
 
     pack: str
     text: str
@@ -73,7 +73,7 @@ def score_files(
     """(pack, file, what is in it, as encoded, its scores) of each pack on each file. task: the kind's settings."""
     body = load_body(body_folder)
     if body.task is not None or not OBJECTIVES[body.objective].causal:
-        raise UserError(f"{body_folder}: predicts no next tokens; bits a byte are of a body that does")
+        raise UserError(f"{body_folder}: predicts no next tokens; bits per byte are of a body that does")
     if (positions := body.config.max_positions) <= task.least_length:
         raise UserError(
             f"{body_folder}: has {positions} positions, and a byte may take one, so packs would see unequal contexts; "

@@ -97,7 +97,7 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
             for name, one in ((first, joined), (folder, other)):
                 if not one.num_base or one.update:
                     raise UserError(
-                        f"{name}: does not only add rows to a model's vocabulary, as --train rows does; such ones join"
+                        f"{name}: does not only add token embeddings, as --train embeddings does; such ones join"
                     )
             if other.space != joined.space:
                 raise UserError(f"{folder}: extends another base than {first}")

@@ -73,4 +73,4 @@ def _prepare(recipe: Recipe, context: Context, language: str) -> None:
         whole_documents=recipe.trained_by.whole_documents,
         names=corpus.facts.text,
     )
-    progress.close(f"{unknown:.2%} of the text's bytes have no piece" if unknown else None)
+    progress.close(f"{unknown:.2%} of the text's bytes have no token" if unknown else None)

@@ -130,7 +130,7 @@ class TaskKind(ABC, Generic[R, E, C]):
         """Name of the metric that "score" is, for the titles of tables."""
 
     def compressed(self, task: C, language: str) -> float | None:
-        """Bits a byte that xz, which knows no language, takes for a test file; None where no bits are counted."""
+        """Bits per byte that xz, which knows no language, takes for a test file; None where no bits are counted."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""How likely a text is to a body: bits a byte, of a masked body those of hidden words; which of options is likelier.
+"""How likely a text is to a body: bits per byte, of a masked body those of hidden words; which of options is likelier.
 
 Nothing is finetuned. All count bytes of the raw text, so that vocabularies compare.
 """
@@ -91,7 +91,7 @@ class DocumentKind(LikelihoodKind[Documents, C]):
         return {"score": 100 / bits, "bits_per_byte": bits}
 
     def metric(self, task: C) -> str:
-        return "bytes in 100 bits (100 / bits a byte)"
+        return "bytes in 100 bits (100 / bits per byte)"
 
 
 class TextConfig(TaskConfig):
@@ -108,12 +108,12 @@ class TextConfig(TaskConfig):
     @model_validator(mode="after")
     def _vocabularies_compare(self, info: ValidationInfo) -> Self:
         if (info.context or {}).get("base") and not self.context_bytes:
-            raise ValueError("give context_bytes, by which the base's pieces and new compare")
+            raise ValueError("give context_bytes, by which the base's tokens and new ones compare")
         return self
 
 
 class Text(DocumentKind[TextConfig]):
-    """Bits a byte of documents.
+    """Bits per byte of documents.
 
     Vocabularies compare at equal bytes of context: of longer pieces as many tokens hold more text.
     """
@@ -171,7 +171,7 @@ class HiddenConfig(TaskConfig):
 
 
 class Hidden(DocumentKind[HiddenConfig]):
-    """Bits a byte of words that are hidden in documents, the same ones for every vocabulary.
+    """Bits per byte of words that are hidden in documents, the same ones for every vocabulary.
 
     A word of several tokens is asked for from left to right, all of it and of the other hidden words masked but the
     tokens of it that were asked for: as many passes as the longest has tokens.

@@ -92,7 +92,7 @@ def read_extension(base: str | Path, text: Mapping[str, int], source_text: Mappi
     _, unknown = extension.tokens_with(number := len(extension.pieces))
     if unknown > MOST_UNKNOWN:
         raise UserError(
-            f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new pieces; take more of "
+            f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new tokens; take more of "
             "them, or use tokenizer.vocabulary: replace"
         )
     return extension
@@ -115,7 +115,7 @@ def extend_tokenizer(
     base, extension = Path(base), read_extension(base, text, source_text, new_pieces)
     if len(extension.pieces) < new_pieces:
         raise UserError(
-            f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only {len(extension.pieces)} pieces "
+            f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only {len(extension.pieces)} tokens "
             f"beside the base's, of which {extension.often} occur {OFTEN} times and can be learned; lower it to these "
             "or add text"
         )

@@ -90,7 +90,7 @@ class _Lines:
                 for line in filter(str.strip, document):
                     yield self._special.sub(" ", line)  # so that no piece of text is spelt as one
                     self._progress.update(self._progress.done + 1)
-            self._progress.close("all read: pieces are made of them")
+            self._progress.close("all read: tokens are made of them")
         except UserError as error:
             self.error = error
             raise
@@ -100,7 +100,7 @@ class _Lines:
 
 _MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
 _PART = re.compile(r"(?s).{1,16000}(?:\s|$)|.{1,16000}")  # of a longer one, at white space where there is some
-_LOSS_OF_UNIGRAM = "it normalises text, and what has no piece is unknown to it"
+_LOSS_OF_UNIGRAM = "it normalises text, and what has no token is unknown to it"
 
 
 def _train_unigram(

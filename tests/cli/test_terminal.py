@@ -80,7 +80,7 @@ def test_a_key_given_as_an_option_gets_a_hint(arguments, meant):
         ("pack plug b p o --on", "--on"),
         ("extend m t --language de --hours 1d", "'1d' is no amount"),
         ("extend m t --language de --tokens 0.4", "'0.4' is no whole number"),
-        ("extend m t --language de --pieces 6.9", "'6.9' is no whole number"),
+        ("extend m t --language de --vocab-size 6.9", "'6.9' is no whole number"),
     ],
 )
 def test_what_is_mistyped_is_named(arguments, said):

@@ -125,7 +125,7 @@ def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):
 
 def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
     with pytest.raises(
-        UserError, match=r"tokenizer.vocab_size=9000: .* has only \d+ pieces beside the base's, of which \d+ "
+        UserError, match=r"tokenizer.vocab_size=9000: .* has only \d+ tokens beside the base's, of which \d+ "
     ):
         extended(base, texts, tmp_path / "new", 9000)
 
@@ -264,7 +264,7 @@ def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     assert [new.decode(ids).replace(" ,", ",") for ids in new.encode(GREEK)] == [*map(normal, GREEK)]
     assert all(not new._string(id).startswith("<0x") for ids in new.encode(GREEK) for id in ids)
     if old.vocabulary.unk in sum(old.encode(GREEK), []):
-        with pytest.raises(UserError, match=r"\d+% of the text stays unknown to it with 3 new pieces; take more"):
+        with pytest.raises(UserError, match=r"\d+% of the text stays unknown to it with 3 new tokens; take more"):
             extended(other, text, tmp_path / "few", 3)
 
 

@@ -109,7 +109,7 @@ def test_byte_level_pieces_lose_nothing(by_bytes):
 
 def test_unigram_pieces_lose_and_say_so(tokenizer):
     assert tokenizer.decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
-    with pytest.raises(UserError, match="it normalises text, and what has no piece is unknown to it"):
+    with pytest.raises(UserError, match="it normalises text, and what has no token is unknown to it"):
         tokenizer.vocabulary.require_lossless("this test")
 
 

@@ -47,7 +47,7 @@ def workdir(imported, tmp_path):
     pack = body.adaptation("de", source.embeddings, steps=300, eflops=0.25)
     save_adaptation(folders.adapt(system, "de") / "pack", pack, imported / "tokenizer")
     clauses = {"topic": "de, topic: 9.0 accuracy before, 60.5 after", "qa": "de, qa: 35.5 F1 before, 36.0 after"}
-    clauses["text"] = "de, text: 2.000 bits a byte before, 1.234 after; en, text: 1.000 before, 1.001 after"
+    clauses["text"] = "de, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after"
     verdict = Verdict(
         system="minipost", language="de", steps=300, clauses=clauses, worse=[], cost="2 min on this machine"
     )
@@ -79,7 +79,7 @@ def test_of_a_run(workdir, tmp_path):
     }
     facts = card["ds_minimodel"]
     assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
-    assert "\nde, text: 2.000 bits a byte before, 1.234 after; en, text: 1.000 before, 1.001 after; 2 min on" in text
+    assert "\nde, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after; 2 min on" in text
     assert "topic:" not in text and "qa:" not in text, "those are scores of task models"
     assert "| license of the base | cc-by-4.0 |" in text and "| text | de.txt.xz (1,234 tokens) |" in text
     (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)

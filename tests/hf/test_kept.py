@@ -155,7 +155,7 @@ def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_fil
     found, _ = kept_of(folder, text_file)
     assert found.strength == min(STRENGTHS)
     assert found.sentences[0].startswith(
-        "strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
+        "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
     )
     assert any(line.startswith("what it says has become worse: export-hf with a smaller") for line in found.worse)
 

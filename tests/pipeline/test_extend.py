@@ -39,7 +39,7 @@ def extend(folder, *more):
 
 
 def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
-    arguments = extend(texts, "--source-text", texts / "en.txt", "--tokens", "100k", "--train", "rows")
+    arguments = extend(texts, "--source-text", texts / "en.txt", "--tokens", "100k", "--train", "embeddings")
     out = texts / "out"
     metrics = out / "run/adapt/bl_base/xx/run/metrics.jsonl"
     code, err = stop_when(start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM)
@@ -66,7 +66,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     last = score()
     assert last["bits_per_byte"] < last["source_pack_bits_per_byte"]
     said = next(line for line in err.splitlines() if line.startswith("BL_BASE, xx: "))
-    scores = f"{last['source_pack_bits_per_byte']:.3f} bits a byte before, {last['bits_per_byte']:.3f} after (xz "
+    scores = f"{last['source_pack_bits_per_byte']:.3f} bits per byte before, {last['bits_per_byte']:.3f} after (xz "
     assert f"xx: {scores}" in said and "; en: " in said and ", 0.0 % of it cut otherwise" in said
     assert said in (out / "run/report/report.html").read_text()
     card = (out / "model/README.md").read_text()
@@ -92,25 +92,37 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     longer = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
     assert torch.equal(load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :], longer)
     assert not torch.equal(rows, longer) and not (out / "model").is_symlink()
-    code, _, err = run(*arguments[: arguments.index("--tokens")], "--train", "rows")
+    code, _, err = run(*arguments[: arguments.index("--tokens")], "--train", "embeddings")
     assert code == 0 and "tokens a second here" not in err, "a length that is not given stays"
     assert score()["bits_per_byte"] < last["bits_per_byte"]
 
 
 def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
-    """Nine new pieces are fewer than pay, so a sample has more tokens. Of the body's training a part is kept."""
+    """Nine new tokens are fewer than pay, so a sample has more tokens. Of the body's training a part is kept."""
     theirs = shutil.copytree(texts / "theirs", tmp_path / "theirs")
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 512}
     (theirs / "config.json").write_text(json.dumps(config))
     out = tmp_path / "out"
-    arguments = "extend", theirs, texts / "xx.txt", "--language", "xx", "--tokens", "30k", "--out", out, "--pieces", "9"
+    arguments = (
+        "extend",
+        theirs,
+        texts / "xx.txt",
+        "--language",
+        "xx",
+        "--tokens",
+        "30k",
+        "--out",
+        out,
+        "--vocab-size",
+        "9",
+    )
     arguments += "--strength", "0.5"
     code, _, err = run(*arguments)
     assert code == 0, err
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["systems"] == ["lora"]
     assert (recipe["adapt"]["replay_from"], recipe["adapt"]["strength"]) == ("base", 0.5)
-    said = re.search(r"xx: 9 new pieces, (.*) bytes a token \(before .*, with \d+ (.*)\)", err)
+    said = re.search(r"xx: 9 new tokens, (.*) bytes per token \(before .*, with \d+ (.*)\)", err)
     assert recipe["tokenizer"]["vocab_size"] == 9 and float(said[2]) > 1.5 * float(said[1])
     assert recipe["adapt"]["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
     own = recipe["adapt"]["replay"] * 30_000
@@ -138,7 +150,7 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
         assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == strength
         (scores,) = (out / "run/evaluate/lora/xx/text").glob("*.job.json")
         assert json.loads(scores.read_text())["inputs"]["strength"] == strength
-        assert "LoRA, en.txt, of yours: " in err and ("strength 1: xx " in err) == (bounds != ["nothing"])
+        assert "LoRA, en.txt, of yours: " in err and ("merge strength 1: xx " in err) == (bounds != ["nothing"])
         weights.add((out / "model/model.safetensors").read_bytes())
     assert len(weights) == 2
     assert "nothing is called charm that could be kept" in refused(*arguments, "--keep", "charm=1")
@@ -156,7 +168,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = json.loads(next((out / "run/evaluate/bl_base/xx/hidden").glob("*/scores.json")).read_text())
-    assert f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits a byte of hidden words before, " in err
+    assert f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits per byte of hidden words before, " in err
     assert "; en: " in err and "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
     assert (model.config.cls_token_id, model.config.sep_token_id) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
@@ -189,17 +201,17 @@ def test_mistakes_are_one_line(texts):
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
-    assert "5 new pieces; give 6 to 1,000,000" in refused(*extend(texts, "--pieces", "5"))
+    assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(*extend(texts, "--vocab-size", "5"))
     assert "a strength of 2; give one above 0" in refused(*extend(texts, "--strength", "2"))
-    rows = extend(texts, "--strength", "0.5", "--train", "rows", "--tokens", "5k", "--out", texts / "strong")
-    assert "rows alone do here; leave it out" in refused(*rows)
-    many = extend(texts, "--pieces", "1M", "--tokens", "1k", "--out", texts / "many")
-    assert "xx: the text has no 1,000,000 new pieces to offer" in refused(*many)
+    rows = extend(texts, "--strength", "0.5", "--train", "embeddings", "--tokens", "5k", "--out", texts / "strong")
+    assert "only token embeddings train here" in refused(*rows)
+    many = extend(texts, "--vocab-size", "1M", "--tokens", "1k", "--out", texts / "many")
+    assert "xx: the text offers no 1,000,000 new tokens" in refused(*many)
     strange = "".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in (texts / "xx.txt").read_text())
     (texts / "strange.txt").write_text(strange)
-    few = "--language", "yy", "--pieces", "6", "--out", texts / "few"
+    few = "--language", "yy", "--vocab-size", "6", "--out", texts / "few"
     bert = make_bert(texts / "en.txt", texts / "bert")
-    assert "of the text stays unknown with 6 new pieces" in refused("extend", bert, texts / "strange.txt", *few)
+    assert "of the text stays unknown with 6 new tokens" in refused("extend", bert, texts / "strange.txt", *few)
     assert not (texts / "few/recipe.yaml").exists()
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "--source names another" in refused(*extend(texts, "--source", "xx"))

@@ -25,7 +25,7 @@ def call(tmp_path):
         path.write_text(path.read_text() * 4)
     theirs = save_llama(tmp_path / "en.txt", tmp_path / "theirs", "$A")
     (theirs / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    return "extend", theirs, tmp_path / "xx.txt", "--language", "xx", "--out", tmp_path / "out", "--pieces", "20"
+    return "extend", theirs, tmp_path / "xx.txt", "--language", "xx", "--out", tmp_path / "out", "--vocab-size", "20"
 
 
 def killed_after(name, arguments):
@@ -94,7 +94,7 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
 
 
 def test_hours_are_turned_into_steps_once(call, tmp_path):
-    call += "--train", "rows", "--hours", "0.0003"
+    call += "--train", "embeddings", "--hours", "0.0003"
     kill = Fork(f"{__name__}:killed_after", "recipe.yaml", [*map(str, call)])
     assert kill.wait() == -signal.SIGKILL
     found = []

@@ -197,10 +197,10 @@ def test_the_plan_trains_the_new_rows_alone(folder):
         assert {*trained.values()} == {NEW} and len(module.pack.table("tokens")) == ROWS + NEW
 
 
-def test_old_rows_may_train_with_the_text(folder, tmp_path):
+def test_base_embeddings_may_train_with_the_text(folder, tmp_path):
     """They begin as the base's, and a pack has all rows; what reads packs takes it, and tokens are the same."""
     settings = [
-        "adapt.old_rows=trained",
+        "adapt.base_embeddings=trained",
         "adapt.new_token_penalty=0",
         "systems=[bl_base]",
         f"workdir={tmp_path / 'run'}",
@@ -260,6 +260,8 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     assert "adapt.new_token_penalty: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
     assert "adapt.new_token_penalty: lora trains the body" in refused("run", other, extended, "systems=[lora]")
-    assert "adapt.new_token_penalty: the base's rows train" in refused("run", other, extended, "adapt.old_rows=trained")
-    alone = "tokenizer={vocab_size: 300}", "adapt.new_token_penalty=0", "adapt.old_rows=trained"
-    assert "adapt.old_rows trained: no vocabulary is extended" in refused("run", other, *alone)
+    assert "adapt.new_token_penalty: the base's embeddings train" in refused(
+        "run", other, extended, "adapt.base_embeddings=trained"
+    )
+    alone = "tokenizer={vocab_size: 300}", "adapt.new_token_penalty=0", "adapt.base_embeddings=trained"
+    assert "adapt.base_embeddings trained: no vocabulary is extended" in refused("run", other, *alone)

@@ -1,4 +1,4 @@
-"""The command that says what new pieces bring."""
+"""The command that says what new tokens bring."""
 
 import json
 from itertools import pairwise
@@ -47,5 +47,5 @@ def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
 
 
 def test_a_recipe_without_a_base_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no base whose vocabulary new pieces would extend"):
+    with pytest.raises(UserError, match="no base whose vocabulary new tokens would extend"):
         fertility(load_recipe(make_world(tmp_path)))

@@ -90,7 +90,7 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
         "pretrain/bl_base": ("unfinished", ""),
         "pretrain/bl_small": ("complete", ""),
         "tokens/xx": ("damaged", "its record is missing"),
-        "adapt/bl_base/xx": ("stale", f"{folder}: missing or not finished"),
+        "adapt/bl_base/xx": ("outdated", f"{folder}: missing or not finished"),
         "evaluate/minijoint/xx/qa/seed-3": ("damaged", "scores.json: missing or of another size"),
     }
     for name, (state, why) in expected.items():

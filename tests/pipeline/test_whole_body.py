@@ -34,7 +34,7 @@ def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     code, _, err = run("run", make_recipe(folder, request.param), *SETTINGS)
     assert code == 0, err
-    assert err.count("bits a byte before") >= 3 and "LoRA, xx: " in err
+    assert err.count("bits per byte before") >= 3 and "LoRA, xx: " in err
     return folder
 
 

@@ -81,7 +81,7 @@ def test_a_source_that_has_become_worse_is_said(tmp_path):
         scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
         said = write_report(tmp_path, replace(run, scores=scores, recipe=recipe))
         assert (f"en: 80.0 before, {after:.1f} after: en has become worse" in said[-1]) == is_said == (len(said) == 2)
-        assert "rows alone" not in said[-1], "which trained"
+        assert "--train embeddings" not in said[-1], "which trained"
 
 
 def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
@@ -91,7 +91,7 @@ def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
         recipe, scores = run.recipe.model_copy(update={"base": "base"}), [row | own for row in run.scores]
         write_report(tmp_path, replace(run, scores=scores, compressed={("topic", "de"): bits}, recipe=recipe))
         (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
-        assert verdict["clauses"] == {"topic": f"de: 2.000 bits a byte before, 1.500 after ({said})"}
+        assert verdict["clauses"] == {"topic": f"de: 2.000 bits per byte before, 1.500 after ({said})"}
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

@@ -1,4 +1,4 @@
-"""Bits a byte of texts and the likeliest of options, from likelihoods of tokens."""
+"""Bits per byte of texts and the likeliest of options, from likelihoods of tokens."""
 
 import itertools
 import json
@@ -119,7 +119,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
 
 
 def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
-    """8 bits a byte beside its token's, of a text and of an option; a question's costs nothing."""
+    """8 bits per byte beside its token's, of a text and of an option; a question's costs nothing."""
     (tmp_path / "de").write_text("a?\nb?\n\nc", encoding="utf-8")
     records = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None)
     encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, 64)

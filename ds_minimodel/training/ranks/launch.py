@@ -71,10 +71,10 @@ def check_environment() -> None:
     for name, least in _LEAST.items():
         text = os.environ.get(name)
         if text is not None and (not re.fullmatch(r"-?[0-9]{1,9}", text) or int(text) < least):
-            raise UserError(f"{name}={text}: launchers set this variable to a number from {least} on; unset or mend it")
+            raise UserError(f"{name}={text}: launchers set this variable to a number from {least} on; unset or fix it")
     accelerator = os.environ.get("DS_ACCELERATOR")
     if accelerator not in (None, "cpu", "cuda"):
-        raise UserError(f"DS_ACCELERATOR={accelerator}: it is cpu or cuda; unset or mend it")
+        raise UserError(f"DS_ACCELERATOR={accelerator}: it is cpu or cuda; unset or fix it")
     os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
 
 
@@ -88,7 +88,7 @@ def check_meeting() -> None:
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     if rank >= size or port > 65535:
         wrong = f"RANK={rank} of WORLD_SIZE={size}" if rank >= size else f"MASTER_PORT={port}"
-        raise UserError(f"{wrong}: no launcher sets that; unset or mend it")
+        raise UserError(f"{wrong}: no launcher sets that; unset or fix it")
 
 
 def rank_of_environment() -> int:
