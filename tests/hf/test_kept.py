@@ -33,7 +33,7 @@ def some_questions(monkeypatch):
 
 
 def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
-    """A Llama in `theirs`, its reference `model`, and `pack`: 8 new pieces, and a low-rank update of this size."""
+    """A Llama in `theirs`, its reference `model`, and `pack`: 8 new tokens, and a LoRA of this size."""
     theirs = save_llama(text_file, folder / "theirs", "$A")
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 200}
     (theirs / "config.json").write_text(json.dumps(config))
@@ -41,7 +41,8 @@ def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
         (theirs / "chat_template.jinja").write_text(template)
     refer(theirs, folder / "model", "en")
     (folder / "xx.txt").write_text("zozo gaga zozo mimi\n" * 200)
-    extend_tokenizer(folder / "model/tokenizer", 330, [folder / "xx.txt"], [], folder / "tokenizer", 8)
+    words = {"zozo": 200, " zozo": 200, " gaga": 200, " mimi": 200}
+    extend_tokenizer(folder / "model/tokenizer", 330, words, {}, folder / "tokenizer", 8)
     body, _ = load_model(folder / "model")
     module, draw = make_body(body.config, (2,)), torch.Generator().manual_seed(1)
     add_low_rank(module, 2, 1)
@@ -128,7 +129,7 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     other.write_text("The wind sees the boat.\n\n" * 40)
     found, said = kept_of(world, text_file, given=[str(other)])
     tried = [strength for strength in STRENGTHS if strength >= found.strength]
-    assert [line.split(":")[0] for line in said] == [f"strength {strength:g}" for strength in tried]
+    assert [line.split(":")[0] for line in said] == [f"merge strength {strength:g}" for strength in tried]
     known = json.loads((world / "memory/xx.json").read_text())["changes"]
     for strength in tried:
         own = known[f"{strength:g}"].items()
@@ -139,7 +140,7 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     assert "news.zz.txt, of yours: " in text and "not looked at" not in text
     assert (
         "en, held-out pages of your text, tokens 0–128: " in text
-        and f"strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
+        and f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
     )
     assert (found.steps, len(found.answers)) == (7, kept.SHOWN)
     before = (world / "memory/the-untouched.json").stat()
