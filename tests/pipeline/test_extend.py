@@ -60,7 +60,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert model.config.vocab_size == len(base) + len(rows) == len(base) + recipe["tokenizer"]["vocab_size"]
 
     def score():
-        (path,) = (out / "run/evaluate/bl_base/xx/text").glob("*/scores.json")
+        (path,) = (out / "run/evaluate/bl_base/xx/bits-per-byte").glob("*/scores.json")
         return json.loads(path.read_text())[-1]
 
     last = score()
@@ -148,7 +148,7 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
         code, _, err = run(*arguments, "--keep", *bounds)
         assert code == 0 and ("adapt lora" in err) == (not weights), err
         assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == strength
-        (scores,) = (out / "run/evaluate/lora/xx/text").glob("*.job.json")
+        (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
         assert json.loads(scores.read_text())["inputs"]["strength"] == strength
         assert "LoRA, en.txt, of yours: " in err and ("merge strength 1: xx " in err) == (bounds != ["nothing"])
         weights.add((out / "model/model.safetensors").read_bytes())
@@ -167,7 +167,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
-    rows = json.loads(next((out / "run/evaluate/bl_base/xx/hidden").glob("*/scores.json")).read_text())
+    rows = json.loads(next((out / "run/evaluate/bl_base/xx/pseudo-likelihood").glob("*/scores.json")).read_text())
     assert f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits per byte of hidden words before, " in err
     assert "; en: " in err and "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
@@ -181,7 +181,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     code, _, err = run("run", out / "recipe.yaml")
     assert code == 0 and "adapt bl_base xx" not in err, err
-    assert "xx, topic: " in err and "xx, hidden: " in err
+    assert "xx, topic: " in err and "xx, pseudo-likelihood: " in err
 
     (texts / "yy.txt").write_text((texts / "xx.txt").read_text().replace("z", "q").replace("g", "j"))
     second = ["--language", "yy", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "second"]
