@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.training.zero.config import BUCKET, KEPT_LIVE
+from ds_minimodel.training.zero.config import BUCKET
 
 if TYPE_CHECKING:
     from ds_minimodel.training.partition import Partition
@@ -139,8 +139,9 @@ def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
 def _gathered(partition: Partition) -> int:
     """Bytes of the weights that stage 3 has gathered, and of the flat copy that they arrive in."""
     setup, partitioned = partition.setup, partition.partitioned
-    arriving = min(sum(partitioned), max(setup.zero.prefetch or BUCKET, max(partitioned, default=0)))
-    return setup.width * (min(sum(partitioned), KEPT_LIVE) + arriving)
+    largest = max(partitioned, default=0)
+    arriving = min(sum(partitioned), max(setup.zero.prefetch or BUCKET, largest))
+    return setup.width * (min(sum(partitioned), BUCKET + largest) + arriving)
 
 
 def _host_bytes(partition: Partition) -> int:
@@ -174,8 +175,9 @@ def traffic_of_step(partition: Partition) -> dict[str, int]:
     gathered, reduced = (
         setup.width * shards * sum(map(setup.share, counts)) for counts in (partition.partitioned, partition.trained)
     )
+    passes = 1 if sum(partition.partitioned) <= BUCKET else 2  # so few stay gathered for the backward pass
     return {
-        "all-gather": ring(times * gathered, shards, "all-gather"),
+        "all-gather": ring(times * passes * gathered, shards, "all-gather"),
         "reduce-scatter": ring(times * reduced, shards, "reduce-scatter"),
     }
 

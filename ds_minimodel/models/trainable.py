@@ -9,6 +9,7 @@ training loop, so that the result does not depend on how a batch is split.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig, make_body
 from ds_minimodel.models.body import Body, LanguagePack, Linear, Unpadding, init_weights
 from ds_minimodel.models.low_rank import switched_off
-from ds_minimodel.ops.parallel import full_shape, own_part
+from ds_minimodel.ops.parallel import own_part
 
 Batch = Mapping[str, Any]
 
@@ -103,10 +104,12 @@ class LanguageModel(Model):
 
     new_token_penalty: of an added language while it trains, or None. replay_kl: weight, against a token that is
     trained on, of the divergence from the body without its low-rank updates where a row is replayed; 0: none.
+    in_step: whether that takes the same modules for every batch, as ranks must that share weights (ZeRO 3).
     """
 
     new_token_penalty: NewTokenPenalty | None = None
     replay_kl: float = 0.0
+    in_step = False
 
     def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0):
         super().__init__(config, vocab_size, head_depths, num_base)
@@ -114,11 +117,11 @@ class LanguageModel(Model):
 
     def forward(self, batch: Batch) -> Tensor:
         """Sum of the losses of the batch for each head -> (heads,) fp32."""
+        replays = self.replay_kl and torch.is_grad_enabled() and ("replayed" in batch or self.in_step)
+        taught = self._taught(batch) if replays else None  # first: ZeRO 3 forgets what it gathered for an earlier pass
         hidden, table = encode(self.pack, self.body, batch)
-        replayed = batch if self.replay_kl and torch.is_grad_enabled() and "replayed" in batch else None
-        if replayed is not None:
-            targets_BS = batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)
-            batch = {**batch, "targets": targets_BS}
+        if "replayed" in batch and replays:
+            batch = {**batch, "targets": batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)}
         heads, targets = self.body.heads.values(), batch["targets"].flatten()
         losses = torch.stack(
             [
@@ -126,23 +129,32 @@ class LanguageModel(Model):
                 for head, x_BMH in zip(heads, hidden, strict=True)
             ]
         )
-        if replayed is not None:
-            divergence = self._divergence(replayed, hidden[-1], table)
+        if taught is not None:
+            divergence = self._divergence(*taught, hidden[-1], table)
             losses = losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
         if self.new_token_penalty is None or not torch.is_grad_enabled():
             return losses
         penalty = self.new_token_penalty.loss(self.pack, table, batch)
         return losses + (penalty - penalty.detach())  # what is reported is the loss of the text
 
-    def _divergence(self, batch: Batch, x_BSH: Tensor, table: Tensor) -> Tensor:
+    def _taught(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows that are replayed, at least one; where they have targets that are learned from; the logarithms of what
+        the body predicts there without its updates, (P, base's ids))."""
+        is_replayed_B = batch.get("replayed", torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool))
+        rows = is_replayed_B.nonzero()[:, 0]
+        rows = rows if len(rows) else rows.new_zeros(1)
+        own = {name: batch[name][rows] for name in ("tokens", "lengths", "sample_keys", "targets") if name in batch}
+        is_target = (own["targets"] != IGNORED) & is_replayed_B[rows, None]
+        head = self.body.heads[str(self.body.head_depths[-1])]
+        with torch.no_grad(), switched_off():
+            (x_BSH,), table = encode(self.pack, self.body, own)
+            scores_PV = F.linear(head(x_BSH[is_target]), table[: self.pack.num_base])
+            return rows, is_target, scores_PV.float().log_softmax(-1)
+
+    def _divergence(self, rows: Tensor, is_target: Tensor, teacher_PV: Tensor, x_BSH: Tensor, table: Tensor) -> Tensor:
         """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
         it would without its updates, a sum over their targets: self-distillation, with no teacher beside it."""
-        rows = batch["replayed"].nonzero()[:, 0]
-        own = {name: batch[name][rows] for name in ("tokens", "lengths", "sample_keys", "targets") if name in batch}
-        is_target, head = own["targets"] != IGNORED, self.body.heads[str(self.body.head_depths[-1])]
-        with torch.no_grad(), switched_off():
-            (taught_BSH,), _ = encode(self.pack, self.body, own)
-            teacher_PV = F.linear(head(taught_BSH[is_target]), table[: self.pack.num_base]).float().log_softmax(-1)
+        head = self.body.heads[str(self.body.head_depths[-1])]
         student_PV = F.linear(head(x_BSH[rows][is_target]), table).float().log_softmax(-1)[:, : self.pack.num_base]
         return F.kl_div(student_PV, teacher_PV, reduction="sum", log_target=True)
 
@@ -277,28 +289,35 @@ def train_only(module: nn.Module, trains: Callable[[str], bool]) -> None:
         parameter.requires_grad_(trains(name))
 
 
-def materialise(module: nn.Module, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+def materialise(
+    module: nn.Module, dtype: torch.dtype, device: torch.device | str = "cpu", hollow: bool = False
+) -> None:
     """Give memory to the parameters of a module that was built on the meta device; nothing is drawn.
 
-    What trains is fp32, all else of `dtype`. Their numbers are to be put in.
+    What trains is fp32, all else of `dtype`. Their numbers are to be put in. hollow: what is frozen gets no memory
+    before `ops.parallel.fill`, and load_into notes where its numbers are.
     """
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.is_meta:
-                own = torch.empty(
-                    parameter.shape, dtype=torch.float32 if parameter.requires_grad else dtype, device=device
-                )
-                part._parameters[name] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+                trains, shape = parameter.requires_grad, parameter.shape
+                waits = hollow and not trains
+                own = torch.empty(() if waits else shape, dtype=torch.float32 if trains else dtype, device=device)
+                part._parameters[name] = nn.Parameter(own.expand(shape), requires_grad=trains)
+                if waits:
+                    part._parameters[name].source = None  # type: ignore[union-attr]
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
     """Copy tensors, one after the other, into the parameters of those names, with `prefix` before them, or this rank's
-    parts of them; each must exist."""
+    parts of them; each must exist. What is hollow (materialise) is read later."""
     parameters = dict(module.named_parameters())
     for name in tensors:
-        parameter, tensor = parameters[prefix + name], tensors[name]
-        assert full_shape(parameter) == tensor.shape, (prefix + name, tensor.shape)
-        parameter.data.copy_(own_part(parameter, tensor))
+        parameter = parameters[prefix + name]
+        if hasattr(parameter, "source"):
+            parameter.source = partial(tensors.__getitem__, name)  # type: ignore[assignment]
+        else:
+            parameter.data.copy_(own_part(parameter, tensors[name]))
 
 
 def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:

@@ -154,7 +154,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     plug(module, initial)
     keep_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
-    module.replay_kl = section.replay_kl
+    module.replay_kl, module.in_step = section.replay_kl, step.engine.zero_stage == 3
     if section.new_token_penalty:
         module.new_token_penalty = penalty_of_source(context, step, run)
 
@@ -232,7 +232,8 @@ def adapted_model(
     with torch.device("meta"):
         module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, num_base)
     train_only(module, lambda name: trains_in_adapt(name, step.system))
-    materialise(module, dtype, device)
+    # At ZeRO 3 a rank keeps its parts alone of what is frozen; what is planned is read nowhere.
+    materialise(module, dtype, device, hollow=step.engine.zero_stage == 3 and device.type != "meta")
     load_into(module, frozen.tensors, "body.")
     if step.system.trains == "low-rank":
         add_low_rank(module.body, step.training.rank, step.seed)

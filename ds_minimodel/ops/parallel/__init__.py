@@ -5,6 +5,6 @@ and costs nothing.
 """
 
 from ds_minimodel.ops.parallel.group import SOLO, Group, split_world
-from ds_minimodel.ops.parallel.shard import full_shape, full_tensor, own_part
+from ds_minimodel.ops.parallel.shard import fill, full_shape, full_tensor, own_part
 
-__all__ = ["SOLO", "Group", "full_shape", "full_tensor", "own_part", "split_world"]
+__all__ = ["SOLO", "Group", "fill", "full_shape", "full_tensor", "own_part", "split_world"]

@@ -54,6 +54,8 @@ def shard_parameter(module: nn.Module, name: str, group: Group, dim: int, length
     own.shard = shard  # type: ignore[attr-defined]
     # DeepSpeed reads it: this parameter counts in the gradient's norm on every rank.
     own.tensor_model_parallel = True  # type: ignore[attr-defined]
+    if hasattr(whole, "source"):
+        own.source = whole.source  # type: ignore[attr-defined]
     setattr(module, name, own)
 
 
@@ -67,7 +69,15 @@ def full_shape(parameter: nn.Parameter) -> torch.Size:
 
 def own_part(parameter: nn.Parameter, whole: Tensor) -> Tensor:
     """The part of the tensor `whole` that `parameter` holds."""
+    assert whole.shape == full_shape(parameter), (whole.shape, parameter)
     return parameter.shard.slice_of(whole) if hasattr(parameter, "shard") else whole
+
+
+def fill(parameter: nn.Parameter) -> None:
+    """Put numbers into a parameter that has none yet: its attribute `source` gives the whole tensor."""
+    if hasattr(parameter, "source"):
+        parameter.data = own_part(parameter, parameter.source()).to(parameter.device, parameter.dtype)
+        del parameter.source
 
 
 def full_tensor(parameter: nn.Parameter, own: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ NEVER = 10**9
 # At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
 # allocated even where few parameters train: 1 GB of memory, 2 in fp32.
 BUCKET = 50_000_000
-KEPT_LIVE = 10**9  # elements that stage 3 keeps gathered between the passes: its stage3_max_live_parameters
 # ZeRO stages at which optimizer state may lie in host memory. DeepSpeed takes stage 1 too, which is not tried here:
 # stage 2 sends no more without accumulation, and keeps less.
 OFFLOAD_STAGES = (2, 3)
@@ -241,6 +240,9 @@ def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict
         settings |= {
             "stage3_param_persistence_threshold": 0,
             "stage3_prefetch_bucket_size": BUCKET,
+            # Its own are a billion: it would keep so many gathered from one pass to the next.
+            "stage3_max_live_parameters": BUCKET,
+            "stage3_max_reuse_distance": 0,
             "memory_efficient_linear": partitions_linear,
         }
     return settings

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.ops.parallel import fill
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero import start
@@ -20,6 +24,7 @@ from ds_minimodel.training.zero.state import write_masters
 if TYPE_CHECKING:
     from ds_minimodel.training.ranks.world import World
 
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of <malloc.h>
 LINEAR = torch.nn.functional.linear
 
 
@@ -43,7 +48,7 @@ def build_engine(
     config = deepspeed_config(run, world.data.size, zero)
 
     def initialize() -> deepspeed.DeepSpeedEngine:
-        with deepspeeds_refusals(run):
+        with deepspeeds_refusals(run), _filled_in_turn(module):
             engine, *_ = deepspeed.initialize(
                 model=module, optimizer=optimizer, dist_init_required=False, config=config, mpu=mpu
             )
@@ -162,8 +167,31 @@ def _hide(module: torch.nn.Module, names: Collection[str], device: torch.device,
     for owner in module.modules():
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None and id(parameter) in hidden:
+                fill(parameter)
                 del owner._parameters[name]
                 owner.register_buffer(name, parameter.detach().to(device, dtype), persistent=False)
+
+
+@contextlib.contextmanager
+def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
+    """Let stage 3 read a frozen parameter when it is about to cut it: of one at a time a rank holds the whole."""
+    waiting = [parameter for parameter in module.parameters() if hasattr(parameter, "source")]
+    for parameter in waiting:
+        vars(parameter)["ds_status"] = ZeroParamStatus.NOT_AVAILABLE  # else it is sent to all ranks first
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if waiting and mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 8 << 20)  # of large weights that come and go, glibc's heap would keep the holes
+    cut = deepspeed.zero.Init._zero_init_param
+
+    def fill_and_cut(init: Any, parameter: torch.nn.Parameter) -> None:
+        fill(parameter)
+        cut(init, parameter)
+
+    deepspeed.zero.Init._zero_init_param = fill_and_cut
+    try:
+        yield
+    finally:
+        deepspeed.zero.Init._zero_init_param = cut
 
 
 def model_parallel_unit(run: Run, world: World) -> ModelParallelUnit | None:
