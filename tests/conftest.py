@@ -22,6 +22,7 @@ LONG = (
     "costs/test_peak.py",
     "data/test_ranks.py",
     "hf/test_transformers_4.py",
+    "pipeline/test_extend_ranks.py",
     "training/test_costs.py",
     "training/test_two_hosts.py",
     "faults",

@@ -1,0 +1,81 @@
+"""`extend` on several ranks: what is trained does not depend on how many there are, nor on what each of them holds."""
+
+import json
+import shutil
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ds_minimodel.cli.main import main
+from ds_minimodel.training import partition
+
+from ..forks import Fork, run, run_ranks, start
+from ..hf.test_decoders import save_llama
+from .conftest import make_world, stop_when
+
+STEPS, MEMORY = "run/adapt/lora/xx/run/metrics.jsonl", 1
+SAME = ["adapt.batch_size=12", "engine.micro_batch_size=2"]
+
+
+def train(memory, *arguments):
+    """A rank of a host that has so many bytes."""
+    partition.machine_memory = lambda: memory
+    main([*arguments])
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with an `extend` in `one`, which has run to its end."""
+    folder = tmp_path_factory.mktemp("ranks")
+    make_world(folder)
+    path = folder / "xx.txt"
+    path.write_text(path.read_text() * 4)
+    save_llama(folder / "en.txt", folder / "theirs", "$A")
+    code, _, err = run(*begin(folder, "one"))
+    assert code == 0, err
+    return folder
+
+
+def begin(folder, out):
+    """A call of `extend` whose recipe is chosen, and trains in fp32."""
+    more = "--tokens", "20k", "--pieces", "20", "--train", "lora"
+    call = "extend", folder / "theirs", folder / "xx.txt", "--language", "xx", "--out", folder / out, *more
+    Fork("tests.pipeline.test_extend_again:killed_after", "recipe.yaml", [*map(str, call)]).wait()
+    recipe = folder / out / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("engine:", "engine:\n  precision: fp32"))
+    return call
+
+
+def losses(out):
+    rows = map(json.loads, (out / STEPS).read_text().splitlines())
+    return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+def test_losses_are_the_same_on_any_number_of_ranks(begun, tmp_path):
+    """At ZeRO 3, too, where no rank holds the frozen weights: each is read when it is cut."""
+    found = []
+    for ranks, stage in ((1, 0), (2, 0), (3, 0), (2, 3)):
+        out = tmp_path / f"{ranks} {stage}"
+        shutil.copytree(begun / "one/run", out / "run", ignore=shutil.ignore_patterns("adapt*"))
+        settings = [*SAME, f"workdir={out}/run", f"engine.zero_stage={stage}", "adapt.steps=5"]
+        call = "adapt", str(begun / "one/recipe.yaml"), *settings
+        codes, errors = run_ranks(ranks, f"{__name__}:train", MEMORY, *call)
+        assert not any(codes), errors
+        found.append(losses(out))
+        placed = json.loads((out / STEPS).with_name("run.json").read_text())["partition"]
+        assert placed["frozen_whole"] == (0 if stage else placed["frozen"])
+    assert len(found[0]) and all(other == pytest.approx(found[0], rel=1e-5) for other in found[1:]), found
+
+
+def test_what_was_interrupted_goes_on_on_other_ranks(begun):
+    metrics = begun / "two" / STEPS
+    call = begin(begun, "two")
+    _, err = stop_when(start(*call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT)
+    assert "stopped after step" in err and not (begun / "two/model").exists(), err
+    code, _, err = run(*call, "--ranks", "2")
+    assert code == 0, err
+    assert losses(begun / "two") == pytest.approx(losses(begun / "one"), rel=1e-5)
+    ours, theirs = (load_file(begun / out / "adapter/adapter_model.safetensors") for out in ("two", "one"))
+    assert all(torch.allclose(tensor, theirs[name], atol=1e-4) for name, tensor in ours.items())
