@@ -1,0 +1,44 @@
+"""What a user reads has the words of docs/README.md's table, and none that they replace."""
+
+import ast
+import re
+
+import pytest
+
+from .docs import ROOT
+
+TABLE = (ROOT / "docs/README.md").read_text(encoding="utf-8").partition("### Words in use")[2]
+CELLS = [re.sub(r"\(.*\)", "", line.split("|")[2]) for line in TABLE.splitlines() if line.startswith("| ")][1:]
+OLD = re.compile(rf"\b({'|'.join(word.strip() for cell in CELLS for word in cell.split(','))})\b", re.IGNORECASE)
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+CODE = re.compile(r"(?ms)^```.*?^```|`[^`]*`|\]\([^)]*\)")  # and targets of links
+
+
+def strings(source):
+    """Literals that are sentences, among them all of `--help`; docstrings are for readers of the code."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            if " " in node.value:
+                yield node.value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_the_words_in_use(page):
+    text = page.read_text(encoding="utf-8").partition("### Words in use")[0]
+    assert [found[0] for found in OLD.finditer(CODE.sub("", text))] == []
+
+
+def test_messages_and_help_have_the_words_in_use():
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in (ROOT / "ds_minimodel").rglob("*.py")
+        for text in strings(path.read_text(encoding="utf-8"))
+        if OLD.search(text)
+    }
+    assert found == set()
+
+
+def test_the_table_is_read():
+    assert len(CELLS) > 8 and OLD.search("It mends none, but stale PIECES.") and not OLD.search("SentencePiece")
