@@ -18,10 +18,8 @@ def strings(source):
     """Literals that are sentences, among them all of `--help`; docstrings are for readers of the code."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            if " " in node.value:
-                yield node.value
+    literals = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    yield from (node.value for node in literals if isinstance(node.value, str) and " " in node.value)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
