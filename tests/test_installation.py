@@ -1,11 +1,9 @@
 """scripts/environment.sh chooses torch, installs, and ends where a run was stopped; scripts/docker names what is."""
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tomllib
 import venv
@@ -114,33 +112,6 @@ def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, of
 
 
 @pytest.mark.parametrize(
-    "given, installer",
-    [
-        ({}, "pip"),
-        ({"DSMM_INSTALLER": "uv"}, "uv"),
-        ({"DSMM_INSTALLER": "uv", "DSMM_PIP_ARGS": "--no-index"}, "pip"),
-        ({"DSMM_INSTALLER": "uv", "shared": True}, "pip"),
-        ({"DSMM_INSTALLER": "uv", "uv": "exit 2"}, "pip"),
-    ],
-)
-def test_uv_installs_where_it_is_asked_for_and_can(environment, tmp_path, given, installer):
-    """It sees nothing outside of the virtual environment, and nothing but an index."""
-    tools = tool(tmp_path, "uv", given.pop("uv", 'echo uv "$@"'))
-    path = f"{environment}/bin:{tools}:{os.environ['PATH']}"
-    variables = without_settings() | {"VIRTUAL_ENV": str(environment), "PATH": path}
-    settings = environment / "pyvenv.cfg"
-    alone = settings.read_text()
-    if given.pop("shared", False):
-        settings.write_text(alone.replace("packages = false", "packages = true"))
-    asked = 'source scripts/environment.sh; try_pip() { echo pip install "$@"; }; install_project report,hf'
-    try:
-        said = subprocess.check_output(["bash", "-c", asked], cwd=ROOT, env=variables | given, text=True)
-    finally:
-        settings.write_text(alone)
-    assert said.startswith(f"{installer} ") and said.endswith("--editable .[report,hf]\n") and said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "states, code", [("9 complete", 0), ("5 complete, 1 unfinished, 3 pending", 143), ("8 complete, 1 pending", 143)]
 )
 def test_a_script_ends_where_sigterm_has_stopped_its_run(tmp_path, states, code):
@@ -173,28 +144,16 @@ def test_a_dockerfile_names_what_is_there(file):
     assert set(re.findall(r"torch==[\d.]+", text)) <= {tried}
 
 
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path, installer):
+def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path):
     """Where its own folder, which has the package's name, would be taken for it."""
     clone = tmp_path / "ds_minimodel"
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "ds_minimodel", "examples"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, clone.mkdir(exist_ok=True) or clone / name)
-    if installer == "uv" and not importlib.util.find_spec("uv"):
-        pytest.skip("uv is not installed")
     python, variables = environment / "bin/python", without_settings() | {"DSMM_BUILD_OPS": "0"}
-    variables |= {"VIRTUAL_ENV": str(environment), "PYTHONPATH": sysconfig.get_path("purelib")}  # setuptools, uv, torch
-    command = [python, "-m", "pip"] if installer == "pip" else [sys.executable, "-m", "uv", "pip"]
-    command += [
-        "install",
-        *(["--python", python] if installer == "uv" else []),
-        "--no-index",
-        "--no-deps",
-        "--no-build-isolation",
-        "-e",
-        clone,
-    ]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    variables |= {"VIRTUAL_ENV": str(environment), "PYTHONPATH": sysconfig.get_path("purelib")}  # setuptools, torch
+    options = "-m pip install --no-index --no-deps --no-build-isolation -e".split()
+    done = subprocess.run([python, *options, clone], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for folder in (clone, tmp_path, environment):
         asked = "import ds_minimodel.api as api, ds_minimodel_examples as more; print(api.__file__, more.__file__)"

@@ -46,13 +46,6 @@ def test_a_contestant_that_fails_does_not_take_the_others_along(tmp_path, monkey
     assert "| hf | failed: hf: ImportError: broken on purpose |" in table
 
 
-def test_a_mistake_is_one_line():
-    command = [sys.executable, "-m", "benchmarks", "steps", "--set", "model.hidden_size=none"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 2 and ended.stderr.startswith("ds-minimodel: model.hidden_size=none")
-    assert len(ended.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     "part, arguments, keys",
     [

@@ -95,8 +95,6 @@ def test_a_folder_does_not_hide_a_recipe_of_the_package(plan, tmp_path, monkeypa
     "arguments, message",
     [
         (["--device", "v99"], "--device v99: unknown; there are v100-16g"),
-        (["--ranks", "0"], "'0' is no number of ranks"),
-        (["--zero", "4"], "--zero: invalid choice"),
         (["--ranks", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
         (["--peak", "inf"], "--peak inf: no number of TFLOP/s"),
         (["--device", "v100-16g", "engine.precision=bf16"], "engine.precision bf16: v100-16g has fp16, fp32 alone"),

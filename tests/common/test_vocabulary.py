@@ -15,13 +15,6 @@ PACKAGE = Path(ds_minimodel.__file__).parent
 GPT_2 = Vocabulary(100, bos=50, eos=50, unk=50, name="gpt2")
 
 
-def test_special_tokens_may_be_anywhere_and_missing():
-    bert = Vocabulary(340, pad=0, unk=100, bos=101, eos=102, mask=103)
-    assert bert.special == {"pad": 0, "unk": 100, "bos": 101, "eos": 102, "mask": 103}
-    assert bert.special_ids == [0, 100, 101, 102, 103]
-    assert GPT_2.special_ids == [50] and GPT_2.num_pieces == 99
-
-
 def test_a_missing_token_is_named_with_what_needs_it():
     assert GPT_2.require("eos", "text") == 50
     with pytest.raises(UserError, match=r"^gpt2: has no mask token \(mask\), which masked language modelling needs$"):
@@ -59,12 +52,6 @@ def test_a_manifest_whose_ids_cannot_be(tmp_path, ids, words):
     write_manifest(tmp_path, vocab_size=9, special=ids, roundtrip_counterexample=None)
     with pytest.raises(UserError, match=words):
         read_artifact(tmp_path, VocabularyManifest)
-
-
-def test_a_manifest_says_what_it_was_given(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    write_manifest(tmp_path, **GPT_2.facts())
-    assert read_artifact(tmp_path, VocabularyManifest).vocabulary("it") == GPT_2
 
 
 def test_the_ignored_target_is_declared_once():

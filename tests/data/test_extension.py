@@ -69,17 +69,6 @@ def test_the_bases_text_is_cut_as_before_and_the_new_language_into_fewer_pieces(
     assert file.add_tokens(["<tool>"]) and file.token_to_id("<tool>") == ROWS + NEW, "no id is free before"
 
 
-def test_what_pieces_bring_is_known_before_they_are_made(base, texts, tmp_path):
-    found = read_extension(base, words_of(texts[1]), words_of(texts[0]), 1000)
-    lines = texts[1].read_text().split("\n")
-    assert found.words == sum(len(line.split()) for line in lines)
-    assert found.num_bytes == sum(len(line.encode()) for line in lines)
-    for number in (0, 1, NEW, len(found.pieces)):
-        cut = extended(base, texts, tmp_path / str(number), number) if number else open_tokenizer(base)
-        assert found.tokens_with(number) == (sum(map(len, cut.encode(lines))), 0)
-    assert [*found.counts] == sorted(found.counts, reverse=True) and found.counts[-1] >= 2
-
-
 def test_pieces_of_the_source_text_are_left_out(base, texts, tmp_path):
     write_lines(texts[1], [*GERMAN, *["harbour"] * 9])  # the most frequent word of all
     assert " harbour".replace(" ", "▁") not in extended(base, texts, tmp_path / "guarded").pieces()

@@ -136,14 +136,6 @@ def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_
     assert not (tmp_path / "store").exists()
 
 
-def test_an_older_store_is_replaced(tmp_path, text_file, tokenizer_folder, reference):
-    other = tmp_path / "other.txt"
-    other.write_text("abc\n")
-    prepare([other], tokenizer_folder, tmp_path / "out" / "store")
-    prepare([text_file], tokenizer_folder, tmp_path / "out" / "store", shard_bytes=SHARD_BYTES)
-    assert_done(tmp_path / "out" / "store", reference)
-
-
 def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):
     out = tmp_path / "store"
     with pytest.raises(Stop):

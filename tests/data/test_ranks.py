@@ -51,16 +51,6 @@ def test_after_a_kill_the_same_command_goes_on(tmp_path, text_file, tokenizer_fo
     assert all((out / path.name).stat().st_ino == inode for path, inode in complete.items())
 
 
-def test_an_error_on_one_rank_ends_all_with_one_line(tmp_path, text_file, tokenizer_folder):
-    text = tmp_path / "text.txt"
-    text.write_bytes(text_file.read_bytes() + b"\n\xff\n")
-    done = mpirun(SCRIPT, text, tokenizer_folder, tmp_path / "store", SHARD_BYTES)
-    assert done.returncode == 2
-    assert re.search(r"error: .*text.txt:\d+: not UTF-8", done.stderr)
-    assert done.stderr.count("error: ") == 1 and "Traceback" not in done.stderr
-    assert not (tmp_path / "store").exists()
-
-
 RECIPE = """
 workdir: {folder}/run
 systems: [bl_base]
@@ -84,12 +74,3 @@ def test_the_steps_run_under_mpirun(tmp_path, text_file):
     # mpirun ends the others when the first rank has ended: whose line came through is chance
     assert refused.returncode == 2
     assert re.search("^ds-minimodel: (rank 1: )?report: it runs in one process", refused.stderr, re.MULTILINE)
-
-
-def test_an_mpi_that_is_not_mpiruns_is_named():
-    """As where mpi4py loads MPICH and mpirun is Open MPI's: every process finds itself alone."""
-    script = "from ds_minimodel.training.ranks import mpi; mpi.world()"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PMI_SIZE": "4"}
-    )
-    assert "UserError: mpirun started 4 processes, of which mpi4py sees 1" in done.stderr

@@ -45,24 +45,6 @@ def originals(batch):
     return tokens
 
 
-def test_shapes_and_types(sampler):
-    batch = sampler.batch(0, 24)
-    size, width = batch["tokens"].shape
-    assert size == 24 and width <= SEQ_LENGTH and (width % 8 == 0 or width == SEQ_LENGTH)
-    assert batch["lengths"].max() <= width < batch["lengths"].max() + 8
-    assert batch["loss_positions"].shape == batch["targets"].shape
-    assert batch["count"] == (batch["targets"] != IGNORED).sum()
-    assert (batch["targets"] != IGNORED).any(axis=0).all()  # no column is all padding
-    types = {name: str(value.dtype) for name, value in batch.items() if name != "count"}
-    assert types == {
-        "tokens": "int64",
-        "lengths": "int32",
-        "loss_positions": "int64",
-        "targets": "int64",
-        "sample_keys": "int32",
-    }
-
-
 def test_rows_are_blocks_after_bos(sampler, store):
     last = len(sampler.reader.blocks)
     batch = sampler.batch(last - 10, last + 10)  # over the end of an epoch

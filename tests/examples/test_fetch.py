@@ -7,8 +7,7 @@ import sys
 import pytest
 from ds_minimodel_examples import packages
 from ds_minimodel_examples.extractors import read_page
-from ds_minimodel_examples.fetch import PACKAGES_FOLDER, fetch
-from ds_minimodel_examples.packages import Apt, unpacked
+from ds_minimodel_examples.fetch import fetch
 from ds_minimodel_examples.tasks import is_held_out
 from ds_minimodel_examples.text import same_text_key
 
@@ -27,16 +26,6 @@ def sample(distribution, help_packages, tmp_path):
 
 def read_jsonl(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def test_a_package_is_unpacked(make_deb):
-    deb = make_deb("some-package", {"usr/share/x/ü.txt": "ü"})
-    with unpacked(deb) as root:
-        assert (root / "usr/share/x/ü.txt").read_text() == "ü"
-    assert [path.name for path in deb.parent.iterdir()] == [deb.name]
-    deb.write_bytes(deb.read_bytes()[:100])
-    with pytest.raises(UserError, match="cannot be unpacked"), unpacked(deb):
-        pass
 
 
 def test_what_a_sample_holds(sample):
@@ -84,38 +73,6 @@ def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
     assert (out / "manifest.json").stat().st_mtime_ns == before
     shutil.rmtree(out)  # what was extracted is still there
     assert fetch(out, "quickstart", log=lambda line: None) == manifest
-
-
-def test_an_interrupted_fetch_goes_on(distribution, help_packages, tmp_path, monkeypatch):
-    distribution(help_packages)
-    downloads, download = [], Apt.download
-
-    def interrupted(self, name, *arguments):
-        downloads.append(name)
-        if len(downloads) == 2:
-            raise KeyboardInterrupt
-        return download(self, name, *arguments)
-
-    monkeypatch.setattr(Apt, "download", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(tmp_path / "out", "quickstart", log=lambda line: None)
-    assert not (tmp_path / "out").exists()
-    fetch(tmp_path / "out", "quickstart", log=lambda line: None)
-    assert downloads == ["libreoffice-help-en-us", "libreoffice-help-de", "libreoffice-help-de"]
-    left = {path.name for path in (tmp_path / PACKAGES_FOLDER).iterdir()}
-    assert left == {"apt", "libreoffice-help-en-us.jsonl", "libreoffice-help-de.jsonl"}
-
-
-@pytest.mark.parametrize(
-    "set_name, languages, message",
-    [
-        ("quickstart", ["en", "xx"], "language xx: not in the samples; choose from en, de"),
-        ("all", None, "set all: unknown"),
-    ],
-)
-def test_wrong_arguments(tmp_path, set_name, languages, message):
-    with pytest.raises(UserError, match=message):
-        fetch(tmp_path / "out", set_name, languages)
 
 
 def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):

@@ -1,10 +1,8 @@
 """Tasks out of parallel help pages."""
 
-from dataclasses import replace
-
 import pytest
 from ds_minimodel_examples.extractors import read_page
-from ds_minimodel_examples.tasks import MAX_CONTEXT_WORDS, questions_of, split_of, strip_names, topic_records
+from ds_minimodel_examples.tasks import MAX_CONTEXT_WORDS, questions_of, split_of, topic_records
 
 
 @pytest.fixture
@@ -16,19 +14,6 @@ def pages(help_packages, tmp_path):
             (tmp_path / "page.html").write_text(text)
             found[language][name.split("/text/")[1]] = read_page(tmp_path / "page.html")
     return found
-
-
-@pytest.mark.parametrize(
-    "text, bare",
-    [
-        ("Use LibreOffice Calc's cells", "Use cells"),
-        ("在Calc中", "在中"),
-        ("Mathematics is Basically calculated", "Mathematics is Basically calculated"),
-        ("Writer-Dokument", "-Dokument"),
-    ],
-)
-def test_names_of_programs_are_stripped(text, bare):
-    assert strip_names(text) == bare
 
 
 def test_topic_records_are_parallel(pages):
@@ -65,31 +50,3 @@ def test_questions_point_at_their_answers(pages):
                     answer = item["answers"][0]
                     assert paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
                     assert item["question"].startswith({"en": "Command p", "de": "Befehl p"}[language])
-
-
-def test_a_text_is_in_one_split_only(pages):
-    """Two pages with the same paragraph but for a program's name: it is an example once."""
-    first, second = [name for name in sorted(pages["en"]) if name.startswith("scalc")][:2]
-    paragraph = next(element for element in pages["en"][first] if element.key == "par_long#0")
-    pages["en"][second].append(replace(paragraph, text=paragraph.text.replace("Calc", "Draw"), key="par_new#0"))
-    names = [row["id"] for rows in topic_records(pages, ["en"]).values() for row in rows]
-    assert sum(name in (f"{first}|par_long#0", f"{second}|par_new#0") for name in names) == 1
-
-
-def test_a_description_that_stands_in_two_places_is_not_asked_for(pages):
-    first, second = sorted(pages["en"])[:2]
-    described = next(element for element in pages["en"][first] if element.extended)
-    name = f"{first}|{described.key}"
-    assert name in question_ids(pages)
-    pages["en"][second].append(replace(described, key="par_new#0"))
-    assert name not in question_ids(pages)
-
-
-def question_ids(pages):
-    return {
-        item["id"]
-        for squad in questions_of(pages, ["en"]).values()
-        for article in squad["data"]
-        for paragraph in article["paragraphs"]
-        for item in paragraph["qas"]
-    }

@@ -107,24 +107,16 @@ def test_numbers_come_out_in_the_type_that_they_came_in(text_file, tmp_path, fam
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 16}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_computed_is_taken(family, tmp_path):
-    refused(save(tmp_path / "hf", family), tmp_path / "out", "no tokenizer")  # which is asked for afterwards
-
-
 @pytest.mark.parametrize(
     "family, changes, words",
     [
         ("llama", {"attention_bias": True}, "logits of up to"),
-        ("llama", {"mlp_bias": True}, "logits of up to"),
         ("llama", {"hidden_act": "relu"}, "logits of up to"),
         ("llama", {"rope_parameters": YARN}, "rope_type 'yarn' is not served"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "layer_types"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "logits of up to"),
         ("gemma3_text", {"final_logit_softcapping": 1.0}, "logits of up to"),
         ("modernbert", {"attention_bias": True}, "logits of up to"),
-        ("modernbert", {"norm_bias": True}, "logits of up to"),
-        ("modernbert", {"hidden_activation": "relu"}, "logits of up to"),
     ],
 )
 def test_a_setting_that_is_not_computed_is_refused(tmp_path, family, changes, words):

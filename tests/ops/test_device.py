@@ -7,7 +7,7 @@ scripts/gpu_check.sh runs this.
 import pytest
 import torch
 import torch.nn.functional as F
-from op_cases import DEVICE, DTYPES, KERNELS, WIDTHS, assert_near_reference, cases, close, row_keys_of
+from op_cases import DEVICE, DTYPES, KERNELS, WIDTHS, assert_near_reference, cases, close
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -57,23 +57,6 @@ def test_kernel_equals_reference(name, dtype):
         for inputs in cases(name, dtype, width):
             inputs = [value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in inputs]
             assert_near_reference("dsmm", name, inputs, TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows, width", [(96, 768), (65, 771), (3, 7)])
-def test_joint_and_gelu(rows, width, dtype):
-    x, residual = torch.randn(2, rows, width)
-    weight, bias = torch.randn(2, width)
-    for p, row_keys in ((0.0, None), (0.1, row_keys_of(rows).to(DEVICE))):
-        compare(
-            lambda *leaves: ops.residual_norm(*leaves, 1e-5, p, row_keys)[0],
-            lambda x, residual, weight, bias: F.layer_norm(
-                ops.dropout(x, p, row_keys) + residual, (width,), weight, bias, 1e-5
-            ),
-            (x, residual, weight, bias),
-            dtype,
-        )
-    compare(ops.bias_gelu, lambda x, bias: F.gelu(x + bias), (x, bias), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

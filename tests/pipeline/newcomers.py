@@ -1,7 +1,7 @@
 """A kind of body, an objective and a system that are declared here and nowhere else, for whoever imports this.
 
 The body normalises before a branch, by the root mean square, knows positions as sinusoids that are added, and has no
-kernels of its own; the objective restores swapped neighbours. `main` and `do_steps` are for the forks that begin here.
+kernels of its own; the objective restores swapped neighbours. `main` is for the forks that begin here.
 """
 
 from typing import Literal
@@ -20,7 +20,6 @@ from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weigh
 from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.systems import SYSTEMS, System
-from tests.pipeline.tensor_ranks import do_steps  # noqa: F401
 
 # --- A kind of body ---
 

@@ -1,7 +1,6 @@
 """From a checkpoint of Hugging Face's to zero-shot scores, and recipes that do not fit their base."""
 
 import json
-import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -16,7 +15,7 @@ from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from ..forks import run
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
-from .conftest import make_world, refused
+from .conftest import make_world
 
 RECIPE = """
 workdir: {folder}/run
@@ -124,44 +123,8 @@ def test_what_does_not_fit(recipe, override, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "key, value, words",
-    [
-        ("objective", "guessing", "objective: Input should be 'masked-lm'"),
-        ("architecture", {"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert, modernbert"),
-        ("head_depths", [1, 3], "has heads after [1, 3] layers"),
-    ],
-)
-def test_what_is_no_base(recipe, tmp_path, key, value, words):
-    base = shutil.copytree(recipe.parent / "base", tmp_path / "base")
-    path = base / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "body": {**manifest["body"], key: value}}))
-    with pytest.raises(UserError) as error:
-        load_recipe(recipe, [f"base={base}"])
-    assert str(base) in str(error.value) and words in str(error.value)
-    assert "\n" not in str(error.value)
-    path.write_text(json.dumps({**manifest, "kind": "task-model"}))
-    with pytest.raises(UserError, match="base is no model; give one as step 1 makes it"):
-        load_recipe(recipe, [f"base={base}"])
-
-
 def test_the_baseline_alone_needs_no_text_of_the_source(recipe):
     text = f"data.text={{xx: {recipe.parent}/xx.txt}}"
     assert load_recipe(recipe, ["systems=[bl_base]", text]).languages_of_text == ["xx"]
     with pytest.raises(UserError, match="data.text has no files for en"):
         load_recipe(recipe, [text])
-
-
-def test_a_base_that_is_another_one_now(tmp_path, xlm_r):  # noqa: F811
-    theirs = shutil.copytree(xlm_r, tmp_path / "theirs")
-    recipe = make_recipe(tmp_path, theirs)
-    for step in ("corpus", "tokenizer"):
-        run_step(STEPS[step], load_recipe(recipe))
-    weights = theirs / "model.safetensors"
-    data = weights.read_bytes()
-    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert f"{weights}: another file than when this was begun" in refused("pretrain", recipe)
-    assert not (tmp_path / "run/pretrain/bl_base").exists()
-    weights.write_bytes(data)
-    run_step(STEPS["prepare"], load_recipe(recipe))

@@ -16,7 +16,6 @@ from ds_minimodel.costs.plans import model_of
 from ds_minimodel.models.body import BASE_ROWS, LanguagePack
 from ds_minimodel.models.trainable import NewTokenPenalty
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.serve.bits import bits_per_byte
 
 from ..forks import run
 from ..hf.test_decoders import save_llama
@@ -142,24 +141,6 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
             part, rest = [rest[number - 1]], rest[number:]
     num_bytes = len((tmp_path / "en.txt").read_text().replace("\n\n", ""))
     assert rows["en", "old"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-4)
-
-
-def test_the_guard_keeps_more_of_the_source(folder, tmp_path):
-    """With the same steps and text; what is printed is the loss of the text, with the guard or without."""
-    body, losses, taken = folder / "base", {}, {}
-    for weight in (0, 30):
-        out = tmp_path / f"{weight}"
-        settings = [f"workdir={out}", "systems=[bl_base]", f"adapt.new_token_penalty={weight}", "adapt.steps=20"]
-        for step in ("corpus", "tokenizer", "prepare", "pretrain", "adapt"):
-            code, _, err = run(step, folder / "recipe.yaml", *settings)
-            assert code == 0, err
-        lines = (out / "adapt/bl_base/xx/run/metrics.jsonl").read_text().splitlines()
-        losses[weight] = next(json.loads(line)["loss"] for line in lines if '"loss"' in line)
-        packs = {"old": folder / "base", "new": out / "adapt/bl_base/xx/pack"}
-        old, new = (row.bits_per_byte for row in bits_per_byte(body, packs, [folder / "en.txt"], 63))
-        taken[weight] = new - old
-    assert 0 < taken[30] < 0.7 * taken[0]
-    assert losses[30] == losses[0], "of the first step"
 
 
 def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):

@@ -4,17 +4,14 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.jobs.first_pack import check_vectors, first_pack
-from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.jobs.first_pack import check_vectors
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from ..forks import run
 from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, prepare
@@ -42,23 +39,6 @@ def prepared(tmp_path_factory):
     path = make_world(tmp_path_factory.mktemp("prepared"))
     path.write_text(path.read_text().replace("vocab_size: 60", "vocab_size: 40"))
     return prepare(path)
-
-
-@pytest.mark.parametrize("method, combined", [("overlap", False), ("random", False), ("pieces", True), ("ofa", True)])
-def test_first_packs(prepared, vectors, method, combined):
-    recipe = load_recipe(prepared, [f"adapt.initialisation={method}", *([vectors] if method == "ofa" else [])])
-    layout, draw = WorkdirLayout(recipe.workdir), torch.Generator().manual_seed(0)
-    source = {"tokens": torch.randn(40, 16, generator=draw), "bias": torch.randn(40, generator=draw)}
-    languages = "xx", "en"
-    tokenizers = [open_tokenizer(layout.tokenizer(language)) for language in languages]
-    first, again = (first_pack(recipe.adapt, recipe.seed, languages, *tokenizers, source) for _ in range(2))
-    assert first.tensors["tokens"].shape == (40, 16) and first.tensors["bias"].shape == (40,)
-    assert all(first.tensors[name].equal(again.tensors[name]) for name in ("tokens", "bias"))
-    pieces = [tokenizer.pieces() for tokenizer in tokenizers]
-    shared = len(set(pieces[0]) & set(pieces[1]))
-    assert first.rows_copied == {"random": 0, "pieces": 5}.get(method, shared)
-    assert (first.rows_combined > 0) == combined and first.rows_copied + first.rows_combined <= 40
-    assert not first.tensors["tokens"][1].any() and torch.isfinite(first.tensors["tokens"]).all()
 
 
 def test_step_2_records_it_and_trains_on(world, tmp_path):

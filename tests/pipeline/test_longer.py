@@ -11,7 +11,7 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.training.checkpoints import storage
 
 from ..forks import Fork, run
-from .conftest import copy_of, make_world, prepare, refused, run_two_ranks
+from .conftest import copy_of, make_world, refused
 from .test_held_out import assert_same_weights
 
 ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"
@@ -106,21 +106,6 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     assert_same_weights(recipe.parent / "run", long.parent / "run")
     assert scores(recipe) == scores(long)
     assert not list((recipe.parent / "run").rglob("*.old-*")), "what goes on is not stale"
-
-
-@pytest.mark.parametrize(
-    "settings", [(), ("engine.tensor_parallel=2",), ("engine.zero_stage=3",)], ids=["stage 1", "split", "stage 3"]
-)
-def test_two_ranks_go_on_to_the_bits_of_an_undisturbed_run(tmp_path, settings):
-    overrides = (*RUN, "finetune.tasks={}", *settings)
-    recipes = []
-    for name in ("disturbed", "undisturbed"):
-        (tmp_path / name).mkdir()
-        recipes.append(prepare(make_world(tmp_path / name), *overrides))
-    run_two_ranks(recipes[0], *overrides)
-    for recipe in recipes:
-        run_two_ranks(recipe, *overrides, *LONG)
-    assert_same_weights(recipes[0].parent / "run", recipes[1].parent / "run")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from safetensors.torch import load_file
 
 from ..forks import Fork, run
-from .conftest import make_world, prepare, run_two_ranks, stop_when
-from .test_tensor_parallel import assert_same_but_for_rounding
+from .conftest import make_world
 
 COMMAND = "tests.pipeline.newcomers:main"
 OVERRIDES = ["model.kind=toy", "systems=[bl_base, minijoint, jointpost]", "finetune.seeds=1"]
@@ -34,10 +32,6 @@ def workdir(tmp_path_factory):
     recipe = make_world(tmp_path_factory.mktemp("newcomers"))
     newcomers("run", recipe, *OVERRIDES)
     return recipe.parent / "run"
-
-
-def artifacts(workdir):
-    return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))}
 
 
 def test_costs_and_plans_read_the_declarations(tmp_path):
@@ -70,24 +64,6 @@ def test_they_train_to_a_report(workdir):
     }
     page = (workdir / "report/report.md").read_text()
     assert "| JointPost |" in page and "JointPost, unadapted" in page
-
-
-def test_a_killed_run_goes_on_with_the_same_bits(workdir, tmp_path):
-    recipe = prepare(make_world(tmp_path), HELD_OUT)
-    checkpoints = tmp_path / "run/pretrain/bl_base/run/checkpoints"
-    stop_when(start("pretrain", recipe, *OVERRIDES), lambda: len([*checkpoints.glob("step-*")]) > 1)
-    newcomers("pretrain", recipe, *OVERRIDES)
-    whole, found = (
-        load_file(folder / "pretrain/bl_base/model/model.safetensors") for folder in (workdir, tmp_path / "run")
-    )
-    assert all(found[name].equal(tensor) for name, tensor in whole.items())
-
-
-def test_two_ranks_that_hold_one_replica_train_the_same(workdir, tmp_path):
-    recipe, own = prepare(make_world(tmp_path), HELD_OUT), ["finetune.tasks={}", "engine.tensor_parallel=2"]
-    split = run_two_ranks(recipe, *OVERRIDES, *own, declared_in="tests.pipeline.newcomers")
-    whole = {file: weights for file, weights in artifacts(workdir).items() if not file.startswith("finetune/")}
-    assert_same_but_for_rounding(artifacts(split), whole)
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):

@@ -46,13 +46,10 @@ def test_values_merges_and_defaults(load):
     [
         ("  lr: 7e-4", "  learning_rate: 7e-4", "recipe.yaml:11: pretrain.learning_rate: unknown key"),
         ("  lr: 7e-4", "  warmup_step: 5", "recipe.yaml:11: pretrain.warmup_step: unknown key; did you mean"),
-        ("mini:", "minis:", "recipe.yaml:7: minis: unknown key; did you mean mini?"),
         ("workdir: runs/test\n", "", "recipe.yaml: workdir: this key is missing"),
         ("train: train.jsonl, ", "", "recipe.yaml:20: finetune.tasks.topic.train: this key is missing"),
         ("steps: 100", "steps: many", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
-        ("lr: 7e-4", "lr: -1", "recipe.yaml:11: pretrain.lr: Input should be greater than 0"),
         ("[bl_base, minijoint]", "[bl_base, bl_big]", "recipe.yaml:2: systems.1: Input should be 'bl_base'"),
-        ("systems:", "objective: guess\nsystems:", "recipe.yaml:2: objective: Input should be 'masked-lm'"),
         ("num_heads: 4", "num_heads: 5", "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64"),
         ("mini:", "engine: {tensor_parallel: 3}\nmini:", "engine.tensor_parallel 3 does not divide model.num_heads 4"),
         (
@@ -60,7 +57,6 @@ def test_values_merges_and_defaults(load):
             "[minipost]\nmini: {depth: 6}",
             'recipe.yaml:8: not valid YAML (found duplicate key "mini"',
         ),
-        ("seq_length: 64", "seq_length: 2", "pretrain.seq_length: Input should be greater than or equal to 3"),
         ("seq_length: 64", "seq_length: 129", "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
         ("kind: classification, ", "kind: qa, question_length: 93, ", "finetune.tasks.topic: max_length 96"),
         ("max_length: 96", "max_length: 512", "recipe.yaml:20: finetune.tasks.topic: sequences of 512 tokens do not"),
@@ -122,7 +118,6 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
             "recipe.yaml:7: mini.depth 2 must be below model.num_layers 1 (with model.num_layers=1)",
         ),
         ("mini.depth=7", "mini.depth=7: mini.depth 7 must be below model.num_layers 6"),
-        ("engine.zero_stage=4", "engine.zero_stage=4: Input should be 0, 1, 2 or 3"),
         ("engine.tensor_parallel=4; model.ffn_size=254", "engine.tensor_parallel 4 does not divide model.ffn_size 254"),
         (
             "finetune.tasks.topic.columns={language: lang, text: body}; finetune.tasks.topic.kind=sentence-pair",
@@ -136,8 +131,6 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         (TASK % "hidden, train: x", "train: unknown key; known keys: kind, test"),
         (TASK % "qa", "train: this key is missing"),
         (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
-        (TASK % "poetry", "finetune.tasks.t.kind: Input should be one of 'classification', 'pair'"),
-        ("finetune.tasks={t: {test: {de: y}}}", "finetune.tasks.t.kind: this key is missing"),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
         ("languages.targets=[de,de]", "must all be different languages"),
@@ -146,15 +139,11 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         # numbers beyond what can be made
         ("model.num_layers=1000000000", "model"),
         ("tokenizer.vocab_size=2147483648", "tokenizer"),
-        ("tokenizer.vocab_size=5", "tokenizer"),
-        ("tokenizer.character_coverage=0.5", "tokenizer"),
         (f"seed={'9' * 5000}", "seed"),
-        ("data.workers=100000", "data"),
         ("pretrain.lr=1e400", "pretrain"),
         ("model={num_layers:9000,num_heads:768}", "model"),
         # a name that chooses the keys goes before the keys that it would have
         ("model.num_kv_heads=2; model.kind=lama", "Input should be"),
-        ("model.num_kv_heads=2; objective=next-tokens", "Input should be"),
         ("model.kind=llama; tokenizer.kind=unigram", "Input should be 'byte-bpe'"),
     ],
 )

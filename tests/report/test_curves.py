@@ -87,11 +87,6 @@ def test_the_average_leaves_out_languages_that_never_get_there():
         assert near_maximal_table("xquad", estimates).rows[-1][-1] == last
 
 
-def test_no_near_maximal_performance_without_bl_base():
-    rows = rows_of_curve("minijoint", [(0, 0, 10.0)])
-    assert near_maximal(training_curves(rows)) == {} == speedups(rows)
-
-
 @pytest.mark.parametrize("score, refused", [(104.2, False), (-0.1, True), (math.nan, True), (INF, True)])
 def test_bytes_in_100_bits_may_be_more_than_100(score, refused):
     """Of a writing system with two bytes a letter they are."""

@@ -132,22 +132,9 @@ def test_compute_has_three_significant_digits(value, text):
     assert ComputeUnit("EFLOPs", 1).text(value) == text
 
 
-def test_losses_have_a_column_for_each_stage_and_language():
-    row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 2.5}
-    table = tables.loss_table([row, row | {"stage": "pretrain", "language": "en", "final": 1.25}])
-    assert table.columns == ["System", "pretrain en", "adapt de"]
-    assert list(map(str, table.rows[0])) == ["MiniJoint", "1.250", "2.500"]
-
-
 def test_held_out_losses_name_the_best_step():
     row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(0, 2.0), (5, 1.0)]}
     table = tables.held_out_table([row, row | {"held_out": [], "language": "tr"}])
     assert table.columns == ["System", "adapt de"] and table.rows[0][1] == Cell("1.000")
     longer = row | {"held_out": [*row["held_out"], (1000, 1.25)]}
     assert tables.held_out_table([longer]).rows[0][1] == Cell("1.250", "best 1.000 at step 5")
-
-
-def test_source_language_has_a_table_of_its_own():
-    rows = rows_of("bl_base", "xnli", "en", [(0, 0.0, 86.4)]) + rows_of("minijoint", "xnli", "en", [(0, 0.0, 86.2)])
-    table = tables.source_table("en", training_curves(rows))
-    assert column(table, "xnli") == {"BL_BASE": ("86.4", "", True), "MiniJoint": ("86.2", "", False)}

@@ -71,7 +71,6 @@ def sealed(folder, changed=(), file=None, **changes):
     "changed, words",
     [
         ({"bias": torch.zeros(33) / 0}, "'bias' holds NaN or infinite numbers"),
-        ({"bias": torch.zeros(33).int()}, "'bias' is of type I32"),
         ({"bias": torch.zeros(32)}, "are not those of 33 rows"),
         ({"bias": None}, "languages of this body have bias, tokens"),
         ({"more": torch.zeros(1)}, r"'more': .1,."),
@@ -101,12 +100,7 @@ def test_a_body_that_was_trained_takes_no_tasks(family, pack):
 
 @pytest.mark.parametrize(
     "changed, words",
-    [
-        ({"out.bias": torch.zeros(3).int()}, "'out.bias' is of type I32"),
-        ({"out.bias": None}, "out.bias is of shape"),
-        ({"more.bias": torch.zeros(2)}, "more.bias is of shape none by its configuration"),
-        ({"body.positions": None}, "body.positions is of shape"),
-    ],
+    [({"out.bias": torch.zeros(3).int()}, "'out.bias' is of type I32"), ({"out.bias": None}, "out.bias is of shape")],
 )
 def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
@@ -121,8 +115,6 @@ def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     [
         ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, pair, qa"),
         ({"labels": None}, "task.labels: classification takes names"),
-        ({"labels": ["a", "a", "b"]}, "each once"),
-        ({"labels": ["a", "b"]}, "out.bias is of shape"),
         ({"kind": "qa"}, "task.labels: qa takes none"),
     ],
 )

@@ -225,11 +225,8 @@ def edit(path, change):
         (CHOICE, "", "de: no questions"),
         (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de:1: no 'question'"),
         (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de:1: 'options' is no list of two texts"),
-        (CHOICE, '{"question": "q", "options": ["a", ""], "answer": 0}', "de:1: 'options' is no list of two texts"),
-        (CHOICE, '{"question": " ", "options": ["a", "b"], "answer": 0}', "de:1: 'question' is empty"),
         (CHOICE, r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}', "de:1: 'options' holds half a surr"),
         (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de:1: 'answer' is no place in the 2"),
-        (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": true}', "de:1: 'answer' is no place"),
     ],
 )
 def test_files_that_are_none_are_refused(kind, text, said, tmp_path):

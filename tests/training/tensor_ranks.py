@@ -40,13 +40,12 @@ def cases():
     """{name: (ranks to a replica, what trains, dropout, run)}; each must train what one rank does."""
     chosen = {
         f"pretrain zero{stage} clipped": (2, "pretrain", True, run_config(zero_stage=stage, **CLIPPED))
-        for stage in range(4)
+        for stage in (0, 1, 3)
     }
     chosen["build-mini zero2"] = (2, "build-mini", True, run_config(zero_stage=2))
     chosen["one replica"] = (4, "pretrain", True, run_config(zero_stage=1))
     accumulation = run_config(zero_stage=1, precision="bf16", micro_batch_size=2)
     chosen["bf16 zero1 accumulation"] = (2, "pretrain", True, accumulation)
-    chosen["bf16 zero3"] = (2, "pretrain", True, run_config(zero_stage=3, precision="bf16"))
     return chosen
 
 

@@ -17,7 +17,6 @@ from synthetic import CrashingSampler, model, resume, run_config, same, small_pa
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
-from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.zero import engine as zero_engine
 from ds_minimodel.training.zero.state import read_masters
 
@@ -71,17 +70,6 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp
     assert same(weights, uninterrupted(run)[0])
 
 
-def test_a_damaged_checkpoint_does_not_crowd_out_a_good_one(world, uninterrupted, tmp_path):
-    """Steps 4 and 3 are damaged, the run goes on from step 2, and the next save is of a step before 4."""
-    run = run_config(checkpoint_every=1, keep_last=3)
-    crash(world, tmp_path, run)
-    damage(tmp_path / "checkpoints" / "step-00000004", "cut")
-    damage(tmp_path / "checkpoints" / "step-00000003", "cut")
-    crash(world, tmp_path, run_config(checkpoint_every=3, keep_last=1))
-    assert names(tmp_path) == ["latest", "step-00000003"]
-    assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
-
-
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "the folder that latest names is gone"])
 def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, is_gone):
     run = run_config(zero_stage=1, checkpoint_every=2, keep_last=9)
@@ -115,14 +103,6 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, 
         train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), model(what), job=job)
     assert "\n" not in str(refused.value)
     assert names(tmp_path) == before
-
-
-def test_the_newest_stay_until_the_run_is_done_and_nothing_then(world, tmp_path):
-    crash(world, tmp_path, run_config(checkpoint_every=1, keep_last=2))
-    assert names(tmp_path) == ["latest", "step-00000003", "step-00000004"]
-    (tmp_path / "checkpoints/step-00000004.partial").mkdir()  # of a save that was killed
-    drop_all(tmp_path / "checkpoints")
-    assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -115,11 +115,7 @@ def test_what_a_file_has_beside_the_recipes_own_holds():
     "settings, changes, message",
     [
         (OWN, {"batch_size": 32}, "train_batch_size is 16 in the file, but 32 by the recipe"),
-        (OWN, {"zero_stage": 1}, "zero_optimization.stage is 2 in the file, but 1 by the recipe"),
-        (OWN, {"lr": 2e-2}, "optimizer.params.lr is 0.01 in the file, but 0.02 by the recipe"),
         ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but "AdamW" by the recipe'),
-        ({"scheduler": {"type": "WarmupLR"}}, {}, 'type is "WarmupLR" in the file, but "WarmupDecayLR" by the recipe'),
-        ({"optimizer": {"params": {"amsgrad": True}}}, {}, "optimizer.params.amsgrad true: the recipe has no such"),
         (OWN, {"decay_steps": 2}, 'scheduler.type "WarmupDecayLR": the recipe has no such setting'),
         (OFFLOADED, {"zero_stage": 1}, "offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"),
     ],

@@ -1,4 +1,4 @@
-"""Ranks by --ranks, and under torchrun and deepspeed: exit codes and signals come through, nobody is waited for."""
+"""Ranks by --ranks: exit codes and signals come through, nobody is waited for."""
 
 import os
 import random
@@ -39,19 +39,8 @@ engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
 """
 
 
-# As of docs/launch.md, but for what keeps tests side by side apart; `--ranks` is a command of ours.
-LAUNCHERS = {
-    "torchrun": ("torch.distributed.run:main", "--nproc_per_node {ranks} --master_port {port} -m ds_minimodel"),
-    "deepspeed": ("deepspeed.launcher.runner:main", "--num_gpus {ranks} --master_port {port} --module ds_minimodel"),
-}
-
-
-def start(recipe, *overrides, ranks=2, launcher="ranks"):
-    step = ["pretrain", str(recipe), *overrides]
-    if launcher == "ranks":
-        return forks.start(*step, "--ranks", ranks)
-    function, options = LAUNCHERS[launcher]
-    return forks.Fork(function, [*options.format(ranks=ranks, port=forks.free_port()).split(), *step])
+def start(recipe, *overrides, ranks=2):
+    return forks.start("pretrain", str(recipe), *overrides, "--ranks", ranks)
 
 
 @pytest.fixture(scope="module")
@@ -128,25 +117,14 @@ def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
     assert is_saved(run_of(recipe, "minijoint"))
 
 
-def test_a_signal_to_torchrun_saves(recipe):
-    process, _ = train(recipe, "minijoint", launcher="torchrun", ranks=1)
-    process.send_signal(signal.SIGTERM)
-    errors = said_by(process)
-    assert "ds-minimodel: stopped after step" in errors and "SignalException" in errors  # the latter is torchrun's own
-    assert is_saved(run_of(recipe, "minijoint"))
-
-
-@pytest.mark.parametrize("launcher", ["ranks", "deepspeed"])
-def test_the_others_end_when_a_rank_is_killed(recipe, launcher):
-    process, ranks = train(recipe, "minijoint", launcher=launcher)
+def test_the_others_end_when_a_rank_is_killed(recipe):
+    process, ranks = train(recipe, "minijoint")
     ranks[1].kill()
     errors = said_by(process)
-    assert process.returncode not in (0, 2), errors
     assert "another rank is gone; the same command goes on from the last checkpoint" in errors
     assert not any(rank.is_running() for rank in ranks)
-    if launcher == "ranks":
-        assert process.returncode == 1 and "Traceback" not in errors
-        assert "was ended by SIGKILL; the same command goes on" in errors
+    assert process.returncode == 1 and "Traceback" not in errors
+    assert "was ended by SIGKILL; the same command goes on" in errors
 
 
 def test_a_signal_whose_save_fails_is_no_success(recipe):
