@@ -6,15 +6,8 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "ds_configs/README.md",
-    ROOT / "benchmarks/README.md",
-    *sorted((ROOT / "study").glob("*.md")),
-]
+_OTHERS = "README.md CONTRIBUTING.md CHANGELOG.md ds_configs/README.md benchmarks/README.md".split()
+PAGES = [*map(ROOT.joinpath, _OTHERS), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "study").glob("*.md"))]
 _COMMAND = re.compile(
     r"(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
     r"|(python|bash) (scripts|study)/|python -m benchmarks)"

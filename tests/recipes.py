@@ -5,12 +5,6 @@ from ds_minimodel.recipe.schema import PaperRecipe
 
 def recipe_of(systems, targets=("de",), source="en", **sections):
     """A Recipe of `systems`; sections: those of the recipe that differ from the defaults, which are the paper's."""
-    return PaperRecipe.model_validate(
-        {
-            "workdir": "runs/test",
-            "systems": list(systems),
-            "languages": {"source": source, "targets": list(targets)},
-            "data": {"text": {language: f"{language}.txt" for language in (source, *targets)}},
-            **sections,
-        }
-    )
+    own = {"workdir": "runs/test", "systems": list(systems), "languages": {"source": source, "targets": list(targets)}}
+    own["data"] = {"text": {language: f"{language}.txt" for language in (source, *targets)}}
+    return PaperRecipe.model_validate(own | sections)

@@ -9,15 +9,9 @@ PAD = 1  # the id of <pad> in what is trained here, from which the positions of 
 
 
 def roberta(num_layers, hidden_size, num_heads, ffn_size, max_positions, dropout=0.1, attention_dropout=0.1):
-    return RobertaConfig(
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        ffn_size=ffn_size,
-        max_positions=max_positions,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-    )
+    sizes = dict(num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, ffn_size=ffn_size)
+    rates = dict(dropout=dropout, attention_dropout=attention_dropout)
+    return RobertaConfig(**sizes, **rates, max_positions=max_positions)
 
 
 def masked_lm(config, vocab_size, *head_depths):

@@ -12,14 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def ds_minimodel(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "ds_minimodel", *arguments],
-        cwd=ROOT,
-        text=True,
-        timeout=60,
-        capture_output=True,
-        env={**os.environ, **environment},
-    )
+    command, env = [sys.executable, "-m", "ds_minimodel", *arguments], {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, text=True, timeout=60, capture_output=True, env=env)
 
 
 @pytest.fixture(scope="module")

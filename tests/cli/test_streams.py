@@ -21,14 +21,9 @@ def shell(tmp_path):
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
 
     def shell(command, **environment):
-        return subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env={**os.environ, "FLOPS": " ".join(FLOPS), **environment},
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-        )
+        env = {**os.environ, "FLOPS": " ".join(FLOPS), **environment}
+        options = dict(capture_output=True, text=True, encoding="utf-8")
+        return subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, **options)
 
     return shell
 

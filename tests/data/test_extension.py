@@ -76,11 +76,6 @@ def test_pieces_of_the_source_text_are_left_out(base, texts, tmp_path):
     assert alone.encode(ENGLISH) != open_tokenizer(base).encode(ENGLISH)
 
 
-def test_the_same_text_gives_the_same_pieces(base, texts, tmp_path):
-    first, again = (extended(base, texts, tmp_path / name).path.read_bytes() for name in ("first", "again"))
-    assert first == again
-
-
 def test_tokens_behind_the_models_pieces_keep_their_ids(base, texts, tmp_path):
     """As Llama 3 and Qwen have theirs, which the library would number after the new pieces."""
     file = Tokenizer.from_file(str(base / JSON_FILE))
@@ -91,16 +86,6 @@ def test_tokens_behind_the_models_pieces_keep_their_ids(base, texts, tmp_path):
     new = extended(base, texts, tmp_path / "new")
     assert Tokenizer.from_file(str(new.path)).encode("<|end|>Boot").ids[0] == id == new.vocabulary.eos
     assert new.encode(ENGLISH) == open_tokenizer(base).encode(ENGLISH)
-
-
-def test_the_old_vocabulary_cuts_every_new_piece(base, texts, tmp_path):
-    """What new rows begin with; a piece may be part of a character."""
-    write_lines(texts[1], ["βββ γγγ"] * 9)
-    old, new = open_tokenizer(base), extended(base, texts, tmp_path / "new", 3)
-    pieces = new.pieces()[ROWS:]
-    parts = old.cut(pieces)
-    assert "<0xCE>" in "".join(old.pieces()) and all(len(ids) > 1 for ids in parts)
-    assert [[old.pieces()[id] for id in ids] for ids in old.cut(["<0xCE><0xB2>", "β"])] == [["<0xCE>", "<0xB2>"]] * 2
 
 
 def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):

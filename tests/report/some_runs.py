@@ -22,20 +22,14 @@ def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("t
     """
     recipe = _recipe(list(systems), list(languages), tasks)
     spent = adapt_costs(recipe_costs(recipe))
+    held_out = [(0, 2.0), (5, 1.5), (10, 1.6)]
     results = dict(
         recipe=recipe,
         facts={"Model": "4 layers"},
         metrics={task: "F1" if task == "qa" else "accuracy" for task in tasks},
         scores=list(_scores(spent, languages, tasks)),
         losses=[
-            {
-                "system": system,
-                "stage": "adapt",
-                "language": language,
-                "final": 4.0,
-                "held_out": [(0, 2.0), (5, 1.5), (10, 1.6)],
-                "hours": 0.25,
-            }
+            dict(system=system, stage="adapt", language=language, final=4.0, held_out=held_out, hours=0.25)
             for system in systems
             for language in languages
         ],

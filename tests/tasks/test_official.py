@@ -30,19 +30,9 @@ def jsonl(path, *rows):
 
 
 def nli(label, first, second, language=None):
-    row = {
-        "gold_label": label,
-        "sentence1": first,
-        "sentence2": second,
-        "sentence1_parse": "(ROOT (S))",
-        "promptID": "1",
-        "pairID": "1n",
-        "genre": "facetoface",
-        "label1": "entailment",
-    }
-    return (
-        row if language is None else {"language": language, **row, "sentence1_tokenized": "not this", "match": "True"}
-    )
+    row = dict(gold_label=label, sentence1=first, sentence2=second, sentence1_parse="(ROOT (S))", promptID="1")
+    row |= dict(pairID="1n", genre="facetoface", label1="entailment")
+    return row if language is None else dict(language=language, **row, sentence1_tokenized="not this", match="True")
 
 
 @pytest.fixture(params=["tsv", "jsonl"])

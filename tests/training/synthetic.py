@@ -53,26 +53,10 @@ class Sampler:
         return batch | {"count": int((batch["targets"] >= 0).sum())}
 
 
-RUN = {
-    "steps": STEPS,
-    "batch_size": BATCH_SIZE,
-    "lr": 1e-2,
-    "warmup_steps": 2,
-    "decay_steps": 0,
-    "weight_decay": 0.01,
-    "beta1": 0.9,
-    "beta2": 0.98,
-    "eps": 1e-6,
-    "clip": 0.0,
-    "zero_stage": 0,
-    "precision": "fp32",
-    "micro_batch_size": BATCH_SIZE,
-    "checkpoint_every": 1000,
-    "keep_last": 2,
-    "tokens_per_step": BATCH_SIZE * SEQ_LENGTH,
-    "formula_flops": 1e9,
-    "executed_flops": 2e9,
-}
+RUN = dict(steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, decay_steps=0, weight_decay=0.01)
+RUN |= dict(beta1=0.9, beta2=0.98, eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE)
+RUN |= dict(checkpoint_every=1000, keep_last=2, tokens_per_step=BATCH_SIZE * SEQ_LENGTH)
+RUN |= dict(formula_flops=1e9, executed_flops=2e9)
 
 
 def run_config(deepspeed=None, **changes):
@@ -109,17 +93,8 @@ def weights_of(module):
 
 def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=lambda *_: None, sampler=Sampler, job="test"):
     """loop.train on the batches of `sampler`."""
-    return loop.train(
-        module or model(),
-        micro_batches(sampler, run, world),
-        run,
-        world,
-        folder,
-        "test",
-        job,
-        snapshot_steps,
-        on_snapshot,
-    )
+    own = module or model(), micro_batches(sampler, run, world)
+    return loop.train(*own, run, world, folder, "test", job, snapshot_steps, on_snapshot)
 
 
 def losses(folder):

@@ -9,16 +9,13 @@ import shutil
 import signal
 import time
 
-import deepspeed
 import pytest
 import torch
 from ranks import KILLED, PLACES
-from synthetic import CrashingSampler, model, resume, run_config, same, small_parameters_partitioned, train
+from synthetic import CrashingSampler, model, resume, run_config, same, train
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
-from ds_minimodel.training.zero import engine as zero_engine
-from ds_minimodel.training.zero.state import read_masters
 
 from ..forks import Fork
 
@@ -103,25 +100,6 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, what, 
         train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), model(what), job=job)
     assert "\n" not in str(refused.value)
     assert names(tmp_path) == before
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_deepspeed_loads_them_by_itself(world, uninterrupted, tmp_path, stage):
-    """A plain engine of the same layout, `latest` found by DeepSpeed, its own reader of files."""
-    run = run_config(zero_stage=stage, precision="bf16", checkpoint_every=4)
-    crash(world, tmp_path, run)
-    module = model(seed=1)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1.0)
-    with small_parameters_partitioned():
-        config = zero_engine.deepspeed_config(run, world.size)
-    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False, config=config)
-    path, client_state = engine.load_checkpoint(tmp_path / "checkpoints")
-    assert "step-00000004" in path and client_state["step"] == 4
-    weights = read_masters(engine)
-    engine.destroy()
-    seen = {}
-    train(world, tmp_path / "again", run, snapshot_steps=(4,), on_snapshot=lambda _, found: seen.update(found))
-    assert same(weights, seen)
 
 
 def test_only_known_classes_are_unpickled(world, tmp_path):

@@ -13,18 +13,8 @@ GIB = 2**30
 
 
 def partition(what="adapt", **changes):
-    setup = Setup(
-        **{
-            "zero_stage": 3,
-            "precision": "bf16",
-            "batch_size": 64,
-            "micro_batch_size": 8,
-            "ranks": 8,
-            "device_memory": GIB,
-        }
-        | changes
-    )
-    return partition_of(model(what), setup)
+    usual = dict(zero_stage=3, precision="bf16", batch_size=64, micro_batch_size=8, ranks=8, device_memory=GIB)
+    return partition_of(model(what), Setup(**usual | changes))
 
 
 def held(found):
