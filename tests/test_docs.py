@@ -120,16 +120,8 @@ def test_the_pictures_of_the_pages_follow_the_readers_mode():
 BASES = {
     "roberta-base": {"model_type": "roberta", "max_position_embeddings": 514, "vocab_size": 50_265},
     "ModernBERT-base": {"model_type": "modernbert"},
-    "SmolLM2-135M-Instruct": {
-        "model_type": "llama",
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "max_position_embeddings": 8192,
-        "vocab_size": 49_152,
-    },
+    "SmolLM2-135M-Instruct": dict(model_type="llama", vocab_size=49_152, max_position_embeddings=8192)
+    | dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3),
 }
 
 

@@ -60,14 +60,8 @@ def install_torch(environment, offered, **variables):
         torch_wheel(offer, version)
     python = environment / "bin" / "python"
     subprocess.run([python, "-m", "pip", "uninstall", "-qq", "-y", "torch"], check=True, capture_output=True)
-    variables = {
-        **without_settings(),
-        "PIP_CONFIG_FILE": os.devnull,
-        "VIRTUAL_ENV": str(environment),
-        "DSMM_PIP_ARGS": f"--no-index --find-links {offer}",
-        "PATH": os.environ["PATH"],
-        **variables,
-    }
+    variables = dict(PIP_CONFIG_FILE=os.devnull, VIRTUAL_ENV=str(environment), PATH=os.environ["PATH"]) | variables
+    variables = {**without_settings(), "DSMM_PIP_ARGS": f"--no-index --find-links {offer}", **variables}
     variables["PATH"] = f"{environment}/bin:{variables['PATH']}"
     command = ["bash", "-c", "source scripts/environment.sh; install_torch"]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)

@@ -157,13 +157,8 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     assert_equal(found.update, learned.update)
     manifest = read_manifest(tmp_path / "pack", verify=True)
     facts = {"kind": "adaptation", "language": "tr", "space": "space-1", "steps": 5, "eflops": 0.5, "note": "x"}
-    facts |= {
-        "rows": ROWS - num_base,
-        "num_base": num_base,
-        "vocab_size": ROWS,
-        "body_kind": "llama",
-        "model_type": "llama",
-    }
+    facts |= {"rows": ROWS - num_base, "num_base": num_base, "vocab_size": ROWS}
+    facts |= {"body_kind": "llama", "model_type": "llama"}
     assert facts.items() <= {"num_base": 0, **manifest}.items()
     files = {"none": set(), "whole": {"body.safetensors"}}.get(
         update, {"adapter_model.safetensors", "adapter_config.json"}

@@ -3,19 +3,7 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.common.random import (
-    FIRST_STREAM,
-    GOLDEN,
-    DropoutSites,
-    Stream,
-    draws,
-    hash32,
-    permute,
-    sample_key,
-    stream_key,
-    uniform,
-    uniform_below,
-)
+from ds_minimodel.common import random
 
 
 def plain_hash32(x):
@@ -30,55 +18,55 @@ def plain_hash32(x):
 
 def test_hash_equals_the_plain_definition():
     values = [0, 1, 2, 12345, 2**31, 2**32 - 1]
-    assert hash32(values).tolist() == [plain_hash32(x) for x in values]
+    assert random.hash32(values).tolist() == [plain_hash32(x) for x in values]
 
 
 def test_sample_key_equals_the_plain_definition():
     def plain_key(seed, epoch, index):
-        key = plain_hash32(plain_hash32(plain_hash32(seed + GOLDEN) + epoch) + (index & 0xFFFFFFFF))
+        key = plain_hash32(plain_hash32(plain_hash32(seed + random.GOLDEN) + epoch) + (index & 0xFFFFFFFF))
         return plain_hash32(key + (index >> 32)) if index >> 32 else key
 
     indices = [0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3]
     for seed, epoch in [(1, 0), (2**32 - 1, 5), (0, 2**31)]:
-        assert sample_key(seed, epoch, indices).tolist() == [plain_key(seed, epoch, i) for i in indices]
+        assert random.sample_key(seed, epoch, indices).tolist() == [plain_key(seed, epoch, i) for i in indices]
 
 
 def test_draws_do_not_depend_on_where_one_starts():
-    keys = stream_key(sample_key(1, 0, np.arange(5)), 7)
-    whole = draws(keys, 0, 20)
-    assert (draws(keys, 8, 5) == whole[:, 8:13]).all()
-    assert (draws(keys[2:3], 0, 20) == whole[2:3]).all()
+    keys = random.stream_key(random.sample_key(1, 0, np.arange(5)), 7)
+    whole = random.draws(keys, 0, 20)
+    assert (random.draws(keys, 8, 5) == whole[:, 8:13]).all()
+    assert (random.draws(keys[2:3], 0, 20) == whole[2:3]).all()
 
 
 def test_draws_are_uniform_and_independent_of_each_other():
-    bits = draws(stream_key(sample_key(1, 0, np.arange(2000)), 3), 0, 100)
-    values = uniform(bits)
+    bits = random.draws(random.stream_key(random.sample_key(1, 0, np.arange(2000)), 3), 0, 100)
+    values = random.uniform(bits)
     assert values.min() >= 0 and values.max() < 1
     assert abs(values.mean() - 0.5) < 0.003  # 5 standard errors of 200,000 draws
-    counts = np.bincount(uniform_below(bits, 10).ravel(), minlength=10)
+    counts = np.bincount(random.uniform_below(bits, 10).ravel(), minlength=10)
     assert (abs(counts - 20_000) < 5 * np.sqrt(18_000)).all()
     assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.12
-    other = uniform(draws(stream_key(sample_key(1, 0, np.arange(2000)), 4), 0, 100))
+    other = random.uniform(random.draws(random.stream_key(random.sample_key(1, 0, np.arange(2000)), 4), 0, 100))
     assert abs(np.corrcoef(values.ravel(), other.ravel())[0, 1]) < 0.012
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 31, 32, 33, 1000, 65536, 65537])
 def test_permutation_is_a_bijection(n):
     for epoch in range(3):
-        assert np.array_equal(np.sort(permute(np.arange(n), n, seed=9, epoch=epoch)), np.arange(n))
+        assert np.array_equal(np.sort(random.permute(np.arange(n), n, seed=9, epoch=epoch)), np.arange(n))
 
 
 def test_permutation_of_more_than_32_bits():
     n = 2**33 + 5
     index = np.concatenate([np.arange(1000), n - 1 - np.arange(1000)])
-    place = permute(index, n, seed=1, epoch=0)
+    place = random.permute(index, n, seed=1, epoch=0)
     assert len(set(place.tolist())) == 2000 and place.min() >= 0 and place.max() < n
     assert place.max() > 2**32
 
 
 def test_permutation_changes_with_seed_and_epoch_and_is_well_mixed():
     index = np.arange(10_000)
-    orders = [permute(index, 10_000, seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)]]
+    orders = [random.permute(index, 10_000, seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)]]
     for order in orders:
         assert (order == index).sum() < 12  # about one fixed point
         assert abs(np.corrcoef(order, index)[0, 1]) < 0.05
@@ -88,19 +76,21 @@ def test_permutation_changes_with_seed_and_epoch_and_is_well_mixed():
 
 @pytest.mark.parametrize("layers, heads", [(1, 1), (3, 2), (24, 16), (96, 96)])
 def test_no_two_dropouts_and_streams_share_a_number(layers, heads):
-    sites = DropoutSites(layers, heads)
+    sites = random.DropoutSites(layers, heads)
     numbers = [sites.embeddings, *sites.task_head]
     for index in range(layers):
         layer = sites.layer(index)
         assert len(layer.heads) == heads
         numbers += [*layer.heads, layer.attention_out, layer.ffn_out]
     assert sorted(numbers) == list(range(1 + layers * (heads + 2) + 2))  # each number once, without a gap
-    assert max(numbers) < FIRST_STREAM <= min(Stream) and len(Stream) == len(Stream.__members__)
-    keys = {int(stream_key(12345, number)) for number in [*numbers, *Stream]}
-    assert len(keys) == len(numbers) + len(Stream)
+    assert max(numbers) < random.FIRST_STREAM <= min(random.Stream) and len(random.Stream) == len(
+        random.Stream.__members__
+    )
+    keys = {int(random.stream_key(12345, number)) for number in [*numbers, *random.Stream]}
+    assert len(keys) == len(numbers) + len(random.Stream)
 
 
 def test_a_network_with_more_dropouts_than_numbers_is_refused():
     with pytest.raises(AssertionError, match="more dropouts"):
-        DropoutSites(num_layers=256, num_heads=254)
-    DropoutSites(num_layers=255, num_heads=254)
+        random.DropoutSites(num_layers=256, num_heads=254)
+    random.DropoutSites(num_layers=255, num_heads=254)

@@ -22,13 +22,8 @@ SCRIPT = Path(__file__).parent / "mpi_ranks.py"
 
 def mpirun(*command, ranks=2):
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.run(
-        ["mpirun", "-n", str(ranks), "--oversubscribe", sys.executable, *map(str, command)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    command = ["mpirun", "-n", str(ranks), "--oversubscribe", sys.executable, *map(str, command)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -59,13 +59,8 @@ def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell's job in the background ignores
         "print('begun', flush=True)\nlist(ordered_map(time.sleep, [2] * 9, 2))"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True, **pipes)
     assert process.stdout.readline() == "begun\n"
     before, used = -1.0, 0.0
     while not used or used != before:  # until the workers, which take long to start beside other tests, are at work

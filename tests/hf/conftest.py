@@ -5,16 +5,9 @@ import random
 
 import pytest
 import torch
+import transformers
 from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import ByteLevelBPETokenizer
-from transformers import (
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaTokenizer,
-    XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
-    XLMRobertaTokenizer,
-)
 
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.models.trainable import load_into
@@ -36,19 +29,8 @@ TEXTS = [
     "סירה קטנה רואה נמל גדול",
 ]
 # What a normaliser may stumble over; the rest is unknown to the vocabularies.
-ODD_TEXTS = [
-    "",
-    "   ",
-    " a  b ",
-    "tab\there\r\nand\u2028there",
-    "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ",
-    "zero\u200bwidth",
-    "a\u0085 b\u0085",
-    "cafe\u0301 e\u0301",
-    "😀 👨‍👩‍👧 ⚠️",
-    "▁under▁",
-    "ꙮ☃☃ ꙮ",
-]
+ODD_TEXTS = ["", "   ", " a  b ", "tab\there\r\nand\u2028there", "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ", "zero\u200bwidth"]
+ODD_TEXTS += ["a\u0085 b\u0085", "cafe\u0301 e\u0301", "😀 👨‍👩‍👧 ⚠️", "▁under▁", "ꙮ☃☃ ꙮ"]
 
 VOCAB_SIZE = 260
 
@@ -92,7 +74,7 @@ def randomise(model, seed=0):
     return model.eval()
 
 
-SIZES = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24)
+SIZES: dict = dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24)
 SIZES |= dict(max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5)
 
 
@@ -108,17 +90,17 @@ def make_xlm_r(unigram_folder, folder):
     theirs = protobuf.ModelProto(trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec)
     for id in (3, 0, 2, *range(4, len(ours.pieces) - 1)):  # <unk> <s> </s>, and neither <pad> nor <mask>
         theirs.pieces.add().CopyFrom(ours.pieces[id])
-    _write_model(folder, XLMRobertaForMaskedLM, XLMRobertaConfig, len(ours.pieces))
+    _write_model(folder, transformers.XLMRobertaForMaskedLM, transformers.XLMRobertaConfig, len(ours.pieces))
     (folder / "sentencepiece.bpe.model").write_bytes(theirs.SerializeToString())
     return folder
 
 
 def make_xlm_r_json(xlm_r, folder):
     """The same with the tokenizer.json that transformers writes, and the weights as a pickle."""
-    model = XLMRobertaForMaskedLM.from_pretrained(xlm_r)
+    model = transformers.XLMRobertaForMaskedLM.from_pretrained(xlm_r)
     model.config.save_pretrained(folder)
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    XLMRobertaTokenizer.from_pretrained(xlm_r).save_pretrained(folder)
+    transformers.XLMRobertaTokenizer.from_pretrained(xlm_r).save_pretrained(folder)
     return folder
 
 
@@ -132,7 +114,7 @@ def _byte_level(text_file, special_tokens):
 def make_roberta(text_file, folder):
     """A RoBERTa checkpoint with vocab.json and merges.txt in fairseq's order."""
     tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>"])
-    _write_model(folder, RobertaForMaskedLM, RobertaConfig, tokenizer.get_vocab_size())
+    _write_model(folder, transformers.RobertaForMaskedLM, transformers.RobertaConfig, tokenizer.get_vocab_size())
     tokenizer.save_model(str(folder))
     (folder / "vocab.json").write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=False), encoding="utf-8")
     return folder
@@ -141,9 +123,9 @@ def make_roberta(text_file, folder):
 def make_roberta_json(text_file, folder):
     """A RoBERTa checkpoint as people train them with Hugging Face: tokenizer.json with <mask> at id 4."""
     tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
-    _write_model(folder, RobertaForMaskedLM, RobertaConfig, tokenizer.get_vocab_size())
+    _write_model(folder, transformers.RobertaForMaskedLM, transformers.RobertaConfig, tokenizer.get_vocab_size())
     merges = [tuple(pair) for pair in json.loads(tokenizer._tokenizer.to_str())["model"]["merges"]]
-    RobertaTokenizer(tokenizer.get_vocab(), merges).save_pretrained(folder)
+    transformers.RobertaTokenizer(tokenizer.get_vocab(), merges).save_pretrained(folder)
     return folder
 
 

@@ -6,22 +6,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, BertWordPieceTokenizer
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    BertTokenizer,
-    CamembertConfig,
-    CamembertForMaskedLM,
-    CamembertTokenizer,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
@@ -61,15 +49,15 @@ def make_camembert(xlm_r, folder):
     """CamemBERT's folder: the SentencePiece model as it is, whose ids its tokenizer shifts."""
     folder.mkdir()
     shutil.copyfile(xlm_r / "sentencepiece.bpe.model", folder / "sentencepiece.bpe.model")
-    vocab_size = len(CamembertTokenizer.from_pretrained(folder))
-    config = CamembertConfig(vocab_size=vocab_size, bos_token_id=5, eos_token_id=6, **SIZES)
-    randomise(CamembertForMaskedLM(config)).save_pretrained(folder)
+    vocab_size = len(transformers.CamembertTokenizer.from_pretrained(folder))
+    config = transformers.CamembertConfig(vocab_size=vocab_size, bos_token_id=5, eos_token_id=6, **SIZES)
+    randomise(transformers.CamembertForMaskedLM(config)).save_pretrained(folder)
     return folder
 
 
 def make_camembert_json(xlm_r, folder):
     make_camembert(xlm_r, folder)
-    CamembertTokenizer.from_pretrained(folder).save_pretrained(folder)
+    transformers.CamembertTokenizer.from_pretrained(folder).save_pretrained(folder)
     (folder / "sentencepiece.bpe.model").unlink()
     return folder
 
@@ -83,8 +71,10 @@ def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
     if vocab_txt:
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
     else:
-        BertTokenizer(str(folder / "vocab.txt"), do_lower_case=lowercase).save_pretrained(folder)
-    model = randomise(BertForMaskedLM(BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES)))
+        transformers.BertTokenizer(str(folder / "vocab.txt"), do_lower_case=lowercase).save_pretrained(folder)
+    model = randomise(
+        transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES))
+    )
     with torch.no_grad():
         model.bert.embeddings.token_type_embeddings.weight.normal_(0, 0.5)
     model.save_pretrained(folder, **saving)
@@ -176,7 +166,7 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     _, ours = bert
     module = save_task_model(ours, "sentence-pair", ["no", "yes"], tmp_path / "pair")
     export_hf(tmp_path / "pair", tmp_path / "pair.hf", ours)
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pair.hf").eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "pair.hf").eval()
     assert type(model).__name__ == "BertForSequenceClassification"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pair.hf")
     pairs = list(zip(TEXTS[:4], TEXTS[4:8])) + [("boat " * 40, "the wind"), ("a", "the great harbour " * 30)]
@@ -192,7 +182,7 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
 
     module = save_task_model(ours, "qa", None, tmp_path / "qa")
     export_hf(tmp_path / "qa", tmp_path / "qa.hf", ours)
-    model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "qa.hf").eval()
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "qa.hf").eval()
     batch = tokenizer("the wind", "the small boat sees", return_tensors="pt")
     windows = encode_questions(open_tokenizer(ours), [Question("1", "the wind", "the small boat sees", ("",), (0,))])
     assert windows.prefix.tolist() == batch["token_type_ids"].argmax(1).tolist()
@@ -267,8 +257,8 @@ def test_damaged_parts(bert, tmp_path, what, words):
 
 def test_two_token_types_of_a_roberta(roberta, tmp_path):
     """transformers' default; its tokenizers give no type but the first, whose vector goes into the positions."""
-    config = RobertaConfig.from_pretrained(roberta, type_vocab_size=2)
-    model = randomise(RobertaForMaskedLM(config))
+    config = transformers.RobertaConfig.from_pretrained(roberta, type_vocab_size=2)
+    model = randomise(transformers.RobertaForMaskedLM(config))
     with torch.no_grad():
         model.roberta.embeddings.token_type_embeddings.weight.normal_()
     folder = shutil.copytree(roberta, tmp_path / "hf")

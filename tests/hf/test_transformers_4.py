@@ -7,16 +7,8 @@ import sys
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    GemmaTokenizer,
-    GPT2Tokenizer,
-    LlamaTokenizer,
-    PreTrainedTokenizerFast,
-    Qwen2Tokenizer,
-)
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.hf.export import export_hf
@@ -49,7 +41,12 @@ torch.save((transformers.__version__, found), sys.argv[1])
 CHAT = "{% for one in messages %}<|user|>{{ one.content }}{% endfor %}"
 ALL_TEXTS = [*TEXTS, *(text for text in ODD_TEXTS if text.strip()), "a<|user|>b <mask> 12345"]
 BY_BYTES = ["<|endoftext|>", "<|user|>"]
-CLASSES = {"llama, untied": LlamaTokenizer, "gemma3": GemmaTokenizer, "qwen2": Qwen2Tokenizer, "olmo2": GPT2Tokenizer}
+CLASSES = {
+    "llama, untied": transformers.LlamaTokenizer,
+    "gemma3": transformers.GemmaTokenizer,
+    "qwen2": transformers.Qwen2Tokenizer,
+    "olmo2": transformers.GPT2Tokenizer,
+}
 DECODERS = [shape for shape in SHAPES if shape.split(",")[0] in ("llama", "qwen2", "qwen3", "olmo2", "gemma3")]
 ENCODERS = [shape for shape in SHAPES if shape.startswith("modernbert")]
 NAMES = ["bert", "roberta", "xlm-r", *ENCODERS, *DECODERS]
@@ -57,9 +54,12 @@ NAMES = ["bert", "roberta", "xlm-r", *ENCODERS, *DECODERS]
 
 def tokenizer_of(shape, text_file):
     """One of the class that published ones have, with a special token that has no role, and a chat template."""
-    kind, lines = CLASSES.get(shape, PreTrainedTokenizerFast), text_file.read_text(encoding="utf-8").split("\n")
+    kind, lines = (
+        CLASSES.get(shape, transformers.PreTrainedTokenizerFast),
+        text_file.read_text(encoding="utf-8").split("\n"),
+    )
     options = {"extra_special_tokens": ["<|user|>"], "chat_template": CHAT}
-    if kind in (LlamaTokenizer, GemmaTokenizer):
+    if kind in (transformers.LlamaTokenizer, transformers.GemmaTokenizer):
         names = {
             role: f"<{role.removesuffix('_token')}>" for role in ("pad_token", "eos_token", "bos_token", "unk_token")
         }
@@ -77,7 +77,7 @@ def tokenizer_of(shape, text_file):
         trainers.BpeTrainer(vocab_size=330, special_tokens=BY_BYTES, initial_alphabet=alphabet, show_progress=False),
     )
     names = dict.fromkeys(("pad_token", "eos_token", "bos_token", "unk_token"), BY_BYTES[0])
-    if kind is PreTrainedTokenizerFast:
+    if kind is transformers.PreTrainedTokenizerFast:
         return kind(tokenizer_object=made, **names, **options)
     model = json.loads(made.to_str())["model"]
     return kind(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **names, **options)
@@ -90,13 +90,15 @@ def save(name, text_file, unigram_folder, folder):
         tokenizer.save_pretrained(folder)
         ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
         config = config_of(name, vocab_size=len(tokenizer), **ids)
-        randomise(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
+        randomise(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
     elif name in ENCODERS:
         save_modernbert(text_file, folder)
         size = json.loads((folder / "config.json").read_text())["vocab_size"]
         (folder / "model.safetensors.index.json").unlink(missing_ok=True)
         ids = {f"{role}_token_id": None for role in ("mask", "cls", "sep", "pad", "bos", "eos")}
-        randomise(AutoModelForMaskedLM.from_config(config_of(name, vocab_size=size, **ids))).save_pretrained(folder)
+        randomise(
+            transformers.AutoModelForMaskedLM.from_config(config_of(name, vocab_size=size, **ids))
+        ).save_pretrained(folder)
     else:
         make = {"bert": make_bert, "roberta": make_roberta_json, "xlm-r": make_xlm_r}[name]
         make(unigram_folder if name == "xlm-r" else text_file, folder)

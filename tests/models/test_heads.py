@@ -1,20 +1,9 @@
 """The task heads against transformers', padding too; their dropout; targets that count nothing."""
 
+import model_cases
 import pytest
 import torch
-from model_cases import (
-    VOCAB_SIZE,
-    assert_same,
-    assert_same_as_theirs,
-    attention_mask,
-    body_config,
-    classification_batch,
-    losses_and_gradients,
-    qa_batch,
-    randomise,
-    rows,
-    twin,
-)
+from model_cases import VOCAB_SIZE, assert_same, losses_and_gradients, rows
 from torch.nn.functional import cross_entropy
 from transformers import RobertaForQuestionAnswering, RobertaForSequenceClassification
 
@@ -30,14 +19,14 @@ SENTENCES = (
     [NUM_LABELS],
     RobertaForSequenceClassification,
     {"dense": "classifier.dense", "out": "classifier.out_proj"},
-    classification_batch,
+    model_cases.classification_batch,
 )
-SPANS: tuple = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, qa_batch)
+SPANS: tuple = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, model_cases.qa_batch)
 every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS], ids=["sentences", "spans"])
 
 
 def make(kind, *settings, **dropout):
-    return randomise(kind(body_config(**dropout), VOCAB_SIZE, *settings)).double()
+    return model_cases.randomise(kind(model_cases.body_config(**dropout), VOCAB_SIZE, *settings)).double()
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
@@ -45,8 +34,8 @@ def make(kind, *settings, **dropout):
 def test_scores_losses_and_gradients_are_robertas(task, padded):
     kind, settings, theirs, head, batch_of = task
     model, batch = make(kind, *settings), batch_of(padded)
-    theirs = twin(theirs, model, head, num_labels=NUM_LABELS if settings else 2)
-    output = theirs(batch["tokens"], attention_mask(batch))
+    theirs = model_cases.twin(theirs, model, head, num_labels=NUM_LABELS if settings else 2)
+    output = theirs(batch["tokens"], model_cases.attention_mask(batch))
     scores = torch.stack((output.start_logits, output.end_logits), -1) if task is SPANS else output.logits
     real, targets, own_scores = batch["tokens"] != PAD, batch["targets"], model.logits(batch)
     if task is SENTENCES:
@@ -56,7 +45,7 @@ def test_scores_losses_and_gradients_are_robertas(task, padded):
         assert (own_scores[~real] == -torch.inf).all()
     torch.testing.assert_close(own_scores[real].double(), scores[real], rtol=0, atol=1e-5)
     loss = cross_entropy(classes_second, targets, ignore_index=IGNORED, reduction="sum")
-    assert_same_as_theirs(model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6)
+    model_cases.assert_same_as_theirs(model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6)
 
 
 @every_head
@@ -75,7 +64,7 @@ def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(task):
 
 def test_the_classifiers_own_dropouts_are_two_more():
     """Before the dense layer and before the output, as in RoBERTa, each with bits of its own."""
-    model, batch = make(SequenceClassifier, NUM_LABELS, dropout=0.4), classification_batch()
+    model, batch = make(SequenceClassifier, NUM_LABELS, dropout=0.4), model_cases.classification_batch()
     dropped = []
     for linear in (model.dense, model.out):
         linear.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0][:, 0] == 0))

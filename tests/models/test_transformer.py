@@ -1,20 +1,9 @@
 """Dropout that sits where transformers' RoBERTa has it and depends on the samples alone; what freezing saves."""
 
+import model_cases
 import pytest
 import torch
-from model_cases import (
-    VOCAB_SIZE,
-    assert_same,
-    assert_same_as_theirs,
-    attention_mask,
-    body_config,
-    losses_and_gradients,
-    mlm_batch,
-    randomise,
-    read_everywhere,
-    rows,
-    twin,
-)
+from model_cases import VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, rows
 from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
@@ -27,7 +16,7 @@ from tests.small_models import masked_lm
 
 
 def make_model(config, *head_depths):
-    return randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).double()
+    return model_cases.randomise(masked_lm(config, VOCAB_SIZE, *head_depths)).double()
 
 
 def test_dropout_sits_where_roberta_has_it(monkeypatch):
@@ -35,7 +24,7 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
     batch = mlm_batch()
     model = make_model(body_config(dropout=0.2, attention_dropout=0.3))
     head = ROBERTA[0].language_model_head(3)
-    theirs = twin(RobertaForMaskedLM, model, head)
+    theirs = model_cases.twin(RobertaForMaskedLM, model, head)
     dropout, sites = model.body.dropout(batch["sample_keys"]), model.body.config.dropout_sites
     positions = torch.arange(11)
 
@@ -57,10 +46,10 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
             ops.dropout(x, p, attention_rows.pop(0)) if x.dim() == 4 else plain(x, p, training, inplace)
         ),
     )
-    labels = read_everywhere(batch)["targets"]
-    loss = theirs(batch["tokens"], attention_mask(batch), labels=labels).loss * (labels != IGNORED).sum()
+    labels = model_cases.read_everywhere(batch)["targets"]
+    loss = theirs(batch["tokens"], model_cases.attention_mask(batch), labels=labels).loss * (labels != IGNORED).sum()
     assert not attention_rows
-    assert_same_as_theirs(model, batch, head, theirs, loss)
+    model_cases.assert_same_as_theirs(model, batch, head, theirs, loss)
 
 
 @pytest.fixture
@@ -79,7 +68,7 @@ def test_dropout_does_not_depend_on_the_split_of_a_batch_nor_on_its_padding(nois
 
 def test_dropout_does_not_depend_on_which_positions_are_computed(noisy):
     batch = mlm_batch()
-    assert_same(losses_and_gradients(noisy, batch), losses_and_gradients(noisy, read_everywhere(batch)))
+    assert_same(losses_and_gradients(noisy, batch), losses_and_gradients(noisy, model_cases.read_everywhere(batch)))
 
 
 @pytest.mark.parametrize("dropout, attention_dropout", [(0.2, 0.0), (0.0, 0.3)])

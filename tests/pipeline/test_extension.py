@@ -180,12 +180,8 @@ def test_the_plan_trains_the_new_rows_alone(folder):
 
 def test_base_embeddings_may_train_with_the_text(folder, tmp_path):
     """They begin as the base's, and a pack has all rows; what reads packs takes it, and tokens are the same."""
-    settings = [
-        "adapt.base_embeddings=trained",
-        "adapt.new_token_penalty=0",
-        "systems=[bl_base]",
-        f"workdir={tmp_path / 'run'}",
-    ]
+    train = "adapt.base_embeddings=trained", "adapt.new_token_penalty=0"
+    settings = [*train, "systems=[bl_base]", f"workdir={tmp_path}/run"]
     code, _, err = run("run", folder / "recipe.yaml", *settings)
     assert code == 0, err
     adapted = tmp_path / "run/adapt/bl_base/xx"

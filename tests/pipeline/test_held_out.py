@@ -10,14 +10,9 @@ from .conftest import make_world, prepare, run_two_ranks, stop_when
 
 OVERRIDES = ("systems=[bl_base,minipost,minijoint]", "finetune.tasks={}", "data.held_out=0.1")
 OFTEN = ("data.held_out_every=2",)
-STEPS = {  # after which each run is evaluated; the whole body at the snapshots 0, 4 and 8
-    "pretrain/bl_base": [0, 2, 4, 6, 8],
-    "pretrain/minijoint": [0, 2, 4, 6, 8],
-    "build-mini/minipost": [0, 2, 4, 6, 8],
-    "adapt/bl_base/xx": [0, 2, 4, 6, 8],
-    "adapt/minipost/xx": [0, 2, 4, 6, 8],
-    "adapt/minijoint/xx": [0, 2, 4, 6, 8],
-}
+RUNS = "pretrain/bl_base pretrain/minijoint build-mini/minipost adapt/bl_base/xx adapt/minipost/xx adapt/minijoint/xx"
+# After which each is evaluated; the whole body at the snapshots 0, 4 and 8.
+STEPS = {run: [0, 2, 4, 6, 8] for run in RUNS.split()}
 
 
 @pytest.fixture(scope="module")

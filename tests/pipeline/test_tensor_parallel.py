@@ -12,15 +12,10 @@ from .conftest import make_world, prepare, run_two_ranks
 OVERRIDES = ("systems=[minipost]", "finetune.seeds=1")
 # ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen 2: next tokens,
 # grouped heads, an output matrix of its own.
+LETTERS = "tokenizer.vocab_size=300", "finetune.tasks={}"
 MODERN = {
     "modernbert": ("model.window=4",),
-    "qwen2": (
-        "model.num_heads=4",
-        "model.num_kv_heads=2",
-        "model.tie_output=false",
-        "tokenizer.vocab_size=300",
-        "finetune.tasks={}",
-    ),
+    "qwen2": ("model.num_heads=4", "model.num_kv_heads=2", "model.tie_output=false", *LETTERS),
 }
 
 

@@ -75,15 +75,9 @@ def test_inner_units_divide_among_the_ranks_of_a_replica(load):
 
 
 def test_scalars_are_those_of_yaml_1_2(load):
-    recipe = load(
-        "languages.targets=[no, on]",
-        "data.text={en: en.txt, no: yes.txt, on: 1:30}",
-        "finetune.tasks={}",
-        "seed=010",
-        "pretrain.lr=1E-3",
-        "optimizer.weight_decay=.5",
-        "workdir=2024-02-30",
-    )
+    texts = "languages.targets=[no, on]", "data.text={en: en.txt, no: yes.txt, on: 1:30}"
+    values = "finetune.tasks={} seed=010 pretrain.lr=1E-3 optimizer.weight_decay=.5 workdir=2024-02-30"
+    recipe = load(*texts, *values.split())
     assert recipe.languages.all == ["en", "no", "on"]
     assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
     assert recipe.seed == 10 and recipe.workdir == "2024-02-30"

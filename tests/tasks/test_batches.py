@@ -30,14 +30,9 @@ def test_batch_form(examples):
     assert batch["lengths"].tolist() == [7, 4] and batch["targets"].tolist() == [[3], [0]]
     assert batch["loss_positions"].tolist() == [[0], [0]] and batch["count"] == 2
     assert batch["sample_keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
-    assert {name: str(array.dtype) for name, array in batch.items() if name != "count"} == {
-        "tokens": "int64",
-        "lengths": "int32",
-        "loss_positions": "int64",
-        "targets": "int64",
-        "sample_keys": "int32",
-        "token_index": "int64",
-    }
+    types = dict.fromkeys(("tokens", "loss_positions", "targets", "token_index"), "int64")
+    types |= dict.fromkeys(("lengths", "sample_keys"), "int32")
+    assert {name: str(array.dtype) for name, array in batch.items() if name != "count"} == types
     assert batch["tokens"].flatten()[batch["token_index"]].tolist() == [0, 103, 103, 103, 103, 103, 2, 0, 100, 100, 2]
     assert "token_index" not in examples.batch(np.array([3, 10]), [0, 0])  # of equal length
 

@@ -82,15 +82,8 @@ def test_multinli_leaves_out_pairs_without_a_majority(tmp_path):
 
 def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
     header = ["id", "sentence1", "sentence2", "label"]
-    path = tsv(
-        tmp_path / "test_2k.tsv",
-        header,
-        ["1", 'He said "', "b .", "1"],
-        ["2", "NS", "NS", "0"],
-        ["3", "", "", "0"],
-        ["4", "x", "y", "0"],
-        ["5", "x", "y", "NS"],
-    )
+    rows = [["1", 'He said "', "b .", "1"], ["2", "NS", "NS", "0"], ["3", "", "", "0"]]
+    path = tsv(tmp_path / "test_2k.tsv", header, *rows, ["4", "x", "y", "0"], ["5", "x", "y", "NS"])
     records = read_table(path, PAIR, ["0", "1"])
     assert records.texts == (['He said "', "x"], ["b .", "y"]) and records.targets.tolist() == [1, 0]
     own = jsonl(tmp_path / "own.jsonl", {"sentence1": "NS", "sentence2": "b", "label": 0, "id": "1"})

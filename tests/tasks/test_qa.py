@@ -9,15 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.tasks.qa import (
-    AnswerSpan,
-    Question,
-    answer_texts,
-    best_spans,
-    encode_questions,
-    find_answers,
-    score_qa,
-)
+from ds_minimodel.tasks import qa
+from ds_minimodel.tasks.qa import AnswerSpan, Question, encode_questions
 from ds_minimodel.vocabulary.tokenizer import JSON_FILE, PROBES, open_tokenizer
 
 
@@ -42,7 +35,7 @@ def read_targets(questions, windows):
     for side in (0, 1):
         logits[all_of_them, windows.examples.targets[:, side], side] = 1
     halves = [(index, logits[index]) for index in np.array_split(all_of_them[::-1], 2)]
-    return {name: answer.text for name, answer in find_answers(questions, windows, halves, width).items()}
+    return {name: answer.text for name, answer in qa.find_answers(questions, windows, halves, width).items()}
 
 
 LONG = " ".join(f"abc{chr(97 + i % 26)} def ghi日 {i}" for i in range(60))
@@ -133,7 +126,7 @@ def test_best_spans_equal_the_plain_definition(tokenizer, n_best, answer_length)
     draw = np.random.default_rng(0)
     index = draw.permutation(len(windows.examples))
     logits = draw.standard_normal((2, len(index), 64)).astype(np.float32)
-    first, last, score = best_spans(*logits, windows, index, answer_length, n_best)
+    first, last, score = qa.best_spans(*logits, windows, index, answer_length, n_best)
     for row, window in enumerate(index):
         end = int(windows.examples.lengths[window]) - 2
         expected = plain_best_span(
@@ -149,12 +142,12 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
     first = last = windows.prefix.copy()
     score = np.zeros(count)
     score[2] = 3.0
-    answers = answer_texts(questions, windows, first, last, score)
+    answers = qa.answer_texts(questions, windows, first, last, score)
     _, offsets = tokenizer.encode_with_offsets(LONG)
     assert answers["a"] == AnswerSpan(LONG[slice(*offsets[40])].strip(), 3.0)
-    equal = answer_texts(questions, windows, first, last, np.zeros(count))
+    equal = qa.answer_texts(questions, windows, first, last, np.zeros(count))
     assert equal["a"] == AnswerSpan(LONG[slice(*offsets[0])].strip(), 0.0)
-    none = answer_texts(questions, windows, first, last, np.full(count, -np.inf))
+    none = qa.answer_texts(questions, windows, first, last, np.full(count, -np.inf))
     assert none == {"a": AnswerSpan("", None), "b": AnswerSpan("", None)}
 
 
@@ -166,7 +159,7 @@ def test_no_room_for_a_context(tokenizer):
 def scores(predictions, language=None, **accepted):
     """Exact match and F1 of {question: answer} against the accepted ones."""
     questions = [Question(name, "?", " ".join(texts), texts, (0,) * len(texts)) for name, texts in accepted.items()]
-    found = score_qa(predictions, questions, language)
+    found = qa.score_qa(predictions, questions, language)
     return found["exact_match"], pytest.approx(found["f1"], abs=1e-9)
 
 
