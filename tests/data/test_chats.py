@@ -36,11 +36,9 @@ def test_the_forms_of_rows(tmp_path):
     [
         ({"messages": [SAID]}, 'turn 1: of "assistant", where system or user is to speak'),
         ({"messages": [ASKED, SYSTEM]}, 'turn 2: of "system", where assistant is to speak'),
-        ({"messages": [ASKED, {"role": "tool", "content": "1"}]}, 'turn 2: of "tool", where assistant is to speak'),
         ({"messages": [ASKED, {**SAID, "content": " "}]}, "turn 2: assistant says nothing"),
         ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2: 'content' is null, not text"),
         ({"messages": ["How?"]}, 'turn 1: "How\\?", and no role with a content'),
-        ({"messages": "How?"}, 'the turns are "How\\?", not a list'),
         ({"messages": [ASKED]}, "no turn of an assistant"),
         ({"prompt": "How?", "n": 1}, "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n"),
     ],

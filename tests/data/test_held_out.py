@@ -10,7 +10,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.text.corpus import Corpus, is_held_out, make_corpus
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
-from .conftest import content, write_corpus
+from .conftest import write_corpus
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 SHARE = 0.2
@@ -48,22 +48,6 @@ def test_the_order_of_the_documents_changes_nothing(tmp_path, divided, corpus, t
     shuffled = write_corpus(tmp_path / "shuffled.txt", random.Random(1).sample(corpus, len(corpus)))
     prepared(shuffled, tokenizer_folder, tmp_path / "other")
     assert sorted(documents(tmp_path / "other" / HELD_OUT)) == sorted(documents(divided / HELD_OUT))
-
-
-def test_workers_and_interruptions_change_no_byte(tmp_path, divided, text_file, tokenizer_folder):
-    calls = []
-
-    def stop(*facts):
-        calls.append(facts)
-        if len(calls) == 25:
-            raise InterruptedError
-
-    for progress in (stop, lambda *facts: None):
-        try:
-            prepared(text_file, tokenizer_folder, tmp_path / "other", workers=2, progress=progress)
-        except InterruptedError:
-            assert {path.name for path in (tmp_path / f"other.partial/{HELD_OUT}").glob("*.idx")} >= {"00001.idx"}
-    assert content(tmp_path / "other") == content(divided)
 
 
 def test_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer_folder):

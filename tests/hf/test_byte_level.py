@@ -1,14 +1,11 @@
 """The byte-level vocabulary keeps the promises of vocabulary/tokenizer.py."""
 
 import json
-import shutil
 
 import pytest
 
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import write_manifest
-from ds_minimodel.vocabulary.tokenizer import JsonTokenizer, open_tokenizer
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .conftest import TEXTS
 
@@ -40,15 +37,3 @@ def test_pieces_are_spelt_as_text(pack, roberta):
     assert pieces[-1] == "<mask>" and "▁" in pieces and "<0xE2>" in pieces
     theirs = json.loads((roberta / "vocab.json").read_text())
     assert pieces[theirs["Ġт"]] == "▁т" if "Ġт" in theirs else pieces[theirs["Ñ"]] == "<0xD1>"
-
-
-def test_damage_is_noticed(pack, unigram_folder, tmp_path):
-    with pytest.raises(UserError, match="another kind of vocabulary"):
-        JsonTokenizer(unigram_folder)
-    folder = shutil.copytree(pack, tmp_path / "pack")
-    (folder / "tokenizer.json").write_bytes((pack / "tokenizer.json").read_bytes().replace(b"<mask>", b"<MASK>"))
-    with pytest.raises(UserError, match="tokenizer.json: damaged"):
-        open_tokenizer(folder)
-    write_manifest(tmp_path)
-    with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
-        open_tokenizer(tmp_path)
