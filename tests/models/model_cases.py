@@ -54,7 +54,7 @@ def read_everywhere(batch):
 
 def without_read(batch, targets):
     """The same batch for a model that computes every position, with these targets."""
-    return {**{name: value for name, value in batch.items() if name != "read"}, "targets": targets}
+    return {**{name: value for name, value in batch.items() if name != "loss_positions"}, "targets": targets}
 
 
 def classification_batch(padded=True):

@@ -122,14 +122,14 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
             "unknown key; known keys: kind, test",
         ),
         ("finetune.tasks.topic.test_columns={question: text}", "Input should be 'text', 'label' or 'language'"),
-        (TASK % "hidden, train: x", "train: unknown key; known keys: kind, test"),
+        (TASK % "pseudo-likelihood, train: x", "train: unknown key; known keys: kind, test"),
         (TASK % "qa", "train: this key is missing"),
         (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
         ("languages.targets=[de,de]", "must all be different languages"),
-        (TASK % "pair, train: x, labels: [a, b, a]", "'a' is there twice"),
-        (TASK % "pair, train: x, columns: {sentence1: a, sentence2: a}", "twice"),
+        (TASK % "sentence-pair, train: x, labels: [a, b, a]", "'a' is there twice"),
+        (TASK % "sentence-pair, train: x, columns: {sentence1: a, sentence2: a}", "twice"),
         # numbers beyond what can be made
         ("model.num_layers=1000000000", "model"),
         ("tokenizer.vocab_size=2147483648", "tokenizer"),

@@ -45,7 +45,7 @@ def random(module, seed):
 
 
 def make_family(root, space):
-    """model, whose language is en; task models classification, pair and qa; languages de and zh, with positions."""
+    """model, whose language is en; task models classification and qa; languages de and zh, with positions."""
     found = {}
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
@@ -54,7 +54,7 @@ def make_family(root, space):
         found[language] = random(LanguagePack(rows, CONFIG), seed)
     body = BodyArtifact(CONFIG, DEPTHS, random(make_body(CONFIG, DEPTHS), 1), space)
     save_model(root / "model", body, body.adaptation("en", found.pop("en")), root / "en.tok")
-    for kind in ("classification", "sentence-pair", "qa"):
+    for kind in ("classification", "qa"):
         labels = None if kind == "qa" else LABELS
         own = random(KINDS[kind].module(CONFIG, 2, labels), 2)
         own = {name: tensor for name, tensor in own.items() if not name.startswith("pack.")}

@@ -37,8 +37,8 @@ def test_a_vocabulary_of_another_pack(family, pack):
 
 
 def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_path):
-    save_plugged(family.pair, other_family.zh, tmp_path / "out")
-    check_pack(tmp_path / "out", family.pair)
+    save_plugged(family.classification, other_family.zh, tmp_path / "out")
+    check_pack(tmp_path / "out", family.classification)
     before, after = facts_of(other_family.zh), facts_of(tmp_path / "out")
     assert after["trained_over"] == before["space"] != after["space"] == family.space
     same = ("language", "vocab_size", "steps", "eflops", "initialisation", "files")
@@ -49,10 +49,10 @@ def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_
         (shutil.copytree(other_family.de, tmp_path / "de"), "de/in", "de/in: lies in .*de"),
     ):
         with pytest.raises(UserError, match=words):
-            save_plugged(family.pair, pack, tmp_path / out)
+            save_plugged(family.classification, pack, tmp_path / out)
     assert {path.name for path in tmp_path.iterdir()} == {"out", "de"}
     with pytest.raises(UserError, match="embedding space"):
-        check_pack(other_family.de, family.pair)
+        check_pack(other_family.de, family.classification)
 
 
 def sealed(folder, changed=(), file=None, **changes):
@@ -71,7 +71,7 @@ def sealed(folder, changed=(), file=None, **changes):
     "changed, words",
     [
         ({"bias": torch.zeros(33) / 0}, "'bias' holds NaN or infinite numbers"),
-        ({"bias": torch.zeros(32)}, "are not those of 33 rows"),
+        ({"bias": torch.zeros(32)}, "are not those of 33 tokens"),
         ({"bias": None}, "languages of this body have bias, tokens"),
         ({"more": torch.zeros(1)}, r"'more': .1,."),
     ],
@@ -113,7 +113,7 @@ def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
 @pytest.mark.parametrize(
     "task, words",
     [
-        ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, pair, qa"),
+        ({"kind": "poetry"}, "task.kind: 'poetry' is none of classification, sentence-pair, qa"),
         ({"labels": None}, "task.labels: classification takes names"),
         ({"kind": "qa"}, "task.labels: qa takes none"),
     ],

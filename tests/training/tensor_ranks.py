@@ -131,7 +131,7 @@ def modules():
         "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
         "questions": (
             SpanExtractor(config, VOCAB_SIZE),
-            {name: value for name, value in {**task_batch(), "targets": answers}.items() if name != "read"},
+            {name: value for name, value in {**task_batch(), "targets": answers}.items() if name != "loss_positions"},
         ),
     }
     for module, _ in chosen.values():
