@@ -40,7 +40,7 @@ def begun(tmp_path_factory):
 
 def begin(folder, out):
     """A call of `extend` whose recipe is chosen, and trains in fp32."""
-    more = "--tokens", "20k", "--pieces", "20", "--train", "lora"
+    more = "--tokens", "20k", "--vocab-size", "20", "--train", "lora"
     call = "extend", folder / "theirs", folder / "xx.txt", "--language", "xx", "--out", folder / out, *more
     Fork("tests.pipeline.test_extend_again:killed_after", "recipe.yaml", [*map(str, call)]).wait()
     recipe = folder / out / "recipe.yaml"
