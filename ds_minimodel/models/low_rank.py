@@ -58,8 +58,12 @@ def low_rank_size(config: BodyConfig, rank: int) -> int:
     return sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
-    return ops.low_rank_linear(x, weight, bias, down, up, SCALE) if _is_on else ops.linear(x, weight, bias)
+def _product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, outputs: slice = ops.ALL
+) -> Tensor:
+    if not _is_on:
+        return ops.linear(x, weight[outputs], bias)
+    return ops.low_rank_linear(x, weight, bias, down, up, SCALE, outputs)
 
 
 def _forward(linear: Any, x: Tensor) -> Tensor:
@@ -74,12 +78,11 @@ def _project(linear: Any, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[T
     if x_BQH is None:
         return _forward(linear, x_BSH), None
     sizes = [linear.blocks[0], sum(linear.blocks[1:])]
+    outputs = slice(linear.blocks[0]), slice(linear.blocks[0], None)
     biases = (None, None) if linear.bias is None else linear.bias.split(sizes)
     queries, rest = (
-        _product(x, weight, bias, linear.down, up)
-        for x, weight, bias, up in zip(
-            (x_BQH, x_BSH), linear.weight.split(sizes), biases, linear.up.split(sizes), strict=True
-        )
+        _product(x, linear.weight, bias, linear.down, up, own)
+        for x, bias, up, own in zip((x_BQH, x_BSH), biases, linear.up.split(sizes), outputs, strict=True)
     )
     return rest, queries
 

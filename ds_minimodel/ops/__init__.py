@@ -11,7 +11,7 @@ from ds_minimodel.ops.embedding import embedding
 from ds_minimodel.ops.gated import gated
 from ds_minimodel.ops.gelu import bias_gelu
 from ds_minimodel.ops.loading import LIBRARIES, backend, device_type, load_kernels, meta_stands_for
-from ds_minimodel.ops.matmul import linear, low_rank_linear, rows_for_few_shapes
+from ds_minimodel.ops.matmul import ALL, linear, low_rank_linear, rows_for_few_shapes
 from ds_minimodel.ops.norm import residual_norm
 from ds_minimodel.ops.rotary import rotary, rotary_table
 from ds_minimodel.ops.softmax import masked_softmax
@@ -21,6 +21,7 @@ for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
 __all__ = [
+    "ALL",
     "CAUSAL",
     "EVERYTHING",
     "Window",

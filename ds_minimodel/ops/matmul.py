@@ -84,33 +84,43 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _Linear.apply(x, weight, bias) if is_emulated(x) else F.linear(x, weight, bias)
 
 
+ALL = slice(None)
+
+
 class _LowRankLinear(torch.autograd.Function):
     """The small products add to the results of the large ones, forward and backward, where they lie."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, scale: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, scale: float, outputs: slice
     ) -> Tensor:
-        flat, *wide = upcast_if_emulated(x.flatten(0, -2), weight, bias, down, up)
+        flat, *wide = upcast_if_emulated(x.flatten(0, -2), weight[outputs], bias, down, up)
         low = flat @ wide[2].T
         out = F.linear(flat, *wide[:2]).addmm_(low, wide[3].T, alpha=scale)
+        # The parameter itself and no view of it, which at ZeRO 3 would keep what was gathered.
         ctx.save_for_backward(x, weight, down, up, low.to(x.dtype))
-        ctx.scale = scale
+        ctx.scale, ctx.outputs = scale, outputs
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         of_x, of_weight, of_bias, *_ = ctx.needs_input_grad
         x, weight, down, up, low = ctx.saved_tensors
-        rows, flat, *wide = upcast_if_emulated(grad.flatten(0, -2), x.flatten(0, -2), weight, down, up, low)
+        own = weight[ctx.outputs], down, up, low
+        rows, flat, *wide = upcast_if_emulated(grad.flatten(0, -2), x.flatten(0, -2), *own)
         grad_low = _times(rows, wide[2], ctx.scale)
         grad_x = (rows @ wide[0]).addmm_(grad_low, wide[1]).to(x.dtype).view(x.shape) if of_x else None
+        grad_weight = None
+        if of_weight:
+            grad_weight = torch.zeros_like(weight)
+            grad_weight[ctx.outputs] = product(rows.T, flat).to(weight.dtype)
         return (
             grad_x,
-            product(rows.T, flat).to(weight.dtype) if of_weight else None,
+            grad_weight,
             rows.sum(0, dtype=torch.float32).to(grad.dtype) if of_bias else None,
             (grad_low.T @ flat).to(down.dtype),
             _times(rows.T, wide[3], ctx.scale).to(up.dtype),
+            None,
             None,
         )
 
@@ -120,9 +130,12 @@ def _times(a: Tensor, b: Tensor, scale: float) -> Tensor:
     return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=scale)  # of the first nothing is read
 
 
-def low_rank_linear(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, scale: float) -> Tensor:
-    """x (weight + scale * up down)^T + bias -> (..., O).
+def low_rank_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, scale: float, outputs: slice = ALL
+) -> Tensor:
+    """x (weight[outputs] + scale * up down)^T + bias -> (..., O).
 
-    x (..., I), weight (O, I), bias (O,), down (R, I), up (O, R). Nothing as large as the result is made beside it.
+    x (..., I), weight with rows (O, I) at `outputs`, bias (O,), down (R, I), up (O, R). Nothing as large as the result
+    is made beside it.
     """
-    return _LowRankLinear.apply(x, weight, bias, down, up, scale)
+    return _LowRankLinear.apply(x, weight, bias, down, up, scale, outputs)
