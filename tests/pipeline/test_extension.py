@@ -233,7 +233,7 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     assert "there is no base whose vocabulary is extended" in refused("run", recipe, "tokenizer.vocabulary=extend")
     other = make_recipe(tmp_path / "other")
     other.write_text(other.read_text().replace(", vocab_size: 24", ""))
-    assert "tokenizer.vocab_size: say how many pieces are added" in refused("run", other)
+    assert "tokenizer.vocab_size: say how many tokens are added" in refused("run", other)
     assert "adapt.new_token_penalty: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
     assert "adapt.new_token_penalty: lora trains the body" in refused("run", other, extended, "systems=[lora]")
