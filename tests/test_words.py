@@ -10,7 +10,7 @@ from .docs import ROOT
 TABLE = (ROOT / "docs/README.md").read_text(encoding="utf-8").partition("### Words in use")[2]
 CELLS = [re.sub(r"\(.*\)", "", line.split("|")[2]) for line in TABLE.splitlines() if line.startswith("| ")][1:]
 OLD = re.compile(rf"\b({'|'.join(word.strip() for cell in CELLS for word in cell.split(','))})\b", re.IGNORECASE)
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = re.compile(r"(?ms)^```.*?^```|`[^`]*`|\]\([^)]*\)")  # and targets of links
 
 

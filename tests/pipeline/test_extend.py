@@ -77,8 +77,16 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert page.count("- after: ") == 5 + 9 and "**Who bakes bread?**" in page, "few questions fit into 64 positions"
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    for option, value in (("language", "yy"), ("source", "de"), ("train", "lora"), ("vocab_size", "9"), ("strength", "1")):
-        assert re.search(f"out: was begun with (no )?{option}", refused(*arguments, f"--{option}".replace("_", "-"), value))
+    for option, value in (
+        ("language", "yy"),
+        ("source", "de"),
+        ("train", "lora"),
+        ("vocab_size", "9"),
+        ("strength", "1"),
+    ):
+        assert re.search(
+            f"out: was begun with (no )?{option}", refused(*arguments, f"--{option}".replace("_", "-"), value)
+        )
     assert "has 99,840 tokens of training already; a shorter" in refused(*arguments, "--tokens", "30k")
     text, stand = (texts / "xx.txt").read_text(), (texts / "xx.txt").stat()
     (texts / "xx.txt").write_text(text + "more\n")
