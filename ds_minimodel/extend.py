@@ -26,7 +26,6 @@ from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.export import export_adapter, export_hf
-from ds_minimodel.hf.generations import samples, samples_page
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept
 from ds_minimodel.jobs.layout import CALL, EVALUATE, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.pipeline.fertility import fertility
@@ -112,7 +111,7 @@ def extend(
     the largest that keeps `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned
     is kept). test_text: files of other text, of any language, that it looks at, too. A decoder whose body trains
     replays what it writes by itself (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the
-    recipe, its workdir run/, model/, adapter/ of "lora" for PEFT and, of what predicts next tokens, samples.md; the
+    recipe, its workdir run/ with the page run/report/report.html, model/, and adapter/ of "lora" for PEFT; the
     same call goes on where one was interrupted, with more hours or tokens it makes the training longer, and another is
     refused. UserError as of the steps that it takes.
     """
@@ -150,10 +149,10 @@ def extend(
         recipe = _own_recipe(path, language)
         _run(recipe, places, until="adapt")
         strengths = [strength] if strength else STRENGTHS if keep else [1.0]
-        kept = _look(out, recipe, others, strengths, keep, say) if recipe.trained_by.causal else None
+        kept = _look(out, recipe, others, openings, strengths, keep, say) if recipe.trained_by.causal else None
         recipe = _own_recipe(path, language)
         _run(recipe, places)
-        _export(out, recipe, openings, state, kept)
+        _export(out, recipe, state, kept)
     return out / "model"
 
 
@@ -430,6 +429,7 @@ def _look(
     out: Path,
     recipe: Recipe,
     others: list[str],
+    openings: list[str],
     strengths: Sequence[float],
     limits: Mapping[str, float],
     say: Callable[[str], None],
@@ -439,7 +439,7 @@ def _look(
     source, pack, path = recipe.languages.source, layout.adapt(system, target) / "pack", out / RECIPE
     held_out = {name: str(file) for name in (source, target) if (file := out / f"test/{name}.txt").exists()}
     places = layout.model(system), layout.tokenizer(source), pack, layout.kept(system, target)
-    kept = find_kept(*places, held_out, source, others, strengths, limits, recipe.data.column, say)
+    kept = find_kept(*places, held_out, source, others, strengths, limits, recipe.data.column, openings, say)
     if kept.strength != recipe.adapt.of(system).strength:
         shutil.rmtree(layout.root / EVALUATE / system.name / target, ignore_errors=True)  # scores of another strength
         values = YAML().load(path)
@@ -448,10 +448,10 @@ def _look(
     return kept
 
 
-def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any], kept: Kept | None) -> None:
-    """Write out/model, out/adapter and samples where they are not as they were, or of another training."""
+def _export(out: Path, recipe: Recipe, state: dict[str, Any], kept: Kept | None) -> None:
+    """Write out/model and out/adapter where they are not as they were, or of another training."""
     layout, (system,), (target,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems, recipe.languages.targets
-    pack, model, page = layout.adapt(system, target) / "pack", out / "model", out / "samples.md"
+    pack, model = layout.adapt(system, target) / "pack", out / "model"
     base, strength = layout.model(system), recipe.adapt.of(system).strength
 
     def exported() -> tuple[Any, dict[str, str]]:
@@ -466,15 +466,8 @@ def _export(out: Path, recipe: Recipe, openings: list[str], state: dict[str, Any
         _replace(model, lambda new: export_hf(base, new, pack, strength=strength))
         if system.trains == "low-rank":
             _replace(out / "adapter", lambda new: export_adapter(base, new, pack, strength))
-        page.unlink(missing_ok=True)
         written, hashes = exported()
         write_json(out / CALL, state | {"exported": written, "hashes": state["hashes"] | hashes})
-    if kept and not page.exists():
-        assert recipe.base is not None
-        places = {"before": (recipe.base, layout.tokenizer(recipe.languages.source)), "after": (str(model), model)}
-        written = {name: samples(*place, openings) for name, place in places.items()}
-        with atomic_write(page) as file:
-            file.write(samples_page(openings, written, kept.answers).encode())
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:

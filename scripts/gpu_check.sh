@@ -139,7 +139,7 @@ END
     fi
     # The paths are those of gpu_bundle.sh, which has begun it.
     cd "$from" && "$python" -m ds_minimodel extend model de.txt --language de --source-text en.txt --tokens "$tokens" \
-        --out work && cat work/samples.md
+        --out work && cat work/run/report/report.md
 }
 
 pipeline() {

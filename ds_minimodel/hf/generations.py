@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
 
-from ds_minimodel.artifacts.base import module_of
-from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.foreign.source import tokenizer_of
-from ds_minimodel.report.kept import Answer
 
 TOKENS = 40  # of a sample
 ROWS = 128  # prompts at once
@@ -25,14 +20,6 @@ class Written(NamedTuple):
 
     ids: list[int]
     nats: float
-
-
-class Samples(NamedTuple):
-    """What a model writes after openings, and how fast."""
-
-    texts: list[str]
-    tokens_per_second: float
-    bytes_per_second: float
 
 
 def device() -> torch.device:
@@ -75,31 +62,12 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
     return found
 
 
-def samples(model_folder: str, tokenizer_folder: Path, openings: Sequence[str]) -> Samples:
-    """The likeliest TOKENS tokens after each opening by a decoder, in the type that its weights have.
-
-    model_folder: a base, as artifacts/base.py takes it.
-    """
-    tokenizer, module = tokenizer_of(tokenizer_folder), module_of(model_folder).to(device())
-    prompts, settings, start = tokenizer(list(openings))["input_ids"], settings_of(module), time.perf_counter()
+def continued(
+    module: Any, tokenizer: Any, openings: Sequence[str], settings: Mapping[str, Any]
+) -> tuple[list[str], float]:
+    """(the likeliest TOKENS tokens after each opening, bytes a second), one opening after the other."""
+    prompts, start = [tokenizer(opening)["input_ids"] for opening in openings], time.perf_counter()
     ids = [written(module, [prompt], settings, TOKENS)[0].ids for prompt in prompts]
     seconds = max(time.perf_counter() - start, 1e-9)
     texts = [tokenizer.decode(own, skip_special_tokens=True) for own in ids]
-    num_bytes = sum(len(text.encode()) for text in texts)
-    return Samples(texts, sum(map(len, ids)) / seconds, num_bytes / seconds)
-
-
-def samples_page(openings: Sequence[str], by_model: Mapping[str, Samples], answers: Sequence[Answer]) -> str:
-    """Markdown with the samples of several models, and answers before and after, beside each other."""
-    lines = ["# Samples", "", "| model | tokens a second | bytes a second |", "|---|---:|---:|"]
-    lines += [
-        f"| {name} | {own.tokens_per_second:.1f} | {own.bytes_per_second:.0f} |" for name, own in by_model.items()
-    ]
-    for place, opening in enumerate(openings):
-        lines += ["", f"**{escape_markdown(opening)}**", ""]
-        lines += [f"- {name}: {escape_markdown(own.texts[place])}" for name, own in by_model.items()]
-    for own in answers:
-        lines += ["", f"**{escape_markdown(own.question)}**", ""]
-        for name, text, is_right in (("before", own.before, own.was_right), ("after", own.after, own.is_right)):
-            lines += [f"- {name}{', right' * is_right}: {escape_markdown(text)}"]
-    return "\n".join(lines) + "\n"
+    return texts, sum(len(text.encode()) for text in texts) / seconds

@@ -21,14 +21,14 @@ import torch
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.models import identity, load_model
-from ds_minimodel.common.files import Stored, read_model, sha256_of_json, write_json
+from ds_minimodel.common.files import Amount, Stored, read_model, sha256_of_json, write_json
 from ds_minimodel.foreign.lazy import lazily
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
-from ds_minimodel.hf.generations import device, settings_of, written
-from ds_minimodel.hf.questions import Question, begins_alike, instructions, loops, questions
-from ds_minimodel.report.kept import Answer, Kept
+from ds_minimodel.hf.generations import continued, device, settings_of, written
+from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions
+from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
@@ -44,6 +44,7 @@ TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 1e8  # of a forward pass: tokens, and num
 SHOWN = 10  # answers
 UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
+_BITS = "bits per byte"
 _PLAIN, _NEXT = "Question: {}\nAnswer:", "\nQuestion:"
 
 
@@ -69,7 +70,8 @@ class Change(NamedTuple):
 
 class Untouched(Stored):
     """What the untouched model does. answers: ids, to each dialogue; bits: of each. edges: of each text's windows the
-    bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation."""
+    bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation. samples: of
+    each opening, written with so many bytes a second."""
 
     key: str
     answers: list[list[int]]
@@ -77,6 +79,8 @@ class Untouched(Stored):
     edges: dict[str, list[list[int]]]
     windows: dict[str, list[list[float]]]
     settings: dict[str, Any]
+    samples: list[str]
+    bytes_a_second: Amount
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,12 @@ class Comparison:
 
     model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
     {name: file}. memory: a file, where what the untouched model does is kept by the hash of what it is of. seed: of the
-    questions.
+    questions. openings: that samples continue.
     """
 
     def __init__(
         self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
-        seed: int = 0,
+        seed: int = 0, openings: Sequence[str] = (),
     ):  # fmt: skip
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
@@ -109,8 +113,8 @@ class Comparison:
         self.dialogues = [own for own in self._dialogues(seed) if len(own.prompt) + TOKENS <= positions]
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
-        prompts = [own.prompt for own in self.dialogues]
-        key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows])
+        self.openings, prompts = openings, [own.prompt for own in self.dialogues]
+        key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows, [*openings]])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
             known = self._look(key, prompts, old)
@@ -136,7 +140,9 @@ class Comparison:
         answers, bits = [own.ids for own in found], [own.nats / math.log(2) for own in found]
         edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
-        return Untouched(key=key, answers=answers, bits=bits, edges=edges, windows=windows, settings=settings)
+        samples, speed = continued(module, self.theirs, self.openings, settings)
+        looked: dict[str, Any] = {"edges": edges, "windows": windows, "samples": samples, "bytes_a_second": speed}
+        return Untouched(key=key, answers=answers, bits=bits, settings=settings, **looked)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -154,7 +160,7 @@ class Comparison:
         for name, tensor in self._exported(strength=strength).tensors.items():
             there[name].copy_(tensor)
 
-    def answers(self, index: Sequence[int]) -> list[Answer]:
+    def answers(self, index: Sequence[int]) -> list[Sample]:
         """To the questions among the dialogues `index`."""
         chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
@@ -163,7 +169,7 @@ class Comparison:
             both = (self.after.decode(ids, skip_special_tokens=True) for ids in (self.untouched.answers[at], own.ids))
             texts = [text.partition(_NEXT)[0].strip() for text in both]  # a plain decoder asks the next one itself
             right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
-            found.append(Answer(question=question.text, before=texts[0], after=texts[1], **dict(right)))
+            found.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
         return found
 
     def chat(self, index: Sequence[int]) -> tuple[Change, float, float]:
@@ -178,6 +184,20 @@ class Comparison:
         sizes = np.array([len(answer) for answer in own])
         before = sum(self.untouched.bits[at] for at in index)
         return Change.of(changed, sizes), before / sizes.sum(), bits.sum() / sizes.sum()
+
+    def samples(self) -> tuple[list[Sample], list[Measure]]:
+        """Continued openings, and how fast they are written."""
+        texts, speed = continued(self.module, self.after, self.openings, self.untouched.settings)
+        measure = Measure(
+            what="how fast it writes",
+            unit="bytes a second",
+            before=self.untouched.bytes_a_second,
+            after=speed,
+            decimals=0,
+        )
+        three = zip(self.openings, self.untouched.samples, texts, strict=True)
+        found = [Sample(opening=opening, before=before, after=after) for opening, before, after in three]
+        return found, [measure] * bool(found)
 
     def bits(self, name: str) -> Bits:
         """Of a text."""
@@ -200,17 +220,18 @@ def find_kept(
     strengths: Sequence[float] = STRENGTHS,
     limits: Mapping[str, float] = LIMITS,
     column: str = "text",
+    openings: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> Kept:
     """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
 
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
     of other text. path: file where what is found is kept, by the hash of what it is of, beside what the untouched model
-    does. Half of the questions choose, by upper 95 % bounds of what gets worse, the others are reported; of a single
-    strength all are.
+    does. openings: of texts that it continues. Half of the questions choose, by upper 95 % bounds of what gets worse,
+    the others are reported; of a single strength all are.
     """
     texts = {**dict(held_out), **{str(path): str(path) for path in given}}
-    both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column)
+    both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings)
     trains = bool(both.added.update)
     strengths = strengths if trains else (1.0,)
     key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, [*given]])
@@ -240,7 +261,8 @@ def find_kept(
         if chosen:
             break
     answers = both.answers(reported)
-    sentences, worse = [], dict[str, bool]()
+    samples, measures = both.samples()
+    sentences, own_texts, worse = list[str](), list[str](), dict[str, bool]()
     if len(strengths) > 1 and changes:
         bounds = ", ".join(f"{limits[name]:g} % {_MEANS[name]}" for name in changes if name in limits)
         tried = ", ".join(f"{strength:g}" for strength in strengths)
@@ -249,6 +271,9 @@ def find_kept(
     if answers:
         lost = _lost(answers)
         sentences.append(_of_answers(answers, lost))
+        what = f"right answers to {len(answers)} English questions"
+        right = {"before": sum(own.was_right for own in answers), "after": sum(own.is_right for own in answers)}
+        measures.append(Measure(what=what, unit="answers", **right, decimals=0))
         worse["the share of right answers"] = lost.percent > limits.get("answers", math.inf)
     if reported:
         changed, before, after = both.chat(reported)
@@ -256,14 +281,25 @@ def find_kept(
             f"{100 - changed.percent:.0f} % of the likeliest tokens of its answers before are the same; "
             f"{before:.3f} bits per token before, {after:.3f} after"
         )
+        measures.append(
+            Measure(what="the untouched model's own chats", unit="bits per token", before=before, after=after)
+        )
         worse["what it says"] = changed.percent > limits.get("chat", math.inf)
     for language in held_out:
-        sentences.append(f"{language}, held-out pages of your text, {bits[language].by_position}")
+        what = f"{language}, held-out pages of your text"
+        by_place = bits[language].measures(what)
+        each = (
+            f"{place}: {own.texts[0]} {_BITS} before, {own.texts[1]} after"
+            for place, own in zip(bits[language].places, by_place, strict=True)
+        )
+        own_texts.append(f"{what}, {', '.join(each)}.")
+        measures += by_place
         for place, rise in zip(bits[language].places, bits[language].rises, strict=True):
             worse[f"{language} at {place}"] = rise.percent > limits.get("contexts", math.inf)
     for name in given:
         before, after = bits[name].a_byte
-        sentences.append(f"{Path(name).name}, of yours: {before:.3f} bits per byte before, {after:.3f} after")
+        own_texts.append(f"{Path(name).name}, of yours: {before:.3f} {_BITS} before, {after:.3f} after.")
+        measures.append(Measure(what=f"{Path(name).name}, of yours", unit=_BITS, before=before, after=after))
         worse[Path(name).name] = bits[name].rise.percent > limits.get("texts", math.inf)
     missing = ["other texts and other languages (--test-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
@@ -274,8 +310,11 @@ def find_kept(
         steps=both.added.steps,
         strength=strength,
         sentences=[f"{sentence}." for sentence in sentences],
+        texts=own_texts,
         worse=[f"{what} {FORGETS[trains]}." for what, is_worse in worse.items() if is_worse],
+        measures=measures,
         answers=answers[:SHOWN],
+        samples=samples,
     )
     write_json(path, {**kept.model_dump(), "changes": found})
     return read_model(path, Kept, "delete that file")
@@ -293,12 +332,12 @@ def _keeps(changes: Mapping[str, Change], limits: Mapping[str, float]) -> bool:
     return all(change.most <= limits.get(name, math.inf) for name, change in changes.items())
 
 
-def _lost(answers: Sequence[Answer]) -> Change:
+def _lost(answers: Sequence[Sample]) -> Change:
     """Of right answers, in points."""
     return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
 
 
-def _of_answers(answers: Sequence[Answer], lost: Change) -> str:
+def _of_answers(answers: Sequence[Sample], lost: Change) -> str:
     before, after = sum(own.was_right for own in answers), sum(own.is_right for own in answers)
     gone = sum(own.was_right and not own.is_right for own in answers)
     alike = sum(begins_alike(own.before, own.after) for own in answers)
@@ -360,12 +399,11 @@ class Bits(NamedTuple):
     def places(self) -> list[str]:
         return [f"tokens {first:,}–{last:,}" for first, last in pairwise(self.edges)]
 
-    @property
-    def by_position(self) -> str:
-        """Bits per byte, before and after, in words."""
+    def measures(self, what: str) -> list[Measure]:
+        """Bits per byte by position. what: the text is."""
         before, after = (own.sum(0) / self.sizes.sum(0) for own in (self.before, self.after))
-        each = zip(self.places, before, after, strict=True)
-        return ", ".join(f"{place}: {one:.3f} bits per byte before, {other:.3f} after" for place, one, other in each)
+        each = zip(self.places, before.tolist(), after.tolist(), strict=True)
+        return [Measure(what=f"{what}, {place}", unit=_BITS, before=one, after=other) for place, one, other in each]
 
 
 def windows_of(tokenizer: Tokenizer, path: str | Path, length: int, column: str) -> list[str]:

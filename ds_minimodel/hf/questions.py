@@ -84,9 +84,3 @@ def _names(words: Sequence[str]) -> re.Pattern[str]:
 def begins_alike(one: str, other: str) -> bool:
     """Whether two answers have the same first words."""
     return one.split()[:_OPENING] == other.split()[:_OPENING]
-
-
-def loops(said: str) -> bool:
-    """Whether something with a letter stands in it three times, one after the other."""
-    found = re.finditer(r"(?is)(\w.{2,}?)(?:\W*\1){2}", said)
-    return any(re.search(r"[^\W\d_]", own[1]) for own in found)

@@ -134,15 +134,30 @@ def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, 
         on_main(lambda: sweep_up(layout))
         for job in step.jobs(recipe, world):
             on_main(partial(note_work, layout, job))
-            was_complete = _do(layout, job, on_main, world, step.runs_on, rebuild)
+            was_complete = _do(recipe, layout, job, on_main, world, step.runs_on, rebuild)
             if was_complete and (world is None or world.is_main):
                 print(printable(f"{job.folder}: complete"), file=sys.stderr)
         if step.name == "report":
             _report(recipe)
 
 
+def _say_which(recipe: Recipe, job: Job) -> None:
+    """Say which of all of the recipe's jobs begins; nothing where not all can be named yet."""
+    with contextlib.suppress(UserError):
+        steps = [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
+        folders = [own.folder for step in steps for own in step.jobs(recipe)]
+        which = f"job {folders.index(job.folder) + 1} of {len(folders)}"
+        print(printable(f"{which}: {job.folder}"), file=sys.stderr)
+
+
 def _do(
-    layout: WorkdirLayout, job: Job, on_main: OnMain, world: World | MpiRanks | None, runs_on: RunsOn, rebuild: bool
+    recipe: Recipe,
+    layout: WorkdirLayout,
+    job: Job,
+    on_main: OnMain,
+    world: World | MpiRanks | None,
+    runs_on: RunsOn,
+    rebuild: bool,
 ) -> bool:
     """Do a job, unless it is complete; return whether it was."""
     if rebuild:
@@ -150,6 +165,7 @@ def _do(
     if not on_main(lambda: begin(job)):
         return True
     return_blocks()
+    on_main(lambda: _say_which(recipe, job))
     try:
         if runs_on is RunsOn.RANKS:
             job.make()

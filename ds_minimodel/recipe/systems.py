@@ -29,8 +29,8 @@ class MiniSettings(Protocol):
 class System:
     """How one system is made, adapted and shown.
 
-    name: in recipes and folders. title: in tables and plots. heads: where its body has heads; the deepest
-    is the body's number of layers. body: the system whose body it takes instead of pretraining one of its own.
+    name: in recipes and folders. title: in tables and plots. about: it, in a line. heads: where its body has heads; the
+    deepest is the body's number of layers. body: the system whose body it takes instead of pretraining one of its own.
     adapts_at: how many layers of the body step 2 runs. builds_mini: step 1b trains new layers on top of mini.depth
     of the body's, and step 2 runs those instead. starts_from_base: can take over a foreign body. trains: what of the
     body trains in step 2: "" nothing, "all" its weights, "low-rank" updates of its linear layers; then it can't carry
@@ -39,6 +39,7 @@ class System:
 
     name: str
     title: str
+    about: str = ""
     heads: tuple[Depth, ...] = ()
     body: str = ""
     adapts_at: Depth = Depth.FULL
@@ -79,13 +80,30 @@ class System:
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
-        System("bl_base", "BL_BASE", heads=(Depth.FULL,), starts_from_base=True, color="#000000", line="-", marker="o"),
         System(
-            "bl_small", "BL_SMALL", heads=(Depth.MINI,), adapts_at=Depth.MINI, color="#E69F00", line="--", marker="s"
+            "bl_base",
+            "BL_BASE",
+            "token embeddings are trained through the whole frozen body",
+            heads=(Depth.FULL,),
+            starts_from_base=True,
+            color="#000000",
+            line="-",
+            marker="o",
+        ),
+        System(
+            "bl_small",
+            "BL_SMALL",
+            "as BL_BASE with a body that has few layers, which finetuning uses, too",
+            heads=(Depth.MINI,),
+            adapts_at=Depth.MINI,
+            color="#E69F00",
+            line="--",
+            marker="s",
         ),
         System(
             "minipost",
             "MiniPost",
+            "token embeddings are trained through the body's first layers and new ones on top of them",
             body="bl_base",
             builds_mini=True,
             starts_from_base=True,
@@ -96,6 +114,7 @@ SYSTEMS: dict[str, System] = {
         System(
             "minijoint",
             "MiniJoint",
+            "token embeddings are trained through the body's first layers, which have an output of their own",
             heads=(Depth.MINI, Depth.FULL),
             adapts_at=Depth.MINI,
             color="#D55E00",
@@ -105,6 +124,7 @@ SYSTEMS: dict[str, System] = {
         System(
             "full",
             "All weights",
+            "token embeddings and all weights of the body are trained",
             body="bl_base",
             trains="all",
             starts_from_base=True,
@@ -115,6 +135,7 @@ SYSTEMS: dict[str, System] = {
         System(
             "lora",
             "LoRA",
+            "token embeddings and low-rank updates of the body are trained",
             body="bl_base",
             trains="low-rank",
             starts_from_base=True,

@@ -214,12 +214,14 @@ class LossRecord(Stored):
     loss: Amount = math.nan
     executed_eflops: Amount = 0.0
     tflops_per_second: Amount = math.inf
+    memory_gib: Amount = 0.0
     bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
     body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: final, of training; held_out, [(step, bits per byte)]; hours of steps. None without a log.
+    """Loss row of one run: final, of training; held_out, [(step, bits per byte)]; hours of steps; GiB at most. None
+    without a log.
 
     A run that was killed and resumed writes some steps again: the last record of a step counts.
     """
@@ -240,6 +242,7 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
         "final": statistics.fmean(losses),
         "held_out": [(step, bits) for step, bits in held_out.items() if bits is not None],
         "hours": seconds / 3600,
+        "memory_gib": max(record.memory_gib for record in records.values()),
     }
 
 

@@ -1,27 +1,54 @@
-"""What a decoder has kept while a language was added, as hf/kept.py finds it and a verdict says it."""
+"""What a decoder has kept while a language was added, as hf/kept.py finds it; a verdict and the page say it."""
+
+import re
 
 from ds_minimodel.common.files import Amount, Count, Stored
 
 
-class Answer(Stored):
-    """To a question, before and after."""
+class Measure(Stored):
+    """Something before and after. decimals: that are printed."""
 
-    question: str
+    what: str
+    unit: str
+    before: Amount
+    after: Amount
+    decimals: Count = 3
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Before and after, as they are printed."""
+        return f"{self.before:.{self.decimals}f}", f"{self.after:.{self.decimals}f}"
+
+
+class Sample(Stored):
+    """What is written after an opening, before and after; of a question, whether that is right."""
+
+    opening: str
     before: str
     after: str
-    was_right: bool
-    is_right: bool
+    was_right: bool = False
+    is_right: bool = False
 
 
 class Kept(Stored):
     """What a decoder has kept at a strength after so many steps.
 
-    key: hash of what it is of. worse: as of a Verdict. answers: those to look at, lost ones first.
+    key: hash of what it is of. sentences: of the strength, answers and chats; texts: of texts; worse: as of a Verdict.
+    measures: of all of these. answers: those to look at, lost ones first.
     """
 
     key: str
     steps: Count
     strength: Amount
     sentences: list[str]
+    texts: list[str]
     worse: list[str]
-    answers: list[Answer]
+    measures: list[Measure]
+    answers: list[Sample]
+    samples: list[Sample]
+
+
+def loops(said: str) -> bool:
+    """Whether something with a letter stands in it three times, one after the other."""
+    found = re.finditer(r"(?is)(\w.{2,}?)(?:\W*\1){2}", said)
+    return any(re.search(r"[^\W\d_]", own[1]) for own in found)

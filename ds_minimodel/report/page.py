@@ -1,6 +1,7 @@
 """Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -12,11 +13,11 @@ from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
     BITS,
     OF_SOURCE,
-    ON_SOURCE,
     SCORES_FILE,
     Row,
     RunResults,
     further_columns,
+    name_of,
     names_in,
     near_maximal,
     shown_score,
@@ -24,10 +25,12 @@ from ds_minimodel.report.curves import (
     training_curves,
 )
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
-from ds_minimodel.report.verdict import VERDICTS_FILE, verdicts
+from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, cost_of, findings, verdicts
 
-TITLE = "Mini-model adaptation: report"
-_BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance; dashes and dots: the untouched model."
+TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
+_CONTINUED = "The likeliest tokens after the first words of a held-out document."
+_ANSWERED = "First those that were right before and are not any more."
+_BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
 def write_report(out_folder: Path, run: RunResults) -> list[str]:
@@ -36,44 +39,99 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
     What the page says first, a line each.
     """
     found = verdicts(run)
-    first = [line for verdict in found for line in verdict.lines]
-    blocks = [*([Findings(first)] if first else []), *report_blocks(run)]
+    first, title = findings(run, found), ADDED if run.recipe.base else TITLE
+    blocks = added_blocks(run, found) if run.recipe.base else [Findings(first), *report_blocks(run)]
     with atomic_folder(out_folder) as folder:
         write_json(folder / SCORES_FILE, run.target_scores)
         write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in found])
         for block in blocks:
             if isinstance(block, Plot):
                 (folder / block.name).write_bytes(block.png)
-        (folder / "report.md").write_text(to_markdown(TITLE, blocks), encoding="utf-8")
-        (folder / "report.html").write_text(to_html(TITLE, blocks), encoding="utf-8")
+        (folder / "report.md").write_text(to_markdown(title, blocks), encoding="utf-8")
+        (folder / "report.html").write_text(to_html(title, blocks), encoding="utf-8")
     return first
 
 
+def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
+    """Page over a base: what was there before, what is there after, and what that took."""
+    blocks: list[Block] = [Findings([f"{name_of(own.system)}, {own.sentence(own.clauses)}" for own in found])]
+    blocks += [Heading("What was asked for"), Facts(run.facts), Heading("Before and after"), tables.change_table(found)]
+    for (system, language), kept in run.kept.items():
+        blocks += [Findings([f"{name_of(system)}, {language}: {line}" for line in kept.sentences])]
+        blocks += [Heading("Samples"), tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
+        blocks += [tables.samples_table("Questions answered", kept.answers, _ANSWERED)]
+    blocks += _held_out_blocks(run)
+    if len(run.recipe.systems) > 1:
+        blocks += [Heading("Systems"), Facts(_systems(run))]
+    if run.fertility:
+        blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
+    costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
+    spent = {(own.system, own.language): cost_of(run, own.system, own.language) for own in found}
+    blocks += [Heading("Cost"), *([tables.spent_table(spent)] if spent else []), costs]
+    worse = [line for own in found for line in own.worse]
+    return [*blocks, Heading("What to do next"), Findings([*worse, *_next(run)])]
+
+
+def _next(run: RunResults) -> list[str]:
+    """What can be done with what came out."""
+    lines = ["Load the model: `extend` has put it into the folder model, `export-hf` writes it of any workdir."]
+    of_adapt = [row["held_out"] for row in run.losses if row["stage"] == "adapt" and row["held_out"]]
+    if any(held_out[-1] == min(held_out, key=itemgetter(1)) for held_out in of_adapt):
+        lines.append(
+            "The held-out loss was lowest at the end: more training helps, `extend` goes on with more --hours."
+        )
+    elif of_adapt:
+        lines.append("The held-out loss was lowest before the end: give more text before you train longer.")
+    if run.recipe.trained_by.causal and not run.recipe.data.chats:
+        lines.append("It continues text. For answers in the language give dialogues in it (--chats).")
+    return lines
+
+
+def _systems(run: RunResults) -> dict[str, str]:
+    return {system.title: system.about for system in run.recipe.chosen_systems if system.about}
+
+
+def _held_out_blocks(run: RunResults) -> list[Block]:
+    """Curve of the loss of held-out text, where it has more than two points."""
+    costs, steps = tables.adapt_costs(recipe_costs(run.recipe)), run.recipe.adapt.steps
+    task, rows = "held-out text", list[Row]()
+    for row in run.losses:
+        if row["stage"] == "adapt" and len(row["held_out"]) > 2:
+            own = {"system": row["system"], "task": task, "language": row["language"], "seed": 1}
+            a_step = costs[row["system"]] / steps
+            rows += [own | {"step": step, "eflops": a_step * step, "score": bits} for step, bits in row["held_out"]]
+    if not rows:
+        return []
+    drawn = plots.plot_task_scores(training_curves(rows), task, "bits per byte", near_maximal=False)
+    caption = (
+        "Bits per byte of held-out text while it trained, lower is better. Its pieces are as long as those of the "
+        "training, so these are not the numbers of the table above."
+    )
+    return [Heading("Held-out loss"), Plot("held-out-loss.png", drawn, caption)]
+
+
 def report_blocks(run: RunResults) -> list[Block]:
-    """Page as a list of blocks, in reading order; what it lacks data for is named at its end."""
+    """The paper's page as a list of blocks, in reading order; what it lacks data for is named at its end."""
     left_out: dict[str, str] = {}
     costs = recipe_costs(run.recipe)
-    blocks: list[Block] = [Facts(run.facts)]
+    blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
         curves = training_curves(run.target_scores)
-        untouched = _untouched(run.target_scores, "score")
         if BASELINE in run.recipe.systems:
-            blocks.append(tables.summary_table(curves, costs, untouched if run.recipe.base else None))
+            blocks.append(tables.summary_table(curves, costs))
         blocks += _speedup_blocks(run, left_out)
         caption = (
             f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
         )
         if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
             blocks += [Heading("Training curves")]
-            blocks += [Plot("figure-3.png", plots.plot_average_scores(curves, untouched), caption)]
+            blocks += [Plot("figure-3.png", plots.plot_average_scores(curves), caption)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         blocks += _source_blocks(run, left_out)
     else:
         left_out["Tables 2, 3, 5, Figures 1, 3"] = "nothing was scored in a target language"
-    blocks += [Heading("Costs"), tables.cost_table(costs, run.recipe.base is None, len(run.recipe.languages.targets))]
-    if run.fertility:
-        blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
+    blocks += [Heading("Costs"), tables.cost_table(costs, languages=len(run.recipe.languages.targets))]
     blocks += _loss_blocks(run.losses, left_out)
     return [*blocks, Heading("Left out"), Facts(left_out)] if left_out else blocks
 
@@ -101,7 +159,7 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     scores = tables.final_scores_table(task, title, curves, costs, of_source=untouched, compressed=compressed)
     blocks: list[Block] = [Heading(task), scores]
     for column in further_columns(rows):
-        if not column.startswith((OF_SOURCE, ON_SOURCE)):
+        if not column.startswith(OF_SOURCE):
             scale, name = tables.SCALES.get(column, tables.PERCENT), column.replace("_", " ")
             further, of_source = training_curves(rows, column), _untouched(rows, column)
             blocks.append(tables.final_scores_table(task, name, further, costs, scale, of_source))
@@ -109,7 +167,7 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
     is_percent = shown_score(rows[0], metric)[0] not in BITS
-    drawn = plots.plot_task_scores(curves, task, f"{metric} (%)" if is_percent else metric, untouched)
+    drawn = plots.plot_task_scores(curves, task, f"{metric} (%)" if is_percent else metric)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
 
 
@@ -121,9 +179,7 @@ def _untouched(rows: Sequence[Row], column: str) -> pd.DataFrame | None:
 def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
     source = run.recipe.languages.source
     if run.source_scores:
-        column = ON_SOURCE + "score"
-        after = training_curves(run.target_scores, column) if column in further_columns(run.target_scores) else None
-        return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores), after)]
+        return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
     left_out["Table 5"] = f"no task was scored in {source}, the source language"
     return []
 

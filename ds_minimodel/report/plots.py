@@ -68,24 +68,25 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
         return _png(figure)
 
 
-def plot_average_scores(curves: pd.DataFrame, untouched: pd.DataFrame | None = None) -> bytes:
+def plot_average_scores(curves: pd.DataFrame) -> bytes:
     """Figure 3: score curves averaged over languages, a panel for each task and a line for each system."""
-    return _score_panels(
-        curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages", untouched
-    )
+    return _score_panels(curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages")
 
 
-def plot_task_scores(curves: pd.DataFrame, task: str, metric: str, untouched: pd.DataFrame | None = None) -> bytes:
-    """Score curves of a task, a panel for each language. metric: what its scores are, such as "accuracy (%)"."""
+def plot_task_scores(curves: pd.DataFrame, task: str, metric: str, near_maximal: bool = True) -> bytes:
+    """Score curves of a task, a panel for each language. metric: what its scores are, such as "accuracy (%)".
+
+    near_maximal: whether 95 % of BL_BASE's last score is drawn.
+    """
     languages = names_in(curves.xs(task, level="task"), "language")
     panels = [(language, task, language) for language in languages]
-    return _score_panels(curves, panels, metric, untouched)
+    return _score_panels(curves, panels, metric, near_maximal)
 
 
 def _score_panels(
-    curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], ylabel: str, untouched: pd.DataFrame | None
+    curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], ylabel: str, near_maximal: bool = True
 ) -> bytes:
-    """panels: (title, task, language). untouched: scores of the model as it came."""
+    """panels: (title, task, language)."""
     unit, systems = flops_unit(curves["eflops"].max()), names_in(curves, "system")
     targets = NEAR_MAXIMAL * last_points(curves)["mean"]
     with rc_context(RC_PARAMS):
@@ -96,11 +97,8 @@ def _score_panels(
             axes = figure.add_subplot(num_rows, num_columns, number + 1)
             for system in systems:
                 _draw_curve(axes, system, curves.loc[system, task, language], unit)
-            if BASELINE in systems:
+            if near_maximal and BASELINE in systems:
                 _draw_level(axes, targets[BASELINE, task, language], "95 % of BL_BASE", (0, (1, 1.5)))
-            if untouched is not None and task in names_in(untouched, "task"):
-                before = last_points(untouched)["mean"][systems[0], task, language]
-                _draw_level(axes, before, "untouched model", (0, (6, 2, 1, 2)))
             axes.set_title(title)
             axes.margins(x=0.02, y=0.06)
             axes.set_xlim(0)

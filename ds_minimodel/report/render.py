@@ -23,7 +23,7 @@ class Facts(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What the page has to say first, a line each."""
+    """What the page has to say, a line each."""
 
     lines: Sequence[str]
 
@@ -62,13 +62,17 @@ CellRow = Sequence[Cell | str]
 
 @dataclass(frozen=True)
 class Table:
-    """Table; each row holds an entry for each of `columns`. `references` are rows that the others compare with."""
+    """Table; each row holds an entry for each of `columns`. `references` are rows that the others compare with.
+
+    of_text: its entries are sentences, which stand below each other where a screen is narrow.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[CellRow]
     references: Sequence[CellRow] = field(default_factory=list)
     notes: Sequence[str] = field(default_factory=list)
+    of_text: bool = False
 
 
 Block = Heading | Facts | Findings | Plot | Table

@@ -1,11 +1,12 @@
 """Tables of the paper for one's own run, as data; render.py prints them. `curves` are those of curves.py."""
 
+from __future__ import annotations
+
 import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -29,7 +30,11 @@ from ds_minimodel.report.curves import (
     names_in,
     v100_unit,
 )
+from ds_minimodel.report.kept import Sample, loops
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
+
+if TYPE_CHECKING:
+    from ds_minimodel.report.verdict import Cost, Verdict
 
 Run = tuple[str, str, str]  # system, stage and language of a loss row
 
@@ -63,36 +68,33 @@ def _percent(part: float, whole: float | None) -> Cell:
 # --- scores
 
 
-def summary_table(curves: pd.DataFrame, costs: Iterable[Row], untouched: pd.DataFrame | None = None) -> Table:
-    """Summary as in the paper's section 4.1: cost of step 2, and score retained, of systems with BL_BASE.
-
-    untouched: scores of the model as it came, where there was one; then what is retained is the gain over these.
-    """
-    spent, ends = adapt_costs(costs), _averages(curves)
+def summary_table(curves: pd.DataFrame, costs: Iterable[Row]) -> Table:
+    """Summary as in the paper's section 4.1: cost of step 2, and score retained, of systems with BL_BASE."""
+    spent, kept = adapt_costs(costs), retained(curves)
     unit = flops_unit(max(spent.values(), default=0))
-    before = 0.0 if untouched is None else _averages(untouched).iloc[0]
-    gain = ends.loc[BASELINE] - before
-    retained = ((ends - before) / gain[gain > 0]).mean(axis=1)
     rows: list[CellRow] = [
         [
             name_of(system),
             unit.text(spent[system]),
             _percent(spent[system], spent[BASELINE]),
-            EMPTY if math.isnan(retained[system]) else _percent(retained[system], 1),
+            EMPTY if math.isnan(share) else _percent(share, 1),
         ]
-        for system in ends.index
+        for system, share in kept.items()
     ]
-    what = "score" if untouched is None else "gain"
-    over = "" if untouched is None else ", each less the untouched model's; of tasks where BL_BASE is better than that"
-    notes = [f"{what.capitalize()} retained: the system's average final score over BL_BASE's{over}, mean over tasks."]
-    columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", f"{what} retained"]
-    references: list[CellRow] = [] if untouched is None else [["the untouched model", "0", "0 %", "0 %"]]
-    return Table("Summary", columns, rows, references, notes)
+    notes = ["Score retained: the system's average final score over BL_BASE's, mean over tasks."]
+    columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", "score retained"]
+    return Table("Summary", columns, rows, notes=notes)
 
 
-def _averages(curves: pd.DataFrame) -> pd.DataFrame:
+def averages(curves: pd.DataFrame) -> pd.DataFrame:
     """Final scores, the mean over languages: a row for each system, a column for each task."""
     return last_points(curves)["mean"].xs(AVERAGE, level="language").unstack()
+
+
+def retained(curves: pd.DataFrame) -> pd.Series:
+    """Share of BL_BASE's average final score that each system has, mean over tasks."""
+    ends = averages(curves)
+    return (ends / ends.loc[BASELINE]).mean(axis=1)
 
 
 def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
@@ -104,15 +106,17 @@ def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
         rows.append([name_of(system), *cells, f"{whole.at_equal_compute:+.2f}"])
     notes = [
         "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves averaged over seeds, "
-        "languages and tasks; in brackets the range of single finetuning seeds, which says nothing of another "
-        "pretraining. 0: never, or BL_BASE is there unadapted. A system that is there unadapted counts with its next "
-        "checkpoint: it is at least as fast. At equal compute: difference in points where the cheaper of both ends."
+        "languages and tasks. In brackets the lowest and the highest of single finetuning seeds' own curves: that of "
+        "the averaged curve may lie outside. Another pretraining may differ by more. 0: never, or BL_BASE is there "
+        "unadapted. A system that is there unadapted counts with its next checkpoint: it is at least as fast. At equal "
+        "compute: difference in points where the cheaper of both ends."
     ]
     return Table("Speedup over BL_BASE", ["System", *groups, "at equal compute"], rows, notes=notes)
 
 
 def _speedup_cell(speedup: Speedup) -> Cell:
-    return Cell(f"{speedup.value:.2f}", f"({speedup.low:.2f}–{speedup.high:.2f})" if speedup.low < speedup.high else "")
+    seeds = f"(single seeds {speedup.low:.2f}–{speedup.high:.2f})" if speedup.low < speedup.high else ""
+    return Cell(f"{speedup.value:.2f}", seeds)
 
 
 def final_scores_table(
@@ -213,25 +217,59 @@ def _mean_estimate(eflops: Sequence[float], unit: ComputeUnit) -> str:
     return unit.text(statistics.fmean(finite)) + "*" * (len(finite) < len(eflops)) if finite else "∞"
 
 
-def source_table(source: str, curves: pd.DataFrame, after: pd.DataFrame | None = None) -> Table:
-    """Table 5: final scores in the source language, by system and task; `curves` hold that language's.
-
-    after: those that packs of added languages have on its texts, by their languages.
-    """
+def source_table(source: str, curves: pd.DataFrame) -> Table:
+    """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
     ends = last_points(curves).xs(source, level="language")
     best = ends["mean"].groupby(level="task", observed=True).max().to_dict()
     rows: list[CellRow] = [
         [name_of(system), *_score_cells(ends.loc[system], PERCENT, best)] for system in names_in(ends, "system")
     ]
-    tasks, references = names_in(ends, "task"), list[CellRow]()
-    if after is not None:
-        means = last_points(after)["mean"]
-        for system, language in product(names_in(ends, "system"), names_in(after, "language")):
-            cells = [PERCENT.cell(means.get((system, task, language))) for task in tasks]
-            references.append([f"{name_of(system)}, with {language} added", *cells])
-    notes = ["With the source language's own embeddings: over a base, the untouched model's."]
-    title = f"Table 5: performance in the source language, {source}"
-    return Table(title, ["System", *tasks], rows, references, notes)
+    title, notes = f"Table 5: performance in the source language, {source}", ["With that language's own embeddings."]
+    return Table(title, ["System", *names_in(ends, "task")], rows, notes=notes)
+
+
+# --- before and after, over a base
+
+
+def change_table(found: Sequence[Verdict]) -> Table:
+    """What each verdict has measured, before and after."""
+    rows: list[CellRow] = []
+    for verdict in found:
+        named = f"{name_of(verdict.system)}, {verdict.language}: " if len(found) > 1 else ""
+        for own in verdict.measures:
+            change = f"{100 * (own.after / own.before - 1):+.1f} %" if own.before else EMPTY
+            rows.append([f"{named}{own.what}", own.unit, *own.texts, change])
+    notes = ["Less bits are better. All text was held out of the training."]
+    return Table("Before and after", ["Of what", "unit", "before", "after", "change"], rows, notes=notes)
+
+
+def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
+    """What is written before and after, with what is right and what loops marked."""
+
+    def written(text: str, is_right: bool) -> Cell:
+        return Cell(text, ", ".join(["(right)"] * is_right + ["(loops)"] * loops(text)))
+
+    rows: list[CellRow] = [
+        [own.opening, written(own.before, own.was_right), written(own.after, own.is_right)] for own in samples
+    ]
+    return Table(title, ["Opening", "before", "after"], rows, notes=[note], of_text=True)
+
+
+def spent_table(spent: Mapping[tuple[str, str], Cost]) -> Table:
+    """What training took, by {(system, language)}."""
+    unit = flops_unit(max(own.eflops for own in spent.values()))
+    rows: list[CellRow] = [
+        [
+            f"{name_of(system)}, {language}",
+            f"{60 * own.hours:.1f}",
+            f"{own.memory_gib:.1f}" if own.memory_gib else EMPTY,
+            unit.text(own.eflops),
+            _percent(own.share, 1),
+        ]
+        for (system, language), own in spent.items()
+    ]
+    columns = ["System", "minutes of training", "GiB of memory at most", unit.name, "of training all weights"]
+    return Table("What training took", columns, rows, notes=["Minutes and memory are measured, FLOPs are counted."])
 
 
 # --- costs and losses

@@ -3,14 +3,29 @@
 The page, the last lines of `run` and the cards of exports say it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.curves import BITS, OF_SOURCE, ON_SOURCE, Row, RunResults, in_order, name_of, shown_score
-from ds_minimodel.report.tables import PERCENT, SCALES
+from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
+from ds_minimodel.report.curves import (
+    ALL_TASKS,
+    BITS,
+    OF_SOURCE,
+    ON_SOURCE,
+    Row,
+    RunResults,
+    in_order,
+    name_of,
+    shown_score,
+    speedups,
+    training_curves,
+)
+from ds_minimodel.report.kept import Measure
+from ds_minimodel.report.tables import PERCENT, SCALES, adapt_costs, averages, retained
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
@@ -24,14 +39,15 @@ _MOST_LOST = 0.002  # of the source's score, without a line that says so
 class Verdict(Stored):
     """Of a system in a language.
 
-    steps: updates of the pack. clauses: {task: what became of it}. kept: sentences of a Kept. worse: in which the
-    untouched model is better, and what to do, a line each. cost: of step 2.
+    steps: updates of the pack. clauses: {task: what became of it}. measures: of all tasks, and of a Kept, whose
+    sentences are `kept`. worse: in which the untouched model is better, and what to do, a line each. cost: of step 2.
     """
 
     system: str
     language: str
     steps: Count
     clauses: dict[str, str]
+    measures: list[Measure] = []
     kept: list[str] = []
     worse: list[str]
     cost: str
@@ -54,7 +70,7 @@ def verdicts(run: RunResults) -> list[Verdict]:
 
 
 def _verdict(run: RunResults, system: str, language: str) -> Verdict:
-    steps, clauses, worse = run.recipe.adapt.steps, dict[str, str](), []
+    steps, clauses, measures, worse = run.recipe.adapt.steps, dict[str, str](), list[Measure](), []
     for task, metric in run.metrics.items():
         of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
         rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
@@ -62,8 +78,10 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
             continue
         column, unit = shown_score(rows[0], metric)
         scale, named = SCALES.get(column, PERCENT), f", {task}" if len(run.metrics) > 1 else ""
+        measure = partial(Measure, unit=unit, decimals=3 if column in BITS else 1)
         scores = _mean(rows, OF_SOURCE + column), _mean(rows, column)
-        before, after = map(scale.form.format, scores)
+        measures.append(measure(what=f"{language}, {task}", before=scores[0], after=scores[1]))
+        before, after = measures[-1].texts
         clauses[task] = f"{language}{named}: {before} {unit} before, {after} after"
         if column in BITS:
             clauses[task] += _compressed(run, task, language, scores[1])
@@ -71,7 +89,8 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
             source = run.recipe.languages.source
             own = [row for row in of_task if row["language"] == source]
             of_source = _mean(own, column), _mean(rows, ON_SOURCE + column)
-            before, after = map(scale.form.format, of_source)
+            measures.append(measure(what=f"{source}, {task}", before=of_source[0], after=of_source[1]))
+            before, after = measures[-1].texts
             clauses[task] += f"; {source}{named}: {before} before, {after} after"
             if ON_SOURCE + "cut" in rows[0]:
                 clauses[task] += f", {_mean(rows, ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
@@ -79,11 +98,17 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
-    kept, cost = run.kept.get((system, language)), _cost(run, system, language)
-    sentences, worse = (kept.sentences, [*worse, *kept.worse]) if kept else ([], worse)
-    return Verdict(
-        system=system, language=language, steps=steps, clauses=clauses, kept=sentences, worse=worse, cost=cost
-    )
+    cost = cost_of(run, system, language)
+    said = f"{_time(cost.hours)} on this machine; {100 * cost.share:.0f} % of the FLOPs of training all weights"
+    found: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse, "cost": said}
+    if kept := run.kept.get((system, language)):
+        of_kept: dict[str, list[Any]] = {
+            "measures": kept.measures,
+            "kept": [*kept.sentences, *kept.texts],
+            "worse": kept.worse,
+        }
+        found |= {name: [*found[name], *own] for name, own in of_kept.items()}
+    return Verdict(system=system, language=language, steps=steps, **found)
 
 
 def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
@@ -92,17 +117,45 @@ def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
     return "" if found is None else f" (xz {found:.3f}{', which is better' if found < bits else ''})"
 
 
-def _cost(run: RunResults, system: str, language: str) -> str:
-    """Hours of training, those of a mini-model too, and FLOPs of step 2."""
-    of_system = [loss for loss in run.losses if loss["system"] == system]
-    hours = sum(loss["hours"] for loss in of_system if loss["language"] in (language, run.recipe.languages.source))
+class Cost(NamedTuple):
+    """Of a system in a language: hours of training, those of a mini-model too, their GiB at most, executed EFLOPs of
+    step 2, and their share of those of training all weights."""
+
+    hours: float
+    memory_gib: float
+    eflops: float
+    share: float
+
+
+def cost_of(run: RunResults, system: str, language: str) -> Cost:
+    """What training has cost."""
+    names = language, run.recipe.languages.source
+    losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
     own, whole = (row["executed_eflops"] for row in costs if row["step"] == "adapt")
-    return f"{_time(hours)} on this machine; {100 * own / whole:.0f} % of the FLOPs of training all weights"
+    hours, memory = sum(loss["hours"] for loss in losses), max((loss["memory_gib"] for loss in losses), default=0)
+    return Cost(hours, memory, own, own / whole)
 
 
 def _mean(rows: list[Row], column: str) -> float:
     return fmean(row[column] for row in rows)
+
+
+def findings(run: RunResults, found: Sequence[Verdict]) -> list[str]:
+    """What the page and the last lines of `run` say first: verdicts, or how systems compare with BL_BASE."""
+    if found or not run.target_scores:
+        return [line for verdict in found for line in verdict.lines]
+    curves, costs, said = training_curves(run.target_scores), adapt_costs(recipe_costs(run.recipe)), []
+    for system, by_group in speedups(run.target_scores).items():
+        score, cost = 100 * retained(curves)[system], 100 * costs[system] / costs[BASELINE]
+        times = by_group[ALL_TASKS].value
+        speed = f"reaches 95 % of it with {times:.2f} times less compute" if times else "never reaches 95 % of it"
+        said.append(f"{name_of(system)} keeps {score:.0f} % of its score for {cost:.0f} % of its compute, and {speed}")
+    if said:
+        return [f"Against BL_BASE after all of its training, {'; '.join(said)}."]
+    ends = averages(curves)
+    said = [f"{name_of(system)} {score:.1f} in {task}" for (system, task), score in ends.stack().items()]
+    return [f"Mean scores over languages after all of the training: {'; '.join(said)}."]
 
 
 def _time(hours: float) -> str:

@@ -16,7 +16,9 @@ from ds_minimodel.report.curves import SCORES_FILE, Row, RunResults, ScoreRow, r
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.report.page import write_report
 from ds_minimodel.tasks import KINDS
+from ds_minimodel.text.corpus import Corpus
 
+_MOST_REPEATED = 0.05  # of a text's lines, without a warning
 _EVALUATE = "delete its folder and run the step again"
 
 
@@ -95,13 +97,29 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
         "Recipe": recipe.name or "not from a file",
         "Results of": datetime.datetime.fromtimestamp(finished, datetime.UTC).date().isoformat(),
         "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
+        **_text(recipe, layout),
         "Model": f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary {_vocabulary(recipe)}"
         + (f"; mini-models of depth {recipe.mini.depth}" if recipe.reads_mini_depth else ""),
-        "Step 2": f"{adapt.steps:,} updates of {adapt.batch_size} x {adapt.seq_length} tokens",
+        "Step 2": f"{adapt.steps:,} updates of {adapt.batch_size} x {adapt.seq_length} tokens, "
+        f"{adapt.steps * adapt.batch_size * adapt.seq_length:,} in all",
         "Run": f"{seeds}adapted on {run.world_size} rank(s), "
         f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
         **origin,
     }
+
+
+def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
+    """Names and sizes of the target languages' text, and whether what is held out of it is new to training."""
+    found = {}
+    for language in recipe.languages.targets:
+        facts = Corpus(layout.corpus(language)).facts
+        found[f"Text, {language}"] = f"{', '.join(facts.text)}: {facts.bytes[0]:,} bytes, {facts.bytes[1]:,} held out"
+        if facts.repeated_lines > _MOST_REPEATED and recipe.data.held_out:
+            found[f"Warning, {language}"] = (
+                f"{facts.repeated_lines:.0%} of the lines are repetitions, so that held-out text shares lines with the "
+                "training text, and its scores are better than those of new text"
+            )
+    return found
 
 
 def _vocabulary(recipe: Recipe) -> str:

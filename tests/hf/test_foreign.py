@@ -9,13 +9,16 @@ import sys
 import pytest
 from transformers import AutoTokenizer
 
-from ds_minimodel.artifacts.base import keep_vocabulary, refer
+from ds_minimodel.artifacts.base import keep_vocabulary, module_of, refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
-from ds_minimodel.hf.generations import Samples, samples, samples_page
+from ds_minimodel.hf.generations import continued, settings_of
 from ds_minimodel.hf.rehearsal import rehearse
+from ds_minimodel.report.kept import Sample
+from ds_minimodel.report.render import to_html, to_markdown
+from ds_minimodel.report.tables import samples_table
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .refusing import change, refused
@@ -98,9 +101,10 @@ def vocabulary_of(folder, tmp_path, template=None):
 )
 def test_samples_are_the_likeliest_whatever_the_settings_of_generation(folder, made, tmp_path, settings):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **settings}))
-    tokenizer = vocabulary_of(folder, tmp_path)
-    found, plain = (samples(str(place), tokenizer, [QUESTION]) for place in (folder, made))
-    assert found.texts == plain.texts and found.texts[0]
+    tokenizer, texts = tokenizer_of(vocabulary_of(folder, tmp_path)), []
+    for module in map(module_of, (folder, made)):
+        texts.append(continued(module, tokenizer, [QUESTION], settings_of(module))[0])
+    assert texts[0] == texts[1] and texts[0][0]
 
 
 ROLES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -120,9 +124,10 @@ def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before)
 
 
 def test_a_page_of_samples_moves_no_cursor():
-    page = samples_page(["a\x1b[2Jb"], {"before": Samples(["c\x9b1m\u202ed ß字\u200d\xa0"], 1.0, 1.0)}, [])
-    assert r"a\\x1b[2Jb" in page and r"c\\x9b1m\\u202ed ß字" in page and "\u200d\xa0" in page
-    assert not {*page} & {"\x1b", "\x9b", "\u202e"}
+    table = samples_table("", [Sample(opening="a\x1b[2Jb", before="c\x9b1m\u202ed ß字\u200d\xa0x", after="")], "")
+    for page in (to_markdown("", [table]), to_html("", [table])):
+        assert r"x1b[2Jb" in page and r"u202ed ß字" in page and "\u200d\xa0" in page
+        assert not {*page} & {"\x1b", "\x9b", "\u202e"}
 
 
 def test_what_no_manifest_names_is_not_copied(folder, tmp_path):

@@ -135,7 +135,7 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
         own = known[f"{strength:g}"].items()
         keeps = all(percent + 1.645 * error <= LIMITS[what] for what, (percent, error) in own)
         assert keeps == (strength == found.strength)
-    text = "\n".join(found.sentences)
+    text = "\n".join([*found.sentences, *found.texts])
     assert f"of {SOME // 2} English questions 0 right before, 0 after (0 lost, 0 won; " in text
     assert "news.zz.txt, of yours: " in text and "not looked at" not in text
     assert (

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from ds_minimodel.hf.questions import COUNT, Question, begins_alike, instructions, loops, questions
+from ds_minimodel.hf.questions import COUNT, Question, begins_alike, instructions, questions
+from ds_minimodel.report.kept import loops
 
 CAPITAL = Question("What is the capital of France?", ("Paris",), ("Rome", "Bern"))
 MONTH = Question("Which month comes after March?", ("April",), ("January", "March", "May"))

@@ -46,9 +46,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert code == 75 and "stopped after step" in err and "Traceback" not in err
     code, _, err = run(*arguments)
     assert code == 0 and "fertility" not in err.partition("adapt bl_base")[0], err  # the report reads the text again
-    assert {path.name for path in out.iterdir()} == {
-        *(".lock", "call.json", "recipe.yaml", "run", "test", "model", "samples.md")
-    }
+    assert {path.name for path in out.iterdir()} == {*(".lock", "call.json", "recipe.yaml", "run", "test", "model")}
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["adapt"]["steps"] == 100_000 // (8 * 64)
     model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
@@ -73,8 +71,16 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert f"xx: {scores}" in card and "| text | xx.txt (" in card
     (code,) = re.findall("```python\n(.*)```", card, re.DOTALL)
     exec(code.replace("FOLDER", str(out / "model")))
-    page = (out / "samples.md").read_text()
-    assert page.count("- after: ") == 5 + 9 and "**Who bakes bread?**" in page, "few questions fit into 64 positions"
+    page = (out / "run/report/report.md").read_text()
+    assert not re.search("(Table|Figure) [0-9]", page), "it is not the paper's"
+    headings = "What was asked for, Before and after, Samples, Held-out loss, Vocabulary, Cost, What to do next"
+    assert re.findall("^## (.*)", page, re.MULTILINE) == headings.split(", ")
+    assert (
+        "| xx, bits-per-byte | bits per byte | " in page
+        and "| right answers to 9 English questions | answers | " in page
+    )
+    assert len(page.partition("**Texts continued**")[2].partition("**Questions answered**")[0].splitlines()) == 5 + 7
+    assert "| Who bakes bread? | " in page, "few questions fit into 64 positions"
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
     for option, value in (

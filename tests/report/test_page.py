@@ -10,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from ds_minimodel.report.curves import read_losses
+from ds_minimodel.report.kept import Kept, Measure, Sample
 from ds_minimodel.report.page import write_report
 from ds_minimodel.report.render import Cell, Facts, Heading, Plot, Table, to_html, to_markdown
 
@@ -50,27 +51,58 @@ def test_report_holds_scores_page_and_plots(tmp_path):
         assert text in html and text in markdown
 
 
-def test_a_report_over_a_base_begins_with_what_became_of_the_untouched_model(tmp_path):
+def kept(**more):
+    """What a decoder has kept, as hf/kept.py finds it."""
+    answer = Sample(opening="Who?", before="Ann", after="no no no no", was_right=True, is_right=False)
+    measure = Measure(what="de, held-out pages of your text, tokens 0–128", unit="bits per byte", before=2, after=1.5)
+    facts = {"sentences": ["strength 1."], "texts": ["de: 2 before, 1.5 after."], "worse": [], "measures": [measure]}
+    sample = Sample(opening="Das Boot", before="is a", after="fährt")
+    return Kept(key="", steps=10, strength=1.0, **facts, answers=[answer], samples=[sample], **more)
+
+
+def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
     run = some_run(languages=("de",))
     own = {"source_pack_score": 58.5, "on_source_score": 79.9, "on_source_cut": 0.04}
     scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
-    write_report(tmp_path, replace(run, scores=scores, recipe=run.recipe.model_copy(update={"base": "base"})))
+    recipe = run.recipe.model_copy(update={"base": "base"})
+    run = replace(run, scores=scores, recipe=recipe, kept={("bl_base", "de"): kept()})
+    said = write_report(tmp_path, run)
     markdown, html = texts(tmp_path)
     for text in (
         "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it cut otherwise; 15 min "
         "on this machine; 71 % of the FLOPs of training all weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
-        assert markdown.index(text) < markdown.index("**Summary**") and text in html
+        assert markdown.index(text) < markdown.index("## What was asked for") and text in html
+    assert said[1:3] == ["BL_BASE, strength 1.", "BL_BASE, de: 2 before, 1.5 after."]
     assert "worse than the untouched model" not in markdown and "has become worse" not in markdown
-    assert {path.name for path in tmp_path.glob("*.png")} == {"figure-1.png", "figure-3-topic.png"}
-    assert markdown.count("| untouched (source's pack) |") == 1, "it is the same for all systems"
-    assert "gain retained" in markdown and "| the untouched model | 0 | 0 % | 0 % |" in markdown
-    assert "| BL_BASE, with de added | 79.9 |" in markdown
+    assert names_of_paper(tmp_path) == set() and {path.name for path in tmp_path.glob("*.png")} == {"held-out-loss.png"}
+    for row in (
+        "| BL_BASE, de: de, topic | accuracy | 58.5 | 60.5 | +3.4 % |",
+        "| BL_BASE, de: en, topic | accuracy | 80.0 | 79.9 | -0.1 % |",
+        "| BL_BASE, de: de, held-out pages of your text, tokens 0–128 | bits per byte | 2.000 | 1.500 | -25.0 % |",
+        "| Das Boot | is a | fährt |",
+        "| Who? | Ann (right) | no no no no (loops) |",
+        "| BL_BASE, de | 15.0 | 2.5 |",
+    ):
+        assert row in markdown.replace("\\", ""), row
+    assert "The held-out loss was lowest before the end" in markdown
     worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
-    write_report(tmp_path, replace(run, scores=worse, recipe=run.recipe.model_copy(update={"base": "base"})))
+    write_report(tmp_path, replace(run, scores=worse))
     (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
-    assert "MiniJoint, de: 59.0 accuracy before, 58.5 after" in line
+    assert "de: 59.0 accuracy before, 58.5 after" in line
+
+
+def test_the_papers_page_begins_with_what_came_out(tmp_path):
+    (said,) = write_report(tmp_path, some_run())
+    assert said == (
+        "Against BL_BASE after all of its training, MiniJoint keeps 97 % of its score for 53 % of its compute, and "
+        "reaches 95 % of it with 1.75 times less compute."
+    )
+    markdown = texts(tmp_path)[0]
+    assert markdown.index(said) < markdown.index("**MiniJoint**: token embeddings are trained through")
+    (said,) = write_report(tmp_path, some_run(systems=["minijoint"]))
+    assert said == "Mean scores over languages after all of the training: MiniJoint 58.5 in topic."
 
 
 def test_a_source_that_has_become_worse_is_said(tmp_path):
@@ -149,9 +181,10 @@ def test_losses_of_a_resumed_run_count_once_and_end_with_the_mean_of_the_last_tw
     records = [{"step": step, "loss": 9.0 if step < 38 else 2.0, "lr": 1e-3} for step in range(1, 41)]
     records += [{"step": 39, "loss": 4.0, "executed_eflops": 0.0072, "tflops_per_second": 1.0}]
     records += [{"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5, "executed_eflops": 0.0108}]
-    records[-1]["tflops_per_second"] = 0.5
+    records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo', encoding="utf-8")
     row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 4.0, "held_out": [(40, 1.5)]}
-    assert read_losses(path, "minijoint", "adapt", "de") == {**row, "hours": pytest.approx(2 + 2)}
+    found = read_losses(path, "minijoint", "adapt", "de")
+    assert found == {**row, "hours": pytest.approx(2 + 2), "memory_gib": 1.5}
     assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
