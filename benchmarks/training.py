@@ -155,7 +155,7 @@ def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
         positions = torch.arange(tokens.shape[1])
         mask = {"attention_mask": (positions < batch["lengths"][:, None]).long()} if "lengths" in batch else {}
         return {"input_ids": tokens, "labels": batch["targets"][:, 0], **mask}
-    if "read" not in batch:
+    if "loss_positions" not in batch:
         return {"input_ids": tokens, "labels": tokens}  # shifted by the model
     labels = torch.full_like(tokens, IGNORED).scatter(1, batch["loss_positions"], batch["targets"])
     return {"input_ids": tokens, "labels": labels}
