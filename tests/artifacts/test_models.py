@@ -171,7 +171,7 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     save_model(tmp_path / "model", body, language, tokenizer_folder)
     if update != "low-rank" or not num_base:
         with pytest.raises(
-            UserError, match="has no low-rank update" if update != "low-rank" else "all rows are its own"
+            UserError, match="has no LoRA of the body" if update != "low-rank" else "all token embeddings are its own"
         ):
             export_adapter(tmp_path / "model", tmp_path / "adapter", tmp_path / "pack")
         assert not (tmp_path / "adapter").exists()
