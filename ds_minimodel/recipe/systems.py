@@ -135,7 +135,7 @@ SYSTEMS: dict[str, System] = {
         System(
             "lora",
             "LoRA",
-            "token embeddings and low-rank updates of the body are trained",
+            "token embeddings and a LoRA of the body are trained",
             body="bl_base",
             trains="low-rank",
             starts_from_base=True,

@@ -104,7 +104,7 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
         return []
     drawn = plots.plot_task_scores(training_curves(rows), task, "bits per byte", near_maximal=False)
     caption = (
-        "Bits per byte of held-out text while it trained, lower is better. Its pieces are as long as those of the "
+        "Bits per byte of held-out text while it trained, lower is better. Its samples are as long as those of the "
         "training, so these are not the numbers of the table above."
     )
     return [Heading("Held-out loss"), Plot("held-out-loss.png", drawn, caption)]
