@@ -11,7 +11,9 @@ from pathlib import Path
 
 from chats import add, answered, models, read
 
-from ds_minimodel.hf.generations import samples
+from ds_minimodel.artifacts.base import module_of
+from ds_minimodel.foreign.source import tokenizer_of
+from ds_minimodel.hf.generations import continued, device, settings_of
 
 OPENINGS = {
     "de": ("Um eine Datei zu öffnen,", "Das Wetter in Berlin ist heute", "In der Küche stehen"),
@@ -31,10 +33,11 @@ def main() -> None:
     for cell, model in models(folder, list(languages), words, folder / "written.jsonl"):
         rows = []
         for language in languages.get(cell, OPENINGS):
-            found = samples(str(model), model, OPENINGS[language])
-            row = {"cell": cell, "language": language, "bytes_per_second": found.bytes_per_second}
+            module, openings = module_of(str(model)).to(device()), OPENINGS[language]
+            texts, speed = continued(module, tokenizer_of(model), openings, settings_of(module))
+            row = {"cell": cell, "language": language, "bytes_per_second": speed}
             row["answers"] = answered(model, QUESTIONS[language])
-            rows.append(row | {"continued": dict(zip(OPENINGS[language], found.texts, strict=True))})
+            rows.append(row | {"continued": dict(zip(openings, texts, strict=True))})
         add(rows, folder / "written.jsonl")
 
 
