@@ -15,7 +15,7 @@ from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.flops import Cost, Workload, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
 from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, materialise, to_tensors, train_only
-from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import Finetune
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
@@ -123,7 +123,7 @@ def our_module(work: TimedStep, recipe: Recipe) -> SequenceClassifier | Language
         with torch.device("meta"):
             model = LanguageModel(work.body, work.vocab_size, (work.body.num_layers,))
         train_only(model, trains(work))
-        materialise(model, DTYPES[recipe.engine.precision])
+        materialise(model, DTYPES[resolve_precision(recipe.engine.precision, torch.device("cpu"))])
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, float(parameter.dim() == 1), INIT_STD)
         add_low_rank(model.body, work.rank, recipe.seed)

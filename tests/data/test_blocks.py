@@ -115,7 +115,7 @@ def test_a_whole_document_ends_where_it_ends_whatever_it_holds(tmp_path, monkeyp
 
 def test_a_table_is_built_once(store, monkeypatch):
     first = table_of(store, "complete", 64)
-    monkeypatch.setattr(store, "loss_positions", None)
+    monkeypatch.setattr(store, "read", None)
     assert table_of(store, "complete", 64) == first
     with pytest.raises(TypeError):
         table_of(store, "complete", 65)

@@ -82,7 +82,7 @@ def samples_in(store, length=512):
     table = BlockTable(store, "complete_doc", length)
     tokenizer = AutoTokenizer.from_pretrained(store.folder.parent / "tokenizer")
     reader = SampleReader(store, table, 1)
-    batch = Sampler(reader, OBJECTIVES["causal-lm"], None).rows(0, len(table))
+    batch = Sampler(reader, OBJECTIVES["causal-lm"], None).batch(0, len(table))
     assert batch["count"] == (batch["targets"] != IGNORED).sum() and len(table) == store.num_documents
     found = {}
     for row, number in enumerate(reader._numbers(0, len(table))[0].tolist()):

@@ -95,7 +95,7 @@ class Unswap(Objective):
     name, settings = "unswap", Section
 
     def batch(self, samples, vocabulary, settings):
-        tokens, lengths, keys, _ = samples
+        tokens, lengths, keys, *_ = samples
         count = max(1, tokens.shape[1] // 8)
         read = 2 * (draws(stream_key(keys, 0x30000), 0, count) % (tokens.shape[1] // 2)).astype("int64")
         read.sort(axis=1)

@@ -81,6 +81,8 @@ def folder(tmp_path, roberta):  # noqa: F811
         (data / f"news.{language}.txt").write_bytes(text)
         (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
         (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
+    turns = [{"role": "user", "content": "the boat"}, {"role": "assistant", "content": "the wind"}]
+    (data / "chats.de.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 9)
     shutil.copytree(roberta, tmp_path / "roberta-base")
     return tmp_path
 
@@ -155,6 +157,8 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             .replace("strength=0.5):", "60, strength=0.5):")
         )
         assert "by_api/pack" not in (printed := run_script(code, folder)) and "data/news.en.txt en " in printed
+        asks, adds = (text.replace("data/sample/text", "data") for text in blocks("README.md", "python"))
+        assert run_script(f"{adds.replace('hours=1', 'tokens=5000')}\n{asks}", folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
@@ -188,5 +192,6 @@ def test_the_code_on_python(world, tmp_path):
 
 def test_no_pages_code_is_left_out():
     assert {name_of(page) for page in PAGES if blocks(name_of(page), "python")} == {
-        f"docs/{name}.md" for name in ("api", "hugging-face", "tutorial")
+        "README.md",
+        *(f"docs/{name}.md" for name in ("api", "hugging-face", "tutorial")),
     }

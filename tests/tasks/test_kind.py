@@ -14,8 +14,8 @@ def test_job_records_hold_the_keys_of_the_tasks_kind():
         "qa": {"question_length", "stride", "answer_length", "metric"},
     }
     for kind, keys in own.items():
-        recorded = KINDS[kind].config(kind=kind, train="a", test={}).recorded()
-        assert recorded.keys() == keys | {"kind", "lr", "epochs", "batch_size", "max_length"}
+        recorded = KINDS[kind].config(kind=kind, train=__file__, test={}).recorded()
+        assert recorded.keys() == keys | {"kind", "train", "test", "lr", "epochs", "batch_size", "max_length"}
 
 
 def kinds_named(tree):
@@ -33,7 +33,7 @@ def kinds_named(tree):
 
 
 def test_nothing_outside_branches_on_a_kind():
-    assert list(kinds_named(ast.parse("a = {'qa': 1}\nb = kind == 'pair'\nc = kind in KINDS"))) == [1, 2]
+    assert list(kinds_named(ast.parse("a = {'qa': 1}\nb = kind == 'sentence-pair'\nc = kind in KINDS"))) == [1, 2]
     files = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "tasks"]
     assert len(files) > 50
     assert [f"{path}:{line}" for path in files for line in kinds_named(ast.parse(path.read_text()))] == []
