@@ -131,6 +131,8 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
         small += ["tokenizer.vocab_size=24", "systems=[bl_base]"]
         small += ["finetune.tasks.bits.max_length=64", "finetune.tasks.bits.context_bytes=60"]
         save_llama(text_file, folder / model, "$A")
+        template = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}"
+        (folder / model / "chat_template.jinja").write_text(template)
     else:
         save_modernbert(text_file, folder / model)
     (recipe,) = (text for text in blocks("docs/tutorial.md", "yaml") if text.startswith(f"# {name}-de.yaml"))
