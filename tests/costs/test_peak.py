@@ -37,7 +37,7 @@ def test_a_training_takes_the_memory_that_was_planned(layers, width, tmp_path, m
     theirs.update({**changed, "max_position_embeddings": 512})
     write_llama(tmp_path / "base", theirs)
     path.write_text(RECIPE.format(folder=tmp_path))
-    for step in ("tokenizer", "prepare", "pretrain"):
+    for step in ("corpus", "tokenizer", "prepare", "pretrain"):
         code, _, err = run(step, path)
         assert code == 0, err
     (row,) = json.loads(run("plan", path, "--json")[1])["rows"]
