@@ -388,9 +388,7 @@ def _set_length(
     state = state | asked | {"steps": steps}
     write_json(out / CALL, state)  # what is chosen is kept first, for after a kill
     if steps != had:
-        values = YAML().load(path)
-        values["adapt"]["steps"] = steps
-        _write(path, values)
+        _set(path, "steps", steps)
     return state
 
 
@@ -442,9 +440,7 @@ def _look(
     kept = find_kept(*places, held_out, source, others, strengths, limits, recipe.data.column, openings, say)
     if kept.strength != recipe.adapt.of(system).strength:
         shutil.rmtree(layout.root / EVALUATE / system.name / target, ignore_errors=True)  # scores of another strength
-        values = YAML().load(path)
-        values["adapt"]["strength"] = kept.strength
-        _write(path, values)
+        _set(path, "strength", kept.strength)
     return kept
 
 
@@ -480,6 +476,13 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
     elif path.exists():
         shutil.rmtree(path)
     new.rename(path)
+
+
+def _set(path: Path, key: str, value: float) -> None:
+    """Give a key of the recipe's section adapt another value; all else stays as it is written."""
+    values = YAML().load(path)
+    values["adapt"][key] = value
+    _write(path, values)
 
 
 def _write(path: Path, values: Any) -> None:

@@ -182,15 +182,13 @@ def training_run(
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
-def text_sampler(
-    context: Context, step: TextStepConfig, language: str, replay: float = 0.0, rehearses: bool = False
-) -> Sampler:
-    """Samples of a step that trains on one language's text, and its dialogues where the recipe has some, of which the
-    main rank reads every byte once before.
+def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampler:
+    """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
 
-    replay: share of the samples that are of the source's text, or of what the base writes by itself (`rehearses`).
+    With a target language's go its dialogues, and what is replayed: the source's text, or what the base writes by
+    itself, as step 2 says.
     """
-    layout = context.layout
+    layout, section = context.layout, step.training
 
     def sampler(folder: Path, language: str, blocks: str = step.data.blocks) -> Sampler:
         context.world.broadcast_from_rank0(lambda: _store(context, folder, language, verify=True).num_tokens)
@@ -198,17 +196,18 @@ def text_sampler(
         return _sampler(context, step, store, step.seed, blocks, tables)
 
     own = sampler(layout.tokens(language), language)
-    if language in step.data.chats:
-        assert isinstance(step.training, Adapt)
-        chats, share = sampler(layout.chats(language), language, "complete_doc"), step.training.chat_share
-        own = Sampler(MixedReader(own.reader, chats.reader, share, Stream.CHATS), own.objective, step.training)
-    if not replay:
+    if not isinstance(section, Adapt) or language == step.source:
         return own
-    if rehearses:  # its texts were cut off, so that no block may go on with the next
+    if language in step.data.chats:
+        chats, share = sampler(layout.chats(language), language, "complete_doc"), section.chat_share
+        own = Sampler(MixedReader(own.reader, chats.reader, share, Stream.CHATS), own.objective, section)
+    if not section.replay:
+        return own
+    if section.rehearses:  # its texts were cut off, so that no block may go on with the next
         others = sampler(layout.rehearsal(), step.source, "complete_doc")
     else:
         others = sampler(layout.tokens(step.source), step.source)
-    return Sampler(MixedReader(own.reader, others.reader, replay), own.objective, step.training)
+    return Sampler(MixedReader(own.reader, others.reader, section.replay), own.objective, section)
 
 
 def held_out_sampler(
@@ -233,9 +232,8 @@ def _sampler(
 ) -> Sampler:
     """blocks: as in the recipe. tables: folder of the table of blocks, where it is not beside the store."""
     table = partial(BlockTable, store, blocks, step.training.seq_length, tables)
-    context.world.broadcast_from_rank0(
-        lambda: len(table(verify=True))
-    )  # builds it; the other ranks, on the same disk, open it
+    # The main rank builds it; the others, on the same disk, open it.
+    context.world.broadcast_from_rank0(lambda: len(table(verify=True)))
     return Sampler(SampleReader(store, table(), seed), step.trained_by, step.training)
 
 
@@ -269,6 +267,21 @@ def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:
     return batches
 
 
+def train_job(
+    module: torch.nn.Module,
+    sampler: BatchSource,
+    run: Run,
+    world: World,
+    folder: Path,
+    label: str,
+    grows: str = "",
+    **options: Any,
+) -> Weights:
+    """`train` the module of the job that lies in `folder`, by its record. grows: as of the Job. options: of `train`."""
+    batches = micro_batches(sampler, run, world)
+    return train(module, batches, run, world, folder / "run", label, inputs_hash(folder, grows), **options)
+
+
 def train_on_source(
     context: Context, step: TextStepConfig, module: LanguageModel, cost: Cost, folder: Path, label: str
 ) -> tuple[Weights, Run]:
@@ -277,17 +290,8 @@ def train_on_source(
     sampler = text_sampler(context, step, step.source)
     split_model(module, world.tensor)
     run = text_run(step, world, cost)
-    weights = train(
-        module,
-        micro_batches(sampler, run, world),
-        run,
-        world,
-        folder / "run",
-        label,
-        inputs_hash(folder),
-        evaluation=held_out_evaluation(context, step, step.source, run),
-    )
-    return weights, run
+    evaluation = held_out_evaluation(context, step, step.source, run)
+    return train_job(module, sampler, run, world, folder, label, evaluation=evaluation), run
 
 
 # --- Held-out text ---

@@ -59,3 +59,8 @@ STEPS: dict[str, Step] = {
         Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
     )
 }
+
+
+def steps_of(recipe: "Recipe") -> list[Step]:
+    """The steps that a recipe has work for, in their order: without tasks none that needs some."""
+    return [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from ds_minimodel.common.memory import return_blocks, trim
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, is_complete
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work, sweep_up, withdraw
-from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step
+from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step, steps_of
 from ds_minimodel.training.ranks import mpi
 from ds_minimodel.training.ranks.launch import (
     check_ranks,
@@ -132,26 +133,26 @@ def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, 
     with contextlib.ExitStack() as held:
         on_main(lambda: held.enter_context(lock(layout.lock)))
         on_main(lambda: sweep_up(layout))
+        places = functools.cache(partial(_places, recipe))  # of all steps, for those that have work
         for job in step.jobs(recipe, world):
             on_main(partial(note_work, layout, job))
-            was_complete = _do(recipe, layout, job, on_main, world, step.runs_on, rebuild)
+            was_complete = _do(places, layout, job, on_main, world, step.runs_on, rebuild)
             if was_complete and (world is None or world.is_main):
                 print(printable(f"{job.folder}: complete"), file=sys.stderr)
         if step.name == "report":
             _report(recipe)
 
 
-def _say_which(recipe: Recipe, job: Job) -> None:
-    """Say which of all of the recipe's jobs begins; nothing where not all can be named yet."""
+def _places(recipe: Recipe) -> dict[Path, str]:
+    """{folder: which of all of the recipe's jobs lies there, in words}; empty where not all can be named yet."""
     with contextlib.suppress(UserError):
-        steps = [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
-        folders = [own.folder for step in steps for own in step.jobs(recipe)]
-        which = f"job {folders.index(job.folder) + 1} of {len(folders)}"
-        print(printable(f"{which}: {job.folder}"), file=sys.stderr)
+        folders = [job.folder for step in steps_of(recipe) for job in step.jobs(recipe)]
+        return {folder: f"job {number} of {len(folders)}" for number, folder in enumerate(folders, 1)}
+    return {}
 
 
 def _do(
-    recipe: Recipe,
+    places: Callable[[], dict[Path, str]],
     layout: WorkdirLayout,
     job: Job,
     on_main: OnMain,
@@ -165,7 +166,8 @@ def _do(
     if not on_main(lambda: begin(job)):
         return True
     return_blocks()
-    on_main(lambda: _say_which(recipe, job))
+    if (world is None or world.is_main) and job.folder in places():
+        print(printable(f"{places()[job.folder]}: {job.folder}"), file=sys.stderr)
     try:
         if runs_on is RunsOn.RANKS:
             job.make()

@@ -14,7 +14,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, State, state_of
-from ds_minimodel.pipeline.registry import STEPS, Step
+from ds_minimodel.pipeline.registry import Step, steps_of
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -47,8 +47,7 @@ def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
 
     verify: read every byte of what is complete.
     """
-    steps = [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]
-    return [_status(recipe, step, job, verify) for step in steps for job in step.jobs(recipe)]
+    return [_status(recipe, step, job, verify) for step in steps_of(recipe) for job in step.jobs(recipe)]
 
 
 def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:

@@ -23,17 +23,17 @@ from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.first_pack import first_pack
-from ds_minimodel.jobs.records import Job, inputs_hash
+from ds_minimodel.jobs.records import Job
 from ds_minimodel.jobs.training import (
     TextStepConfig,
     WholeBody,
     finished_checkpoints,
     held_out_evaluation,
     language_model,
-    micro_batches,
     snapshot_folder,
     text_run,
     text_sampler,
+    train_job,
     whole_model,
 )
 from ds_minimodel.models.body import BASE_ROWS
@@ -55,13 +55,10 @@ from ds_minimodel.recipe.flops import adapt_step_flops
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.recipe.systems import SYSTEMS, System
-from ds_minimodel.training.loop import train
 from ds_minimodel.training.run import Run
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
-PENALTY_TOKENS = (
-    16_384  # of the source's text; where all positions are read, their states take 36 MiB at a width of 576
-)
+PENALTY_TOKENS = 16_384  # of the source's text; their states take 36 MiB at a width of 576 where all are read
 PENALTY_ROWS = 1024  # of scores at once
 
 
@@ -131,7 +128,7 @@ def _go_back(section: Adapt, folder: Path, inputs: dict[str, Any]) -> None:
 def _adapt(context: Context, step: AdaptConfig) -> None:
     layout, world, system, section, language = context.layout, context.world, step.system, step.training, step.language
     folder = layout.adapt(system, language)
-    sampler = text_sampler(context, step, language, section.replay, section.rehearses)
+    sampler = text_sampler(context, step, language)
     vocabulary = sampler.reader.store.vocabulary
     num_base = section.frozen_of(vocabulary.num_base)
     model = layout.model(system)
@@ -183,17 +180,17 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         return whole()
 
     evaluated = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
-    weights = train(
+    weights = train_job(
         module,
-        micro_batches(sampler, run, world),
+        sampler,
         run,
         world,
-        folder / "run",
+        folder,
         f"adapt {system.name} {language}",
-        inputs_hash(folder, "adapt" if run.schedule.stable_steps else ""),
-        section.snapshots()[1:-1],
-        lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
-        held_out_evaluation(context, step, language, run, evaluated),
+        grows="adapt" if run.schedule.stable_steps else "",
+        snapshot_steps=section.snapshots()[1:-1],
+        on_snapshot=lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
+        evaluation=held_out_evaluation(context, step, language, run, evaluated),
     )
     save(run.schedule.steps, weights, folder / "pack")
 
@@ -204,14 +201,13 @@ def _save_first(
     """Save what step 0 has: the language as it starts; a resumed run has it already."""
     if out.exists():
         return
-    tokenizers = [open_tokenizer(context.layout.tokenizer(name)) for name in (step.language, step.source)]
-    rows = dict(source.embeddings)
-    first = first_pack(step.training, step.seed, (step.language, step.source), tokenizers[0], tokenizers[1], rows)
+    languages, section = (step.language, step.source), step.training
+    target, of_source = (open_tokenizer(context.layout.tokenizer(name)) for name in languages)
+    first = first_pack(section, step.seed, languages, target, of_source, dict(source.embeddings))
+    num_base = section.frozen_of(target.vocabulary.num_base)
     save_adaptation(
         out,
-        body.adaptation(
-            step.language, first.tensors, num_base=step.training.frozen_of(tokenizers[0].vocabulary.num_base)
-        ),
+        body.adaptation(step.language, first.tensors, num_base=num_base),
         context.layout.tokenizer(step.language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,
@@ -251,7 +247,7 @@ def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> NewToken
     """The NewTokenPenalty of an added language, by the first samples of the source's text: the same on all ranks.
 
     The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some steps, and the
-    guard's, some thousandths of each step, are not in the costs.
+    penalty's, some thousandths of each step, are not in the costs.
     """
     world, section = context.world, step.training
     body, source = load_model(context.layout.model(step.system))

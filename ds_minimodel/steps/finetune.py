@@ -13,8 +13,8 @@ from ds_minimodel.artifacts.models import load_model, save_body
 from ds_minimodel.common.config import DECIDES_NOTHING
 from ds_minimodel.common.names import Name
 from ds_minimodel.jobs.context import Context
-from ds_minimodel.jobs.records import Job, inputs_hash
-from ds_minimodel.jobs.training import StepConfig, finished_checkpoints, micro_batches, seeds_of_task, training_run
+from ds_minimodel.jobs.records import Job
+from ds_minimodel.jobs.training import StepConfig, finished_checkpoints, seeds_of_task, train_job, training_run
 from ds_minimodel.models.flops import Workload, finetune_flops
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import load_into, to_tensors, train_only
@@ -24,7 +24,7 @@ from ds_minimodel.tasks import FINETUNED, KINDS
 from ds_minimodel.tasks.batches import INFERENCE_TOKENS, TaskSampler, inference_batches
 from ds_minimodel.tasks.kind import FinetunedConfig
 from ds_minimodel.training.config import Schedule
-from ds_minimodel.training.loop import Evaluation, Weights, train
+from ds_minimodel.training.loop import Evaluation, Weights
 from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import fill_batch
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
@@ -95,16 +95,9 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     )
     folder = layout.finetune(system, name, step.seed)
     epochs_end = range(epoch, steps + 1, epoch)
-    weights = train(
-        module,
-        micro_batches(sampler, run, world),
-        run,
-        world,
-        folder / "run",
-        f"finetune {system.body_name} {name} seed {step.seed}",
-        inputs_hash(folder),
-        evaluation=development_evaluation(step, labels, tokenizer, body.config.separators, epochs_end, world),
-    )
+    label = f"finetune {system.body_name} {name} seed {step.seed}"
+    evaluation = development_evaluation(step, labels, tokenizer, body.config.separators, epochs_end, world)
+    weights = train_job(module, sampler, run, world, folder, label, evaluation=evaluation)
     trained = replace(
         body,
         head_depths=body.config.task_depths,
