@@ -72,9 +72,7 @@ def device_named(name: str) -> Device:
     return GPUS[name]
 
 
-PROCESS = (
-    300 * 10**6
-)  # bytes of a rank's libraries in host memory, beyond a process that has loaded torch and DeepSpeed
+PROCESS = 300 * 10**6  # bytes of host memory of a rank, beyond a process that has loaded torch and DeepSpeed
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.memory import return_blocks
 from ds_minimodel.ops.parallel import fill
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.training.run import Run
@@ -24,7 +24,6 @@ from ds_minimodel.training.zero.state import write_masters
 if TYPE_CHECKING:
     from ds_minimodel.training.ranks.world import World
 
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of <malloc.h>
 LINEAR = torch.nn.functional.linear
 
 
@@ -178,9 +177,8 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
     waiting = [parameter for parameter in module.parameters() if hasattr(parameter, "source")]
     for parameter in waiting:
         vars(parameter)["ds_status"] = ZeroParamStatus.NOT_AVAILABLE  # else it is sent to all ranks first
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if waiting and mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 8 << 20)  # of large weights that come and go, glibc's heap would keep the holes
+    if waiting:
+        return_blocks()  # of large weights that come and go, glibc's heap would keep the holes
     cut = deepspeed.zero.Init._zero_init_param
 
     def fill_and_cut(init: Any, parameter: torch.nn.Parameter) -> None:
