@@ -14,85 +14,51 @@ from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.text.reader import find_text
 from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
+_AGAIN = "The model itself stays as it is. The same command goes on after an interruption; delete --out to undo it."
+
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    extending = commands.add_parser("extend", help="add a language to a model: one command, plain text, an hour")
-    extending.add_argument(
-        "model", metavar="MODEL", help="a model folder of Hugging Face's, a GGUF file or a name on the Hub"
+    about = "add a language to a model: one command, plain text, an hour"
+    extending = commands.add_parser("extend", help=about, description=f"{about.capitalize()}. {_AGAIN}")
+    add, files = extending.add_argument, {"nargs": "+", "metavar": "FILE", "default": []}
+    add("model", metavar="MODEL", help="the model: a folder of Hugging Face's, a GGUF file or a name on the Hub")
+    text = "text in the new language: files, globs or data sets of the Hub"
+    add("text", metavar="TEXT", nargs="+", help=text)
+    add("--language", metavar="CODE", required=True, help="code of the new language, such as de")
+    add("--out", metavar="OUT", help="folder for all that is written (default extended-CODE)")
+    add("--source", metavar="CODE", default="en", help="a language that the model knows already (default en)")
+    text = "text in that language, to see what the model loses there; no new token will split it otherwise"
+    add("--source-text", **files, help=text)
+    text = (
+        "dialogues, if it is to answer in the language: JSON lines or Parquet with messages, or prompt and completion"
     )
-    extending.add_argument(
-        "text", metavar="TEXT", nargs="+", help="text in the new language: files, globs or data sets of the Hub"
+    add("--chats", **files, help=text)
+    text = "column of the text in JSON lines and tables (default text)"
+    add("--column", metavar="NAME", default="text", help=text)
+    text = (
+        "embeddings: new tokens alone, and every old weight stays as it is (default of an encoder); lora: new tokens "
+        "and a LoRA (default of a decoder); all: every weight"
     )
-    extending.add_argument("--language", metavar="CODE", required=True, help="the new language, such as de")
-    extending.add_argument("--out", metavar="OUT", help="folder for everything it writes (default extended-CODE)")
-    extending.add_argument(
-        "--source", metavar="CODE", default="en", help="a language that the model knows (default en)"
+    add("--train", choices=("embeddings", "lora", "all"), help=text)
+    text = "number of new tokens (default: as many as make text cheaper; 6, the fewest, are as good as none)"
+    add("--vocab-size", type=_whole_number, metavar="N", help=text)
+    text = "merge strength: how much of what was learned to keep, at most 1 (default: the most that --keep allows)"
+    add("--strength", type=_number, metavar="S", help=text)
+    add("--test-text", **files, help="other text to score before and after, in any language")
+    text = (
+        "what the model may lose, in percent: answers=5 (right answers in English), chat=13 (next tokens of its own "
+        "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text); nothing: no limits"
     )
-    extending.add_argument(
-        "--source-text",
-        metavar="TEXT",
-        nargs="+",
-        default=[],
-        help="text in that language: scored before and after, and split into the same tokens as before",
-    )
-    extending.add_argument(
-        "--chats",
-        metavar="FILE",
-        nargs="+",
-        default=[],
-        help="dialogues to learn to answer from: JSON lines or Parquet with messages, or prompt and completion",
-    )
-    extending.add_argument(
-        "--column", metavar="NAME", default="text", help="column of the text in JSON lines and tables (default text)"
-    )
-    extending.add_argument(
-        "--train",
-        choices=("embeddings", "lora", "all"),
-        help="what trains: only the new token embeddings, so that every old weight stays exactly as it is (default of "
-        "an encoder); also a LoRA of the body, with self-generated replay (default of a decoder); or all weights",
-    )
-    extending.add_argument(
-        "--vocab-size",
-        type=_whole_number,
-        metavar="N",
-        help="number of new tokens (default: as many as lower the cost; at least 6, which leaves the model's own)",
-    )
-    extending.add_argument(
-        "--strength",
-        type=_number,
-        metavar="S",
-        help="merge strength, at most 1: share of the body's change to keep (default: the largest that --keep allows)",
-    )
-    extending.add_argument(
-        "--test-text",
-        metavar="FILE",
-        nargs="+",
-        default=[],
-        help="more text to score before and after, in any language",
-    )
-    extending.add_argument(
-        "--keep",
-        type=_limit,
-        metavar="WHAT=PERCENT",
-        nargs="+",
-        help="what a decoder may lose: answers=5 (points of right English answers) chat=13 (changed likeliest tokens) "
-        "contexts=1 (bits of known language at any position) texts=3 (bits of a test text); nothing: set no bounds",
-    )
+    add("--keep", type=_limit, metavar="WHAT=PERCENT", nargs="+", help=text)
     length = extending.add_mutually_exclusive_group()
-    length.add_argument(
-        "--hours",
-        type=_hours,
-        metavar="H",
-        help="time budget in hours on this machine (default 1); a larger value continues the run",
-    )
-    length.add_argument(
-        "--tokens", type=_whole_number, metavar="N", help="training budget in tokens instead, such as 50M"
-    )
-    extending.add_argument(
-        "--ranks", type=number_of_ranks, metavar="N", help="processes (ranks) to start here or on each host"
-    )
-    extending.add_argument("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
+    text = "time budget in hours on this machine (default 1); a larger value continues the run"
+    length.add_argument("--hours", type=_hours, metavar="H", help=text)
+    text = "training budget in tokens instead, such as 50M"
+    length.add_argument("--tokens", type=_whole_number, metavar="N", help=text)
+    text = "processes (ranks) to train with, here or on each host: one for each GPU"
+    add("--ranks", type=number_of_ranks, metavar="N", help=text)
+    add("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
     extending.set_defaults(run=_extend)
     exporting = commands.add_parser("export-hf", help="write a body or task model for Hugging Face's library")
     exporting.add_argument("artifact", metavar="ARTIFACT", help="folder of a model, mini-model or task model")

@@ -239,7 +239,7 @@ def change_table(found: Sequence[Verdict]) -> Table:
         for own in verdict.measures:
             change = f"{100 * (own.after / own.before - 1):+.1f} %" if own.before else EMPTY
             rows.append([f"{named}{own.what}", own.unit, *own.texts, change])
-    notes = ["Less bits are better. All text was held out of the training."]
+    notes = ["Fewer bits are better. All text was held out of the training."]
     return Table("Before and after", ["Of what", "unit", "before", "after", "change"], rows, notes=notes)
 
 

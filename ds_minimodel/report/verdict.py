@@ -78,9 +78,10 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
             continue
         column, unit = shown_score(rows[0], metric)
         scale, named = SCALES.get(column, PERCENT), f", {task}" if len(run.metrics) > 1 else ""
+        what = task if run.recipe.finetune.tasks[task].kind != task else "held-out text"  # as `extend` names its own
         measure = partial(Measure, unit=unit, decimals=3 if column in BITS else 1)
         scores = _mean(rows, OF_SOURCE + column), _mean(rows, column)
-        measures.append(measure(what=f"{language}, {task}", before=scores[0], after=scores[1]))
+        measures.append(measure(what=f"{language}, {what}", before=scores[0], after=scores[1]))
         before, after = measures[-1].texts
         clauses[task] = f"{language}{named}: {before} {unit} before, {after} after"
         if column in BITS:
@@ -89,7 +90,7 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
             source = run.recipe.languages.source
             own = [row for row in of_task if row["language"] == source]
             of_source = _mean(own, column), _mean(rows, ON_SOURCE + column)
-            measures.append(measure(what=f"{source}, {task}", before=of_source[0], after=of_source[1]))
+            measures.append(measure(what=f"{source}, {what}", before=of_source[0], after=of_source[1]))
             before, after = measures[-1].texts
             clauses[task] += f"; {source}{named}: {before} before, {after} after"
             if ON_SOURCE + "cut" in rows[0]:

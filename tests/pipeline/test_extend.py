@@ -76,7 +76,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     headings = "What was asked for, Before and after, Samples, Vocabulary, Cost, What to do next"  # no line of 2 points
     assert re.findall("^## (.*)", page, re.MULTILINE) == headings.split(", ")
     assert (
-        "| xx, bits-per-byte | bits per byte | " in page
+        "| xx, held-out text | bits per byte | " in page
         and "| right answers to 9 English questions | answers | " in page
     )
     assert len(page.partition("**Texts continued**")[2].partition("**Questions answered**")[0].splitlines()) == 5 + 7
