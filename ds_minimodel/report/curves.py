@@ -4,7 +4,6 @@ Every system has every task, language, seed and step: score rows are those of on
 """
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +15,6 @@ import pandas as pd
 from pydantic import Field
 
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
-from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 from ds_minimodel.report.kept import Kept
@@ -51,22 +49,11 @@ class ComputeUnit(NamedTuple):
 
 
 _FLOPS = [ComputeUnit("EFLOPs", 1), ComputeUnit("PFLOPs", 1e3), ComputeUnit("TFLOPs", 1e6), ComputeUnit("GFLOPs", 1e9)]
-_A_DAY = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600, "milliseconds": 24 * 3600 * 1000}
-_V100 = [ComputeUnit(f"V100 {name}", per_day / EFLOPS_PER_V100_DAY) for name, per_day in _A_DAY.items()]
 
 
 def flops_unit(largest_eflops: float) -> ComputeUnit:
     """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs, not EFLOPs."""
-    return _largest_that_fits(_FLOPS, largest_eflops)
-
-
-def v100_unit(largest_eflops: float) -> ComputeUnit:
-    """Largest unit of one V100's time in which `largest_eflops` is at least 1."""
-    return _largest_that_fits(_V100, largest_eflops)
-
-
-def _largest_that_fits(units: list[ComputeUnit], eflops: float) -> ComputeUnit:
-    return next((unit for unit in units if eflops * unit.per_eflop >= 1), units[-1])
+    return next((unit for unit in _FLOPS if largest_eflops * unit.per_eflop >= 1), _FLOPS[-1])
 
 
 NEAR_MAXIMAL = 0.95  # share of the baseline's final score
@@ -204,14 +191,10 @@ def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
     return compute_to_reach(base, target).eflops / own if 0 < own < math.inf else 0.0
 
 
-LAST_SHARE = 0.05  # share of a run over which its final loss is averaged
-
-
 class LossRecord(Stored):
     """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
 
     step: Count
-    loss: Amount = math.nan
     executed_eflops: Amount = 0.0
     tflops_per_second: Amount = math.inf
     memory_gib: Amount = 0.0
@@ -220,8 +203,7 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: final, of training; held_out, [(step, bits per byte)]; hours of steps; GiB at most. None
-    without a log.
+    """Loss row of one run: held_out, [(step, bits per byte)]; hours of steps; GiB at most. None without a log.
 
     A run that was killed and resumed writes some steps again: the last record of a step counts.
     """
@@ -234,12 +216,10 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
     work = [0.0, *(record.executed_eflops for _, record in sorted(records.items()))]
     rates = (record.tflops_per_second for _, record in sorted(records.items()))
     seconds = sum((end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates, strict=True) if rate)
-    losses = [record.loss for step, record in records.items() if step >= max(1, (1 - LAST_SHARE) * max(records))]
     return {
         "system": system,
         "stage": stage,
         "language": language,
-        "final": statistics.fmean(losses),
         "held_out": [(step, bits) for step, bits in held_out.items() if bits is not None],
         "hours": seconds / 3600,
         "memory_gib": max(record.memory_gib for record in records.values()),

@@ -1,7 +1,6 @@
 """Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
 
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -25,7 +24,7 @@ from ds_minimodel.report.curves import (
     training_curves,
 )
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
-from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, cost_of, findings, verdicts
+from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts
 
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
@@ -66,25 +65,10 @@ def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
     if run.fertility:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
-    spent = {(own.system, own.language): cost_of(run, own.system, own.language) for own in found}
-    blocks += [Heading("Cost"), *([tables.spent_table(spent)] if spent else []), costs]
-    worse = [line for own in found for line in own.worse]
-    return [*blocks, Heading("What to do next"), Findings([*worse, *_next(run)])]
-
-
-def _next(run: RunResults) -> list[str]:
-    """What can be done with what came out."""
-    lines = ["Load the model: `extend` has put it into the folder model, `export-hf` writes it of any workdir."]
-    of_adapt = [row["held_out"] for row in run.losses if row["stage"] == "adapt" and row["held_out"]]
-    if any(held_out[-1] == min(held_out, key=itemgetter(1)) for held_out in of_adapt):
-        lines.append(
-            "The held-out loss was lowest at the end: more training helps, `extend` goes on with more --hours."
-        )
-    elif of_adapt:
-        lines.append("The held-out loss was lowest before the end: give more text before you train longer.")
-    if run.recipe.trained_by.causal and not run.recipe.data.chats:
-        lines.append("It continues text. For answers in the language give dialogues in it (--chats).")
-    return lines
+    blocks += [Heading("Cost"), costs]
+    if worse := [line for own in found for line in own.worse]:
+        blocks += [Heading("What to do next"), Findings(worse)]
+    return blocks
 
 
 def _systems(run: RunResults) -> dict[str, str]:
@@ -185,11 +169,7 @@ def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
 
 
 def _loss_blocks(losses: Sequence[Row], left_out: dict[str, str]) -> list[Block]:
-    if not losses:
-        left_out["Losses"] = "no run logged any"
-        return []
-    blocks: list[Block] = [Heading("Losses"), tables.loss_table(losses)]
     if any(row["held_out"] for row in losses):
-        return [*blocks, tables.held_out_table(losses)]
-    left_out["Held-out loss"] = "no text was held out (data.held_out)"
-    return blocks
+        return [Heading("Losses"), tables.held_out_table(losses)]
+    left_out["Losses"] = "no text was held out (data.held_out)" if losses else "no run logged any"
+    return []

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.recipe.systems import BASELINE
 from ds_minimodel.report.curves import (
     ALL_TASKS,
     AVERAGE,
     BITS,
-    LAST_SHARE,
     ComputeUnit,
     Estimate,
     Key,
@@ -28,15 +28,12 @@ from ds_minimodel.report.curves import (
     last_points,
     name_of,
     names_in,
-    v100_unit,
 )
 from ds_minimodel.report.kept import Sample, loops
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
 
 if TYPE_CHECKING:
-    from ds_minimodel.report.verdict import Cost, Verdict
-
-Run = tuple[str, str, str]  # system, stage and language of a loss row
+    from ds_minimodel.report.verdict import Verdict
 
 
 class Scale(NamedTuple):
@@ -255,23 +252,6 @@ def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
     return Table(title, ["Opening", "before", "after"], rows, notes=[note], of_text=True)
 
 
-def spent_table(spent: Mapping[tuple[str, str], Cost]) -> Table:
-    """What training took, by {(system, language)}."""
-    unit = flops_unit(max(own.eflops for own in spent.values()))
-    rows: list[CellRow] = [
-        [
-            f"{name_of(system)}, {language}",
-            f"{60 * own.hours:.1f}",
-            f"{own.memory_gib:.1f}" if own.memory_gib else EMPTY,
-            unit.text(own.eflops),
-            _percent(own.share, 1),
-        ]
-        for (system, language), own in spent.items()
-    ]
-    columns = ["System", "minutes of training", "GiB of memory at most", unit.name, "of training all weights"]
-    return Table("What training took", columns, rows, notes=["Minutes and memory are measured, FLOPs are counted."])
-
-
 # --- costs and losses
 
 
@@ -286,13 +266,13 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
     if languages > 1:
         by_system = {system: [*rows, *_shared(rows, languages)] for system, rows in by_system.items()}
     largest = max((row["formula_eflops"] for row in costs), default=0)
-    flops, days = flops_unit(largest), v100_unit(largest)
+    flops = flops_unit(largest)
     rows: list[CellRow] = [
         [
             name_of(row["system"]),
             row["step"],
             flops.text(row["formula_eflops"]),
-            *([days.text(row["formula_eflops"])] if in_days else []),
+            *([f"{row['formula_eflops'] / EFLOPS_PER_V100_DAY:.3g}"] if in_days else []),
             flops.text(row["executed_eflops"]),
             f"{row['executed_eflops'] / row['formula_eflops']:.2f}",
         ]
@@ -307,7 +287,7 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
         notes[0] += " MiniPost's pretraining is BL_BASE's and is paid once."
     if costs and not any(row["step"] == "pretrain" for row in costs):
         notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
-    columns = ["System", "Step", f"formula, {flops.name}", *([days.name] if in_days else [])]
+    columns = ["System", "Step", f"formula, {flops.name}", *(["V100 days"] if in_days else [])]
     columns += [f"executed, {flops.name}", "executed ÷ formula"]
     return Table("Cost of each step", columns, rows, notes=notes)
 
@@ -351,16 +331,6 @@ def fertility_table(rows: Sequence[Row]) -> Table:
     return Table(title, columns, cells)
 
 
-def loss_table(losses: Iterable[Row]) -> Table:
-    """Final training loss of every step; rows as of read_losses."""
-    note = (
-        f"Mean training loss (nats a predicted token, mean over heads) over the last {LAST_SHARE:.0%} of the steps. "
-        "Those of different vocabularies do not compare."
-    )
-    cells = {(row["system"], row["stage"], row["language"]): Cell(f"{row['final']:.3f}") for row in losses}
-    return _table_of_runs("Training loss", cells, note)
-
-
 def held_out_table(losses: Iterable[Row]) -> Table:
     """Held-out loss after the last step of every training, and at the best one."""
     note = (
@@ -375,15 +345,10 @@ def held_out_table(losses: Iterable[Row]) -> Table:
             best, least = min(row["held_out"], key=operator.itemgetter(1))
             detail = "" if best == last else f"best {least:.3f} at step {best:,}"
             cells[row["system"], row["stage"], row["language"]] = Cell(f"{bits:.3f}", detail)
-    return _table_of_runs("Held-out loss", cells, note)
-
-
-def _table_of_runs(title: str, cells: Mapping[Run, Cell], note: str) -> Table:
-    """A row for each system, a column for each stage and language."""
     stages = ["pretrain", "build-mini", "adapt"]
     columns = sorted(dict.fromkeys(run[1:] for run in cells), key=lambda column: stages.index(column[0]))
     rows: list[CellRow] = [
         [name_of(system), *(cells.get((system, *column), EMPTY) for column in columns)]
         for system in in_order(system for system, _, _ in cells)
     ]
-    return Table(title, ["System", *map(" ".join, columns)], rows, notes=[note])
+    return Table("Held-out loss", ["System", *map(" ".join, columns)], rows, notes=[note])

@@ -6,7 +6,7 @@ The page, the last lines of `run` and the cards of exports say it.
 from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.recipe.flops import recipe_costs
@@ -99,17 +99,15 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
-    cost = cost_of(run, system, language)
-    said = f"{_time(cost.hours)} on this machine; {100 * cost.share:.0f} % of the FLOPs of training all weights"
-    found: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse, "cost": said}
+    found: dict[str, Any] = {"measures": measures, "kept": [], "worse": worse}
     if kept := run.kept.get((system, language)):
-        of_kept: dict[str, list[Any]] = {
-            "measures": kept.measures,
+        found = {
+            "measures": [*measures, *kept.measures],
             "kept": [*kept.sentences, *kept.texts],
-            "worse": kept.worse,
+            "worse": [*worse, *kept.worse],
         }
-        found |= {name: [*found[name], *own] for name, own in of_kept.items()}
-    return Verdict(system=system, language=language, steps=steps, **found)
+    cost = _cost(run, system, language)
+    return Verdict(system=system, language=language, steps=steps, clauses=clauses, cost=cost, **found)
 
 
 def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
@@ -118,24 +116,16 @@ def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
     return "" if found is None else f" (xz {found:.3f}{', which is better' if found < bits else ''})"
 
 
-class Cost(NamedTuple):
-    """Of a system in a language: hours of training, those of a mini-model too, their GiB at most, executed EFLOPs of
-    step 2, and their share of those of training all weights."""
-
-    hours: float
-    memory_gib: float
-    eflops: float
-    share: float
-
-
-def cost_of(run: RunResults, system: str, language: str) -> Cost:
-    """What training has cost."""
+def _cost(run: RunResults, system: str, language: str) -> str:
+    """Time and memory of training, that of a mini-model too, and executed FLOPs of step 2 by those of all weights."""
     names = language, run.recipe.languages.source
     losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
     own, whole = (row["executed_eflops"] for row in costs if row["step"] == "adapt")
-    hours, memory = sum(loss["hours"] for loss in losses), max((loss["memory_gib"] for loss in losses), default=0)
-    return Cost(hours, memory, own, own / whole)
+    time, memory = _time(sum(loss["hours"] for loss in losses)), max((loss["memory_gib"] for loss in losses), default=0)
+    return (
+        f"{time} and {memory:.1f} GiB on this machine; {100 * own / whole:.0f} % of the FLOPs of training all weights"
+    )
 
 
 def _mean(rows: list[Row], column: str) -> float:

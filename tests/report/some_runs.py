@@ -29,15 +29,7 @@ def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("t
         metrics={task: "F1" if task == "qa" else "accuracy" for task in tasks},
         scores=list(_scores(spent, languages, tasks)),
         losses=[
-            dict(
-                system=system,
-                stage="adapt",
-                language=language,
-                final=4.0,
-                held_out=held_out,
-                hours=0.25,
-                memory_gib=2.5,
-            )
+            dict(system=system, stage="adapt", language=language, held_out=held_out, hours=0.25, memory_gib=2.5)
             for system in systems
             for language in languages
         ],

@@ -70,7 +70,7 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
     markdown, html = texts(tmp_path)
     for text in (
         "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it cut otherwise; 15 min "
-        "on this machine; 71 % of the FLOPs of training all weights.",
+        "and 2.5 GiB on this machine; 71 % of the FLOPs of training all weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("## What was asked for") and text in html
@@ -83,10 +83,8 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
         "| BL_BASE, de: de, held-out pages of your text, tokens 0–128 | bits per byte | 2.000 | 1.500 | -25.0 % |",
         "| Das Boot | is a | fährt |",
         "| Who? | Ann (right) | no no no no (loops) |",
-        "| BL_BASE, de | 15.0 | 2.5 |",
     ):
         assert row in markdown.replace("\\", ""), row
-    assert "The held-out loss was lowest before the end" in markdown
     worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
     write_report(tmp_path, replace(run, scores=worse))
     (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
@@ -177,14 +175,14 @@ def metrics(path, records):
     return path
 
 
-def test_losses_of_a_resumed_run_count_once_and_end_with_the_mean_of_the_last_twentieth(tmp_path):
+def test_losses_of_a_resumed_run_count_once(tmp_path):
     records = [{"step": step, "loss": 9.0 if step < 38 else 2.0, "lr": 1e-3} for step in range(1, 41)]
     records += [{"step": 39, "loss": 4.0, "executed_eflops": 0.0072, "tflops_per_second": 1.0}]
     records += [{"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5, "executed_eflops": 0.0108}]
     records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo', encoding="utf-8")
-    row = {"system": "minijoint", "stage": "adapt", "language": "de", "final": 4.0, "held_out": [(40, 1.5)]}
+    row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(40, 1.5)]}
     found = read_losses(path, "minijoint", "adapt", "de")
     assert found == {**row, "hours": pytest.approx(2 + 2), "memory_gib": 1.5}
     assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
