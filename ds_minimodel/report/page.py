@@ -29,6 +29,10 @@ from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdic
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
 _ANSWERED = "First those that were right before and are not any more."
+_NEXT = (
+    "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with more --hours, and "
+    "learns to answer from --chats."
+)
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
@@ -66,9 +70,8 @@ def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
     blocks += [Heading("Cost"), costs]
-    if worse := [line for own in found for line in own.worse]:
-        blocks += [Heading("What to do next"), Findings(worse)]
-    return blocks
+    worse = [line for own in found for line in own.worse]
+    return [*blocks, Heading("What to do next"), Findings([*worse, _NEXT])]
 
 
 def _systems(run: RunResults) -> dict[str, str]:
