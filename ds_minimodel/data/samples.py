@@ -3,105 +3,65 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
-import struct
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common import files
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import FILLER
-from ds_minimodel.data.store import Reader, TokenStore
+from ds_minimodel.data.store import TokenStore
 from ds_minimodel.vocabulary.tokenizer import Tokenizer
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
-_MAGIC = b"DSMMBLK2"
-# magic, mode, tokens a sequence, blocks, SHA-256 of the store and of the records, which follow
-_HEADER = struct.Struct("<8s 16s Q Q 32s 32s")
-
-_ADVICE = "delete it, it is built again"
 
 Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 class BlockTable:
-    """Start and length of every block of a store, on disk; built at the first use.
+    """Start and length of every block of a store, 12 bytes each in memory; on disk from the first use on.
 
-    The file lies beside the store, or in `folder`, and carries mode, length and the store's hash in its name and in its
-    header, so it is never used for another store. verify: read it whole, and compare it with the hash in its header.
-    Where ranks share a disk, let one open it before the others, or each builds it (with the same result).
+    The file, of numpy's form .npz with its checksum, lies beside the store, or in `folder`, and has mode, length and
+    the store's hash in its name, so it is never used for another store. Where ranks share a disk, let one open it
+    before the others, or each builds it (with the same result).
     """
 
-    def __init__(self, store: TokenStore, mode: str, seq_length: int, folder: Path | None = None, verify: bool = False):
-        name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.blocks"
-        path = (folder or store.folder.parent) / name
-        try:
-            if not path.exists():
-                _build(path, store, mode, seq_length)
-            self._count = _open(path, store, mode, seq_length, verify)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}); {_ADVICE}") from None
+    def __init__(self, store: TokenStore, mode: str, seq_length: int, folder: Path | None = None):
         self.seq_length = seq_length
-        self._records = Reader().of(path, _HEADER.size)
+        name = f"{store.folder.name}.{mode}-{seq_length}-{store.sha256[:16]}.npz.blocks"
+        path = (folder or store.folder.parent) / name
+        if not path.exists():
+            records = _build(store, mode, seq_length - 1)
+            with files.atomic_write(path) as file:
+                np.savez(file, blocks=records)
+        with one_line(path, "damaged table of blocks; delete it, it is built again"), np.load(path) as arrays:
+            self._records = arrays["blocks"]
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._records)
 
     def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First token and number of tokens (int64) of each of the blocks `numbers`."""
-        firsts = (numbers * _RECORD.itemsize).tolist()
-        records = np.frombuffer(b"".join(self._records(first, first + _RECORD.itemsize) for first in firsts), _RECORD)
+        records = self._records[numbers]
         return records["start"], records["length"].astype(np.int64)
 
 
-def _open(path: Path, store: TokenStore, mode: str, seq_length: int, verify: bool) -> int:
-    """The number of blocks; UserError where the header is not the one of this table."""
-    with open(path, "rb") as file:
-        header = file.read(_HEADER.size)
-        if len(header) == _HEADER.size:
-            *_, count, _, digest = _HEADER.unpack(header)
-            size = _HEADER.size + count * _RECORD.itemsize
-            is_ours = header == _header(store, mode, seq_length, count, digest) and path.stat().st_size == size
-            if count and is_ours and (not verify or _digest(file) == digest):
-                return count
-    raise UserError(f"{path}: damaged table of blocks; {_ADVICE}")
-
-
-def _digest(file: IO[bytes]) -> bytes:
-    """SHA-256 of what is left of a file."""
-    return hashlib.file_digest(cast(BufferedReader, file), "sha256").digest()  # typeshed wants to see readinto
-
-
-def _header(store: TokenStore, mode: str, seq_length: int, count: int, digest: bytes) -> bytes:
-    return _HEADER.pack(_MAGIC, mode.encode(), seq_length, count, bytes.fromhex(store.sha256), digest)
-
-
-def _build(path: Path, store: TokenStore, mode: str, seq_length: int) -> None:
-    limit, count = seq_length - 1, 0
-    eos = store.vocabulary.require("eos", "a table of blocks")
-    with files.atomic_write(path, "w+b") as file:
-        file.write(bytes(_HEADER.size))
-        for starts, lengths in (
-            _even(store, limit) if mode == "none" else _whole_sentences(store, eos, limit, mode == "complete_doc")
-        ):
-            records = np.empty(len(starts), _RECORD)
-            records["start"], records["length"] = starts, lengths
-            records = records[records["length"] > 1]
-            count += len(records)
-            file.write(records.tobytes())
-        if not count:
-            raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
-        file.seek(_HEADER.size)
-        digest = _digest(file)
-        file.seek(0)
-        file.write(_header(store, mode, seq_length, count, digest))
+def _build(store: TokenStore, mode: str, limit: int) -> NDArray[np.void]:
+    eos, parts = store.vocabulary.require("eos", "a table of blocks"), list[NDArray[np.void]]()
+    for starts, lengths in (
+        _even(store, limit) if mode == "none" else _whole_sentences(store, eos, limit, mode == "complete_doc")
+    ):
+        records = np.empty(len(starts), _RECORD)
+        records["start"], records["length"] = starts, lengths
+        parts.append(records[records["length"] > 1])
+    if not sum(map(len, parts)):
+        raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
+    return np.concatenate(parts)
 
 
 def _even(store: TokenStore, limit: int) -> Spans:

@@ -107,15 +107,15 @@ class Reader:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: none
         self._open = functools.lru_cache(limit // 2 if limit > 0 else None)(_OpenFile)
 
-    def of(self, path: Path, start: int = 0) -> Read:
-        """A function that reads `path`, counting its bytes from `start` on; UserError where it cannot."""
+    def of(self, path: Path) -> Read:
+        """A function that reads `path`; UserError where it cannot."""
 
         name = str(path)  # opened and hashed faster
 
         def read(first: int, last: int) -> bytes:
             try:
                 file = self._open(name)  # held, so that no other thread's file takes its place and number meanwhile
-                data = os.pread(file.descriptor, last - first, start + first)
+                data = os.pread(file.descriptor, last - first, first)
             except OSError as error:
                 raise UserError(f"{path}: cannot be read ({error.strerror}); fix this and run again") from None
             if len(data) < last - first:
