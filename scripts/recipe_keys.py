@@ -19,14 +19,14 @@ from ds_minimodel.tasks import KINDS
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
 BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
-NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`", "null": "none"}
+HEAD = "| key | type (default) | meaning |\n|---|---|---|\n"
+NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`"}
 
 
 def type_of(schema: Mapping[str, Any]) -> str:
     """A key's type in words, from its JSON schema."""
     if "anyOf" in schema:
-        return " or ".join(map(type_of, schema["anyOf"]))
+        return " or ".join(type_of(one) for one in schema["anyOf"] if one.get("type") != "null")
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
@@ -39,24 +39,23 @@ def type_of(schema: Mapping[str, Any]) -> str:
     if schema["type"] == "array":
         return f"list of {type_of(schema['items'])}" + (", one or more" if schema.get("minItems") else "")
 
-    def is_size(bound: str) -> bool:
-        """Whether a bound only keeps a number from being absurd."""
-        return bound == "maximum" and schema["type"] == "integer"
-
+    is_count = schema["type"] == "integer"  # whose bounds only keep it from being absurd
     bounds = ", ".join(
-        f"{sign} {schema[bound]:g}" for bound, sign in BOUNDS.items() if bound in schema and not is_size(bound)
+        f"{sign}{schema[bound]:g}"
+        for bound, sign in BOUNDS.items()
+        if bound in schema and not (is_count and (bound == "maximum" or schema[bound] == 0))
     )
     return f"{NAMES[schema['type']]} {bounds}".strip()
 
 
-def default_of(schema: Mapping[str, Any]) -> str:
-    """A key's default as a recipe spells it."""
+def cell_of(schema: Mapping[str, Any]) -> str:
+    """A key's type, and its default as a recipe spells it; none where it may be left out or be empty."""
     if "default" not in schema:
-        return "required"
+        return f"{type_of(schema)}, required"
     value = schema["default"]
-    if value is None:
-        return "–"
-    return f"`{value}`" if isinstance(value, str) and value else f"`{json.dumps(value)}`"
+    if value is None or value == "" or isinstance(value, dict | list):
+        return type_of(schema)
+    return f"{type_of(schema)} (`{value if isinstance(value, str) else json.dumps(value)}`)"
 
 
 def meaning_of(section: type[Section], key: str) -> str:
@@ -70,7 +69,7 @@ def table(section: type[Section], keys: Collection[str] | None = None, without: 
     """The rows of a section's keys, or of some; keys that are sections have none."""
     schemas = section.model_json_schema()["properties"]
     rows = [
-        f"| `{key}` | {type_of(schemas[key])} | {default_of(schemas[key])} | {meaning_of(section, key)} |\n"
+        f"| `{key}` | {cell_of(schemas[key])} | {meaning_of(section, key)} |\n"
         for key in schemas
         if (keys is None or key in keys) and key not in without and "$ref" not in schemas[key]
     ]
@@ -83,27 +82,22 @@ def tasks() -> str:
     rows = ""
     for key in dict.fromkeys(key for schemas in own.values() for key in schemas):
         kinds = [name for name, schemas in own.items() if key in schemas]
-        type, default = (
-            " or ".join(dict.fromkeys(of(own[name][key]) for name in kinds)) for of in (type_of, default_of)
-        )
+        cells = dict.fromkeys(cell_of(own[name][key]) for name in kinds)
+        cell = " or ".join(cells).replace(", required or ", " or ")
         of = "" if len(kinds) == len(KINDS) else f"{', '.join(f'`{name}`' for name in kinds)}: "
-        rows += f"| `{key}` | {type} | {default} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
+        rows += f"| `{key}` | {cell} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
     return HEAD + rows
 
 
 def kinds_of_body(model: type[Section]) -> str:
-    """The keys that only some kinds of body have, and the defaults that each kind has otherwise."""
-    shown = {key: field.default for key, field in model.model_fields.items()}
-    tables, rows = "", ""
+    """The keys that only some kinds of body have, and what each kind is."""
+    tables, shown = "", {*model.model_fields}
     for kind in BODIES.values():
-        defaults = {key: field.default for key, field in kind.config.model_fields.items() if key != "kind"}
-        new = defaults.keys() - shown.keys()
-        if new:
+        if new := kind.config.model_fields.keys() - shown:
             tables += f"\n#### From `{kind.name}` on\n{table(kind.config, new)}"
-            shown |= {key: defaults[key] for key in new}
-        others = [f"`{key}` {json.dumps(value)}" for key, value in defaults.items() if value != shown[key]]
-        rows += f"| `{kind.name}` | {kind.config.__doc__} | {', '.join(others) or '–'} |\n"
-    return f"{tables}\n#### Kinds of body\n| `kind` | what it is | other defaults |\n|---|---|---|\n{rows}"
+            shown |= new
+    rows = "".join(f"| `{kind.name}` | {kind.config.__doc__} |\n" for kind in BODIES.values())
+    return f"{tables}\n#### Kinds of body\n| `kind` | what it is, and whose sizes are its defaults |\n|---|---|\n{rows}"
 
 
 def all_tables() -> str:

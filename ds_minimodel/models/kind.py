@@ -25,7 +25,7 @@ class BodyConfig(Section):
     """Sizes of a body, with the paper's as defaults; the keys that every kind has."""
 
     kind: str
-    """Kind of body; each has keys and defaults of its own."""
+    """Kind of body. Each has keys and defaults of its own."""
     num_layers: Few = 12
     """Transformer layers of the whole body."""
     hidden_size: Size = 768
@@ -35,7 +35,7 @@ class BodyConfig(Section):
     ffn_size: Size = 3072
     """Inner width of the feed-forward blocks."""
     max_positions: Length = 512
-    """Tokens of the longest sequence; no `seq_length` or `max_length` may be above."""
+    """Tokens of the longest sequence."""
     dropout: Probability = 0.1
     """After embeddings, attention and feed-forward blocks."""
     attention_dropout: Probability = 0.1

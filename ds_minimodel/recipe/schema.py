@@ -61,18 +61,18 @@ class Recipe(Section):
     """
 
     workdir: Annotated[str, AfterValidator(check_workdir)]
-    """Folder of all that the recipe makes."""
+    """Folder for all that the recipe makes."""
     seed: Seed = 1
-    """Of weights, order, masks and dropout; finetuning takes `seed`, `seed + 1`, …"""
+    """Of weights, order, masks and dropout. Finetuning counts on from it."""
     systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce]
     """What is built and compared."""
     languages: Languages
     base: str | None = None
-    """Folder with `body` and `pack` to start from; then nothing is pretrained, and `model` is the base's."""
+    """Model to start from. Nothing is pretrained then, and `model` is the base's."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     objective: Annotated[str, OneOf(OBJECTIVES)]
-    """What a body and the packs are trained to do; the kind of body decides where it is not given."""
+    """What is trained. Default: what the kind of body is made for."""
     model: ModelSection
     mini: Mini = Mini()
     optimizer: AdamWConfig = AdamWConfig()

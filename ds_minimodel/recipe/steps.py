@@ -24,14 +24,14 @@ from ds_minimodel.training.config import Training
 
 class Mini(Section):
     depth: Few = 4
-    """N: layers of the mini-model that come from the body."""
+    """Layers of the mini-model that come from the body."""
     new_layers: Few = 2
-    """MiniPost: layers that step 1b trains on top of them."""
+    """MiniPost: layers that step 1b trains above them."""
 
 
 class BuildMini(Training):
     initialisation: Literal["random", "last"] = "random"
-    """How the new layers start: as the paper's, or as copies of the body's last ones."""
+    """How the new layers start: as in the paper, or as copies of the body's last."""
 
 
 _OF_UPDATES = "rank", "replay_kl"
@@ -39,36 +39,35 @@ _OF_UPDATES = "rank", "replay_kl"
 
 class Adapt(Training):
     schedule: Literal["linear", "wsd"] = "linear"
-    """The rate after the warm-up: it falls to 0, or stays and then falls, so that `steps` may grow later."""
+    """The rate falls from the warm-up on, or stays first, so that `steps` may grow later."""
     decay: Share = 0.2
-    """`wsd`: share of the steps, at the end, in which it falls."""
+    """`wsd`: share of the steps in which it falls."""
     initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
-    """`ofa`: language → word vectors (fastText's `.vec`), those of all languages in one space."""
+    """`ofa`: language → word vectors in one space (`.vec`)."""
     base_embeddings: Literal["frozen", "trained"] = "frozen"
-    """Of a vocabulary that is extended: the base's embeddings stay and packs have new ones alone, or all train."""
+    """With an extended vocabulary: whether the base's own embeddings train, too."""
     replay: Probability = 0.0
-    """Share of the samples that are of the source's text, of languages that are added to its vocabulary."""
+    """With an extended vocabulary: share of the samples that is in the source language."""
     replay_from: Literal["text", "base"] = "text"
-    """`replay` is of that text, or of what the base writes by itself."""
+    """Of the source's text, or of what the base writes by itself."""
     replay_kl: NonNegativeFloat = 0.0
-    """`lora`, `replay_from: base`: weight, against a trained token, of the divergence from the body as it was on what
-    it wrote by itself; 0: that is trained on like text."""
+    """`lora`, `replay_from: base`: weight of the divergence from the base on what it wrote. 0: learn that as text."""
     chat_share: Share = 0.25
-    """Share of the samples, but for what is replayed, that are of `data.chats`, of languages that have them."""
+    """With `data.chats`: share of the other samples that is of dialogues."""
     new_token_penalty: NonNegativeFloat = 0.0
-    """Where embeddings alone train: weight, against a trained token, of what the source's text loses by new tokens."""
+    """Where embeddings alone train: weight of what the source's text loses by new tokens."""
     rates: dict[str, PositiveFloat] = {}
-    """System → peak learning rate, where it is not `lr`."""
+    """System → its own `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """`lora`: of the updates of the body's linear layers."""
+    """`lora`: its rank."""
     strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
-    """`full`, `lora`: share of what the body has learned that is scored and exported; held-out losses are of all."""
+    """`full`, `lora`: merge strength, the share of what the body has learned that is scored and exported."""
     snapshot_every: PositiveInt | None = None
-    """Steps between packs that are kept and scored for the curves."""
+    """Steps between packs that are kept and scored."""
     snapshot_at: list[PositiveInt] = []
-    """Further such steps; the first (0) and the last always count."""
+    """Further such steps. The first and the last always count."""
 
     @property
     def rehearses(self) -> bool:
@@ -129,19 +128,19 @@ class Adapt(Training):
 
 class Finetune(Section):
     tasks: dict[Name, AnyTask] = {}
-    """Name → task; without tasks the run ends with the packs, costs and losses."""
+    """Name → task. Without tasks the run ends with packs, costs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
-    """Independent finetuning runs; may grow and shrink."""
+    """Finetuning runs. May grow and shrink."""
     epochs: PositiveInt = 3
     """Passes over the training file."""
     batch_size: Size = 32
     """Examples of a step, over all ranks."""
     max_length: Length = 512
-    """Tokens of an example, special ones included; longer texts are cut."""
+    """Tokens of an example. Longer texts are cut."""
     lr: PositiveFloat = 1e-5
     """Peak learning rate."""
     warmup_ratio: Probability = 0.06
-    """Share of the steps with rising rate; then linear fall to 0."""
+    """Share of the steps in which the rate rises."""
 
     @property
     def finetuned_tasks(self) -> dict[str, FinetunedConfig]:

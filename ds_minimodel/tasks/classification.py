@@ -37,11 +37,11 @@ class LabelledConfig(FinetunedConfig, Generic[Role]):
     """What a recipe says of tables with labels."""
 
     labels: Annotated[list[str], EachOnce] | None = None
-    """In the order of their ids; those of the training file, sorted, where not given."""
+    """In the order of their ids. Default: those of the training file, sorted."""
     columns: Annotated[dict[Role, str], EachOnce] = {}
     """Role → column."""
     test_columns: Annotated[dict[Role, str], EachOnce] = {}
-    """The same of the test files, where they differ."""
+    """Those of the test files, where they differ."""
 
 
 class ClassificationConfig(LabelledConfig[Literal["text", "label", "language"]]):

@@ -35,9 +35,9 @@ class TaskConfig(Section):
     kind: str
     """Kind of task."""
     test: Annotated[dict[str, str], DECIDES_BY_CONTENT]
-    """Language → test file; one file may serve several languages."""
+    """Language → test file."""
     max_length: Length | None = None
-    """Tokens of an example; of `qa`, of a window."""
+    """Tokens of an example, of `qa` of a window."""
 
     @property
     def least_length(self) -> int:
@@ -51,9 +51,9 @@ class FinetunedConfig(TaskConfig):
     train: Annotated[str, DECIDES_BY_CONTENT, Field(min_length=1)]
     """Training file, in the source language."""
     dev: Annotated[str, DECIDES_NOTHING] = ""
-    """Development file, in the source language: scored after every epoch of finetuning."""
+    """File in the source language that is scored after every epoch."""
     lr: PositiveFloat | None = None
-    """As in `finetune`, whose value holds where it is not given, as of `epochs`, `batch_size`, `max_length`."""
+    """As in `finetune`, like the next two and `max_length`."""
     epochs: PositiveInt | None = None
     """Passes over the training file."""
     batch_size: Size | None = None

@@ -99,7 +99,7 @@ class TextConfig(TaskConfig):
 
     kind: Literal["bits-per-byte"]
     context_bytes: NonNegativeInt = 0
-    """Bytes of a part, the same for all vocabularies, at most `max_length`; 0, with no `base`: `max_length` tokens."""
+    """Bytes of a part, at most `max_length`. 0, where there is no `base`: parts of `max_length` tokens."""
 
     @property
     def least_length(self) -> int:
@@ -163,7 +163,7 @@ class HiddenConfig(TaskConfig):
 
     kind: Literal["pseudo-likelihood"]
     context_bytes: PositiveInt = 400
-    """Bytes of a part, the same for all vocabularies, and less than `max_length`."""
+    """Bytes of a part, less than `max_length`."""
 
     @property
     def least_length(self) -> int:

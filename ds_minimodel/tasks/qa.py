@@ -48,11 +48,11 @@ class QuestionConfig(FinetunedConfig):
 
     kind: Literal["qa"]
     question_length: PositiveInt = 64
-    """Tokens of a question; the rest is cut."""
+    """Tokens of a question."""
     stride: PositiveInt = 128
-    """Tokens from the start of one window to that of the next."""
+    """Tokens from one window to the next."""
     answer_length: PositiveInt = 30
-    """Tokens of an answer, at most."""
+    """Most tokens of an answer."""
     metric: Literal["squad", "mlqa"] = "squad"
     """Rules of F1 and exact match."""
 

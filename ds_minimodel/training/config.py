@@ -54,15 +54,15 @@ class Training(Section):
     """One training run on text; the objective has further keys (models/objectives/)."""
 
     steps: PositiveInt = 125_000
-    """Optimizer steps; of `adapt`, for each language."""
+    """Optimizer steps. Of `adapt`: for each language."""
     batch_size: Size = 2048
     """Sequences of a step, over all ranks."""
     seq_length: Length = 512
-    """Tokens of a sequence, special ones included."""
+    """Tokens of a sequence."""
     lr: PositiveFloat = 7e-4
     """Peak learning rate."""
     warmup_steps: NonNegativeInt | None = None
-    """Steps of linear rise to it, then it falls to 0; 8 % of all where not given, as the paper's."""
+    """Steps in which the rate rises. Default: 8 % of all."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
@@ -90,34 +90,34 @@ class AdamWConfig(Section):
     """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the paper's."""
 
     weight_decay: NonNegativeFloat = 0.01
-    """AdamW's decoupled decay, of all that trains."""
+    """AdamW's decay."""
     beta1: Probability = 0.9
-    """AdamW's decay of the first moment."""
+    """Decay of the first moment."""
     beta2: Probability = 0.98
-    """AdamW's decay of the second moment."""
+    """Decay of the second moment."""
     eps: PositiveFloat = 1e-6
-    """AdamW's epsilon."""
+    """Its epsilon."""
     clip: NonNegativeFloat = 0.0
-    """Largest norm of the gradient; 0: not clipped."""
+    """Largest norm of the gradient. 0: not clipped."""
 
 
 class Engine(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_NOTHING] = 1
     """DeepSpeed's ZeRO stage."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """`auto`: bf16 where its products are fast, fp16 on older GPUs, else fp32."""
+    """`auto`: bf16 where it is fast, fp16 on older GPUs, else fp32."""
     micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32
-    """Sequences of a rank in one forward pass; divides a rank's share of the batch, or exceeds it."""
+    """Sequences of a rank in one forward pass. Divides its share of the batch, or exceeds it."""
     deterministic: Annotated[bool, DECIDES_NOTHING] = False
-    """The same bits in every run on a GPU, where torch's attention else adds up its gradients in any order."""
+    """The same bits in every run on a GPU."""
     recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
-    """Keep of each layer its input alone, and compute the rest again in the backward pass: less memory, more work."""
+    """Compute layers again in the backward pass: less memory, more work."""
     tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
-    """Ranks that hold one replica between them; divides the ranks, `num_heads` and `ffn_size`."""
+    """Ranks that hold one replica between them. Divides `num_heads` and `ffn_size`."""
     deepspeed: Annotated[DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)] = (
         DeepSpeedFile()
     )
-    """DeepSpeed's JSON, read with the recipe; what it has beside the recipe's own keys holds."""
+    """A JSON of DeepSpeed's with further settings."""
 
 
 class CheckpointPolicy(Section):
@@ -126,7 +126,7 @@ class CheckpointPolicy(Section):
     every: PositiveInt = 1000
     """Optimizer steps between checkpoints."""
     keep_last: PositiveInt = 2
-    """So many of the newest stay."""
+    """Checkpoints that stay."""
 
     def is_due(self, step: int) -> bool:
         return step % self.every == 0

@@ -107,13 +107,13 @@ class ModernBertConfig(ModernConfig):
     num_layers: Few = 22
     ffn_size: Size = 1152
     window: NonNegativeInt = 64
-    """Tokens on each side that a layer with a window sees; `gemma3`: before a position, itself among them."""
+    """Tokens on each side that a layer with a window sees. `gemma3`: before a position."""
     global_every: Few = 3
-    """The first of so many layers sees all; `gemma3`: the last."""
+    """One of so many layers sees all: the first, of `gemma3` the last."""
     global_base: RotaryBase = 160_000.0
-    """Base of the rotary positions in layers that see all."""
+    """Rotary base in layers that see all."""
     local_base: RotaryBase = 10_000.0
-    """Base of the rotary positions in layers with a window."""
+    """Rotary base in layers with a window."""
 
     output_bias: ClassVar[bool] = True
     rms: ClassVar[bool] = False
@@ -136,21 +136,21 @@ class GroupedConfig(ModernConfig):
     """A family whose heads of queries share heads of keys and values, and whose output matrix may be its own."""
 
     num_kv_heads: Few | None = None
-    """Heads of keys and values, which heads of queries share; as many as `num_heads` where not given."""
+    """Heads of keys and values. Default: `num_heads`."""
     head_size: Few | None = None
-    """Width of a head; `hidden_size` / `num_heads` where not given."""
+    """Width of a head. Default: `hidden_size` / `num_heads`."""
     tie_output: bool = True
-    """Whether the embeddings are the output matrix too; where not, a pack holds both."""
+    """Whether the embeddings are the output matrix too."""
     rotary_base: RotaryBase = 10_000.0
-    """Base of the rotary positions."""
+    """Rotary base."""
     rotary_factor: Factor = 1.0
-    """Llama 3.1's scaling of rotary positions: its factor."""
+    """Llama 3.1's scaling of rotary positions: factor."""
     rotary_low: Factor = 1.0
-    """Its factor of low frequencies."""
+    """Factor of low frequencies."""
     rotary_high: Factor = 4.0
-    """Its factor of high frequencies."""
+    """Factor of high frequencies."""
     rotary_original: Size = 8192
-    """Its positions before scaling."""
+    """Positions before scaling."""
 
     @model_validator(mode="after")
     def _waves_agree(self) -> Self:

@@ -91,7 +91,7 @@ class MaskedLmSettings(Section):
     """Keys of a step that trains with this objective."""
 
     mask_prob: Share = 0.15
-    """Share of tokens to predict: 80 % masked, 10 % replaced, 10 % kept."""
+    """Encoders: share of tokens to predict."""
 
 
 class MaskedLm(Objective):
