@@ -24,23 +24,31 @@ MetricsLine = dict[str, float]  # one line of metrics.jsonl
 Scores = Callable[[int], MetricsLine]  # of a step: what an evaluation of the model after it adds to its line
 
 
-class MetricsLogger:
-    """Adds up losses on the device; each `report` writes their means, rate and cost to metrics and progress.
+class _Line(Stored):
+    """What a resumed run reads of a record."""
 
-    A context manager: the files that it writes are open within.
+    step: Count
+
+
+class MetricsLogger:
+    """Adds up losses on the device; each `report` writes their means, rate and cost to `folder`/metrics.jsonl, to
+    TensorBoard and to progress.
+
+    A context manager: the files that it writes are open within. A resumed run drops the records after its start, which
+    it is about to write again.
     """
 
     def __init__(
         self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int
     ) -> None:
         """names: of the losses. start: step that the run goes on from."""
-        self.names, self.run, self.world, self.label = names, run, world, label
-        self.last_step, self.last_time = start, time.monotonic()
+        self.names, self.run, self.world, self.folder, self.label = names, run, world, Path(folder), label
+        self.start = self.last_step = start
+        self.last_time = time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.note = ""  # the last of the last scores, for progress
         self.every = max(1, min(100, run.schedule.steps // 100))
         self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
-        self.metrics = Metrics(folder, start)
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
@@ -66,7 +74,7 @@ class MetricsLogger:
         found = scores(int(record["step"]))
         record |= found
         self.last_time = time.monotonic()
-        self.world.broadcast_from_rank0(lambda: self.metrics.write(record))  # a full disk ends all ranks
+        self.world.broadcast_from_rank0(lambda: self._write(record))  # a full disk ends all ranks
         if found:
             name, value = list(found.items())[-1]
             self.note = f", {name} {value:.3f}"
@@ -102,55 +110,33 @@ class MetricsLogger:
         return record
 
     def __enter__(self) -> MetricsLogger:
-        self.world.broadcast_from_rank0(self.metrics.open)  # a full disk ends all ranks
+        self.world.broadcast_from_rank0(self._open)  # a full disk ends all ranks
         return self
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
-            self.world.broadcast_from_rank0(self.metrics.close)
+            self.world.broadcast_from_rank0(self._close)
             self.progress.close()
         elif self.world.is_main:
             with contextlib.suppress(UserError):  # the error that ends the run says more
-                self.metrics.close()
+                self._close()
 
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-
-
-class _Line(Stored):
-    """What a resumed run reads of a record."""
-
-    step: Count
-
-
-class Metrics:
-    """Appends a record to `folder`/metrics.jsonl and to TensorBoard, once it is open.
-
-    A resumed run drops the records after `start_step`, which it is about to write again.
-    """
-
-    def __init__(self, folder: Path | str, start_step: int) -> None:
-        self.folder, self.start_step = Path(folder), start_step
-
-    def open(self) -> None:
+    def _open(self) -> None:
         """Open both; UserError, here as below, where the disk does not take them."""
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder / "metrics.jsonl"
         lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
         with atomic_write(path, "w") as file:
-            kept = [line for line in lines if line.step <= self.start_step] if self.start_step else []
+            kept = [line for line in lines if line.step <= self.start] if self.start else []
             file.writelines(json.dumps(line.model_dump()) + "\n" for line in kept)
         with clear_write_errors(path):
             self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
         self.hook, threading.excepthook = threading.excepthook, self._report_thread
         with clear_write_errors(self.folder / "events"):
-            self.events = SummaryWriter(self.folder / "events", purge_step=self.start_step + 1)
+            self.events = SummaryWriter(self.folder / "events", purge_step=self.start + 1)
 
-    def write(self, record: MetricsLine) -> None:
+    def _write(self, record: MetricsLine) -> None:
         with clear_write_errors(self.file.name):
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
@@ -158,7 +144,7 @@ class Metrics:
                 if name != "step":
                     self.events.add_scalar(name, value, record["step"])
 
-    def close(self) -> None:
+    def _close(self) -> None:
         with clear_write_errors(self.file.name):
             self.file.close()
         try:
@@ -168,6 +154,12 @@ class Metrics:
             threading.excepthook = self.hook
 
     def _report_thread(self, failure: threading.ExceptHookArgs) -> None:
-        """Say what a thread died of; not of TensorBoard's, whose error `write` or `close` raises."""
+        """Say what a thread died of; not of TensorBoard's, whose error writing or closing raises."""
         if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
             self.hook(failure)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
