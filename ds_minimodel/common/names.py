@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 LANGUAGE_CODE = "[a-z]{2,3}"  # of ISO 639, which the Hub takes in a card's front matter
 LONGEST_NAME = 199  # bytes: what is written beside a folder has its name and some more, of 255
 # How the program calls what it writes beside the folder NAME: NAME.job.json and so on.
-_BESIDE = re.compile(r"\.(job\.json|progress\.json|lock|tmp\d*|former|partial|blocks|old-.*)$", re.IGNORECASE)
+_BESIDE = re.compile(r"\.(job\.json|lock|tmp\d*|former|blocks|old-.*)$", re.IGNORECASE)
 
 
 def check_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Text to a token store: streaming, over several processes, resumed where a run was killed.
+"""Text to a token store: streaming, over several processes.
 
 The text decides where a shard ends (after a fixed amount of it), not the tokens or the number of
 workers. So every shard can be made alone, by any process on any machine, with the same bytes.
@@ -11,25 +11,21 @@ import contextlib
 import functools
 import gc
 import itertools
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import HELD_OUT
-from ds_minimodel.data.store import id_type, shard_name, write_shard
-from ds_minimodel.text.reader import Chunk, Position, documents, find_text, identity_of_text, names_of, read_chunks
+from ds_minimodel.data.store import id_type, write_shard
+from ds_minimodel.text.reader import Chunk, documents, find_text, names_of, read_chunks
 from ds_minimodel.text.workers import MpiRanks, ordered_map
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 1 << 28  # text of a shard
-_SUFFIXES = (".bin", ".idx")  # of its files
 _opened_once = functools.lru_cache(maxsize=1)(open_tokenizer)  # by each process
 
 
@@ -51,10 +47,8 @@ def prepare(
     held_out: files that go, where given, into a store of their own, in the folder HELD_OUT of `out`.
     whole_documents: whether a document is one text, with its line ends, instead of a sentence a line.
     names: what the manifest says of the text, its files' by default.
-    A killed run leaves OUT.partial with its complete shards and OUT.progress.json; the next one with the same text and
-    settings goes on after them. The store is the same, byte for byte, however often the work was interrupted and for
-    any number of `workers`, or of `ranks` (workers.py), which work instead of them where given.
-    `progress(documents, tokens)` is called as work is done.
+    The store is the same, byte for byte, for any number of `workers`, or of `ranks` (workers.py), which work instead of
+    them where given. `progress(documents, tokens)` is called as work is done.
 
     Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
     and for a disk that cannot be written.
@@ -68,29 +62,34 @@ def prepare(
         "shard_bytes": shard_bytes,
         "whole_documents": whole_documents,
     }
-    stores = ("",) if held_out is None else ("", HELD_OUT)
-    job, _ = files.as_json({**settings, "text": identity_of_text(every), "files": [len(paths), len(stores)]}, {})
-    journal = _Journal(out, stores, job)
-    jobs = _in_shards(read_chunks(every, journal.position), journal.shards, shard_bytes)
-    encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), len(stores), whole_documents)
+    number_of_stores = 1 if held_out is None else 2
+    encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), number_of_stores, whole_documents)
+    jobs = _in_shards(read_chunks(every), shard_bytes)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
-    with journal.kept_with_documents(), contextlib.closing(parts) as encoded:
+    counts, num_bytes, unknown, shards = np.zeros((number_of_stores, 2), np.int64), 0, 0, 0
+    with files.atomic_folder(out) as folder, contextlib.closing(parts) as encoded:
+        folders = [folder, folder / HELD_OUT][:number_of_stores]
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
-            with contextlib.ExitStack() as shards:
+            with contextlib.ExitStack() as open_shards:
                 adds = [
-                    shards.enter_context(write_shard(folder, number, tokenizer.vocabulary.size, tokenizer.sha256))
-                    for folder in journal.folders
+                    open_shards.enter_context(write_shard(own, number, tokenizer.vocabulary.size, tokenizer.sha256))
+                    for own in folders
                 ]
                 for part in parts_of_shard:
                     for add, tokens in zip(adds, part.stores, strict=True):
                         add(tokens.ids, tokens.lengths)
-                    journal.count(part)
-                    progress(journal.counts[0].documents, journal.counts[0].tokens)
-            journal.commit()
-        if not journal.counts[0].documents:
+                    counts += [(len(tokens.lengths), len(tokens.ids)) for tokens in part.stores]
+                    num_bytes += part.bytes
+                    unknown += sum(tokens.unknown for tokens in part.stores)
+                    progress(*counts[0].tolist())
+            shards = number + 1
+        if not counts[0, 0]:
             raise UserError(f"{', '.join(map(str, text))}: no document has tokens; add text")
-    journal.finish(kind="token_store", text=[*names] or names_of(paths), **settings)
-    return journal.unknown_bytes / journal.bytes
+        facts = {"shards": shards, "text_bytes": num_bytes, "unknown_bytes": unknown, **settings}
+        for own, (documents_of, tokens_of) in reversed([*zip(folders, counts.tolist(), strict=True)]):
+            facts |= {"documents": documents_of, "tokens": tokens_of, "text": [*names] or names_of(paths)}
+            files.write_manifest(own, kind="token_store", **facts)
+    return unknown / num_bytes
 
 
 class _Tokens(NamedTuple):
@@ -105,19 +104,18 @@ class _Part(NamedTuple):
     """A tokenised chunk: the documents of each store. bytes: of its text."""
 
     shard: int
-    end: Position
     bytes: int
     stores: list[_Tokens]
 
 
-def _in_shards(chunks: Iterable[Chunk], first: int, shard_bytes: int) -> Iterator[tuple[int, Chunk]]:
-    """Number the chunks by shard, from `first` on; each shard holds shard_bytes of text or a bit more."""
-    size = 0
+def _in_shards(chunks: Iterable[Chunk], shard_bytes: int) -> Iterator[tuple[int, Chunk]]:
+    """Number the chunks by shard; each shard holds shard_bytes of text or a bit more."""
+    shard = size = 0
     for chunk in chunks:
-        yield first, chunk
+        yield shard, chunk
         size += len(chunk.data)
         if size >= shard_bytes:
-            first, size = first + 1, 0
+            shard, size = shard + 1, 0
 
 
 @contextlib.contextmanager
@@ -139,10 +137,10 @@ def _encode_chunk(
     """Tokenise a (shard, chunk) for one of the `stores`: held out are the files from number `first_held_out` on."""
     shard, chunk = job
     texts = [[*documents(chunk, whole_documents)], list[list[str]]()][:stores]
-    if chunk.start.file >= first_held_out:
+    if chunk.file >= first_held_out:
         texts.reverse()
     parts = [_encode(_opened_once(tokenizer_folder), store, whole_documents) for store in texts]
-    return _Part(shard, chunk.end, len(chunk.data), parts)
+    return _Part(shard, len(chunk.data), parts)
 
 
 def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) -> _Tokens:
@@ -169,99 +167,3 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) 
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
     return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64), unknown)
-
-
-class _Progress(files.Stored):
-    """Structure of OUT.progress.json."""
-
-    job: dict[str, Any]
-    position: Annotated[list[files.Count], Field(min_length=3, max_length=3)]
-    shards: files.Count
-    counts: list[Annotated[list[files.Count], Field(min_length=2, max_length=2)]]  # of each store, as of _Counts
-    bytes: files.Count
-    unknown_bytes: files.Count
-
-
-class _Counts(NamedTuple):
-    """What a store holds so far."""
-
-    documents: int = 0
-    tokens: int = 0
-
-
-class _Journal:
-    """Progress of stores that are being made: complete shards in OUT.partial, the rest in OUT.progress.json.
-
-    `job` describes the text and the settings; what another job left is thrown away. stores: folders below OUT, of which
-    the first is OUT itself; all have the same number of shards.
-    """
-
-    def __init__(self, out: str | Path, stores: Sequence[str], job: dict[str, Any]):
-        self.out = Path(out)
-        self.folder = self.out.with_name(f"{self.out.name}.partial")
-        self.path = self.out.with_name(f"{self.out.name}.progress.json")
-        self.folders, self.job = [self.folder / store for store in stores], job
-        left = {path for path in self.folder.rglob("*") if path.is_symlink() or not path.is_dir()}
-        former = self._former(left)
-        self.shards = former.shards if former else 0
-        with files.clear_write_errors(self.folder):
-            for path in left.difference(self._files(self.shards)):
-                path.unlink()
-            for folder in self.folders:
-                folder.mkdir(parents=True, exist_ok=True)
-        self.position = Position(*former.position) if former else Position()
-        self.counts = [_Counts(*counts) for counts in former.counts] if former else [_Counts() for _ in stores]
-        self.bytes, self.unknown_bytes = (former.bytes, former.unknown_bytes) if former else (0, 0)
-
-    def _former(self, left: set[Path]) -> _Progress | None:
-        """Progress of the same job so far, where its shards are among the files that are `left`."""
-        if not os.path.lexists(self.path):
-            return None
-        advice = f"delete it and {self.folder}, and run the step prepare again"
-        facts = files.read_model(self.path, _Progress, advice)
-        return facts if facts.job == self.job and left.issuperset(self._files(facts.shards)) else None
-
-    def _files(self, shards: int) -> Iterator[Path]:
-        """Of the first shards of every store."""
-        for number, folder, suffix in itertools.product(range(shards), self.folders, _SUFFIXES):
-            yield folder / f"{shard_name(number)}{suffix}"
-
-    @contextlib.contextmanager
-    def kept_with_documents(self) -> Iterator[None]:
-        """Where the block fails before anything was tokenised, leave nothing."""
-        try:
-            yield
-        except UserError:
-            if not self.counts[0].documents:
-                shutil.rmtree(self.folder, ignore_errors=True)
-                self.path.unlink(missing_ok=True)
-            raise
-
-    def count(self, part: _Part) -> None:
-        """Add a part that the open shard now holds."""
-        self.position = part.end
-        self.counts = [
-            _Counts(documents + len(of_store.lengths), tokens + len(of_store.ids))
-            for (documents, tokens), of_store in zip(self.counts, part.stores, strict=True)
-        ]
-        self.bytes += part.bytes
-        self.unknown_bytes += sum(of_store.unknown for of_store in part.stores)
-
-    def commit(self) -> None:
-        """Record that a shard is complete: a later run starts after it."""
-        self.shards += 1
-        progress = {key: getattr(self, key) for key in _Progress.model_fields}
-        files.write_json(self.path, progress)
-
-    def finish(self, **facts: Any) -> None:
-        """Give the complete store its name, in place of an older one."""
-        for folder, counts in reversed([*zip(self.folders, self.counts, strict=True)]):
-            totals = {"shards": self.shards, **counts._asdict()}
-            totals |= {"text_bytes": self.bytes, "unknown_bytes": self.unknown_bytes}
-            files.write_manifest(folder, **totals, **facts)
-        with files.clear_write_errors(self.out):
-            if self.out.exists():
-                shutil.rmtree(self.out)
-            os.replace(self.folder, self.out)
-            files.sync(self.out.parent)
-            self.path.unlink()

@@ -1,8 +1,7 @@
 """Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents; or rows of a table.
 
 Text is read in chunks of at most CHUNK_BYTES, cut at blank lines, so that memory stays bounded and
-chunks can be worked on in parallel. Where a chunk ends depends on the text from its start on and on
-nothing else: reading can begin again at any chunk's end and meets the same chunks.
+chunks can be worked on in parallel.
 """
 
 from __future__ import annotations
@@ -41,25 +40,17 @@ _ROWS = (*JSON_LINES, *TABLES, PARQUET)
 _CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
 
 
-class Position(NamedTuple):
-    """A place in a list of files: number of the file, byte in its decompressed text, line (from 1)."""
-
-    file: int = 0
-    byte: int = 0
-    line: int = 1
-
-
-START = Position()
 TextSource = Path | HubText
 COLUMN = "text"  # of rows
 
 
 class Chunk(NamedTuple):
-    """Some of a file's decompressed bytes, from `start` to `end`; of_rows: whether they are documents of rows."""
+    """Some of a file's decompressed bytes. file: its number among those that are read. line: of the file (from 1), in
+    which they begin. of_rows: whether they are documents of rows."""
 
     path: str
-    start: Position
-    end: Position
+    file: int
+    line: int
     data: bytes
     of_rows: bool = False
 
@@ -120,14 +111,14 @@ def _refuse_other_forms(path: Path) -> None:
         raise UserError(f"{path}: {'; '.join(_JSON)}")
 
 
-def read_chunks(files: Sequence[TextSource], start: Position = START, column: str = COLUMN) -> Iterator[Chunk]:
-    """Chunks of the files from `start` on. column: where rows have their text, each a document.
+def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[Chunk]:
+    """Chunks of the files. column: where rows have their text, each a document.
 
     A document that a chunk cannot hold is cut at a line end, a line that it cannot hold at a space.
     Raises UserError for a damaged or unreadable file, for one without text and for a row without one.
     """
-    for number in range(start.file, len(files)):
-        yield from _chunks_of_file(files[number], start if number == start.file else Position(number), column)
+    for number, file in enumerate(files):
+        yield from _chunks_of_file(file, number, column)
 
 
 def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
@@ -136,21 +127,21 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
     whole: whether lines keep white space around them, else empty ones are left out, too.
     Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for ends of CR.
     """
-    data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.start.byte == 0 else chunk.data
+    data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.line == 1 else chunk.data
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
     if not chunk.of_rows and (nul := data.find(b"\0")) >= 0:
-        line_number = chunk.start.line + data.count(b"\n", 0, nul)
+        line_number = chunk.line + data.count(b"\n", 0, nul)
         raise UserError(f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        line_number = chunk.start.line + data.count(b"\n", 0, error.start)
+        line_number = chunk.line + data.count(b"\n", 0, error.start)
         raise UserError(
             f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
         ) from None
     if "\r" in text.strip() and "\n" not in text:
-        raise UserError(f"{chunk.path}:{chunk.start.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
+        raise UserError(f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
     found: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
     if chunk.of_rows:  # a chunk may end within a document or its end
         found = (part.strip("\n").replace(BLANK, "").split("\n") for part in text.split("\n\n"))
@@ -183,12 +174,16 @@ def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> Rows:
             raise UserError(f"{path}: cannot be read ({error}); it is damaged, cut short or not readable") from error
 
 
-def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterator[Chunk]:
-    blank = position.byte == 0  # nothing but white space so far
+def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chunk]:
+    blank, line = True, 1  # nothing but white space so far
     buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in (DOCUMENTS, *_ROWS)
     try:
         with contextlib.ExitStack() as stack:
-            pieces = filter(None, _text_from(position.byte, path, column, stack))
+            if isinstance(path, HubText) or _form(path) in _ROWS:
+                rows = _rows(path, (column,), stack)
+                pieces = filter(None, (document_of(row, column, where) for where, row in rows))
+            else:
+                pieces = filter(None, _bytes_of(path, stack))
             while True:
                 while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
                     buffer += piece
@@ -197,13 +192,12 @@ def _chunks_of_file(path: TextSource, position: Position, column: str) -> Iterat
                 size = _cut(buffer[:CHUNK_BYTES]) if len(buffer) >= CHUNK_BYTES else len(buffer)
                 data = bytes(buffer[:size])
                 del buffer[:size]
-                end = Position(position.file, position.byte + size, position.line + data.count(b"\n"))
                 blank = blank and data.isspace()
-                yield Chunk(str(path), position, end, data, of_rows)
-                position = end
+                yield Chunk(str(path), number, line, data, of_rows)
+                line += data.count(b"\n")
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be read near line {position.line} ({error}); "
+            f"{path}: cannot be read near line {line} ({error}); "
             "the file is damaged, cut short or not readable; fetch it again"
         ) from error
     if blank:
@@ -251,23 +245,6 @@ def _cut(buffer: bytearray) -> int:
     return size
 
 
-def _text_from(start: int, path: TextSource, column: str, stack: contextlib.ExitStack) -> Iterator[bytes]:
-    """The text of a file or data set from byte `start` on; the suffixes of a path say how it is made.
-
-    stack: closes what is opened.
-    """
-    pieces: Iterator[bytes]
-    if isinstance(path, HubText) or _form(path) in _ROWS:
-        pieces = (document_of(row, column, where) for where, row in _rows(path, (column,), stack))
-    elif path.suffix.lower() in _STREAMS:
-        pieces = _bytes_of(path, stack)
-    else:
-        pieces, start = _bytes_of(path, stack, start), 0
-    for piece in pieces:
-        yield piece[start:]
-        start = max(0, start - len(piece))
-
-
 def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> Rows:
     """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as it has them."""
     if isinstance(path, HubText):
@@ -285,22 +262,19 @@ def _form(path: Path) -> str:
     return path.with_suffix("").suffix if path.suffix in _STREAMS else path.suffix
 
 
-def _bytes_of(path: Path, stack: contextlib.ExitStack, start: int = 0) -> Iterator[bytes]:
-    """What a file holds, decompressed, or of one that is not compressed the bytes from `start` on."""
+def _bytes_of(path: Path, stack: contextlib.ExitStack) -> Iterator[bytes]:
+    """What a file holds, decompressed. stack: closes it."""
     file = stack.enter_context(path.open("rb", 1 << 17))
     if stream := _STREAMS.get(path.suffix.lower()):
-        return _decompressed(file, *stream)
-    file.seek(start)
+        return _decompressed(file, stream)
     return iter(lambda: file.read(1 << 17), b"")
 
 
-def _decompressed(
-    file: IO[bytes], new_stream: Callable[[], Any], may_follow: Callable[[int, bytes], bool]
-) -> Iterator[bytes]:
-    """What a file of streams, one after another, holds; OSError for all that is no whole stream.
+def _decompressed(file: IO[bytes], new_stream: Callable[[], Any]) -> Iterator[bytes]:
+    """What a file of streams, one after another, holds; OSError for all that is no whole stream, but for NUL bytes.
 
     (The file objects of lzma and zstandard take damage after the end of a stream for the end of the text.)
-    new_stream: a decompressor. may_follow(zeros, data): whether so many NUL bytes and then `data` may follow a stream.
+    new_stream: a decompressor.
     """
     data = file.read(_PIECE)
     while data:
@@ -313,13 +287,8 @@ def _decompressed(
             except Exception as error:  # each library has its own
                 raise OSError(str(error)) from None
             data = stream.unused_data or file.read(_PIECE)
-        zeros = 0
         while data[:1] == b"\0":
-            rest = data.lstrip(b"\0")
-            zeros += len(data) - len(rest)
-            data = rest or file.read(_PIECE)
-        if not may_follow(zeros, data):
-            raise OSError("after the end of the compressed text comes something else")
+            data = data.lstrip(b"\0") or file.read(_PIECE)
 
 
 def _zstd_stream() -> Any:
@@ -331,8 +300,8 @@ def _zstd_stream() -> Any:
 
 
 _PIECE = 1 << 12  # compressed bytes that are decompressed at a time: they can become 30,000 times as many
-_STREAMS: dict[str, tuple[Callable[[], Any], Callable[[int, bytes], bool]]] = {  # by suffix, as of _decompressed
-    ".gz": (lambda: zlib.decompressobj(31), lambda zeros, data: not (zeros and data)),
-    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lambda zeros, _: zeros % 4 == 0),
-    ".zst": (_zstd_stream, lambda zeros, _: not zeros),
+_STREAMS: dict[str, Callable[[], Any]] = {  # a decompressor by suffix
+    ".gz": lambda: zlib.decompressobj(31),
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+    ".zst": _zstd_stream,
 }

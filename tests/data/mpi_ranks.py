@@ -32,7 +32,7 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     reader.CHUNK_BYTES = 5000
     comm = mpi.world()
     if rank is not None and comm.rank == int(rank):
-        kill_after(int(after), Path(f"{out}.partial"))
+        kill_after(int(after), Path(f"{out}.tmp"))
     ranks = MpiRanks(comm)
     pause = 0.05 if rank is not None else 0.0
     try:

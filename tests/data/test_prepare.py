@@ -1,4 +1,4 @@
-"""Preparing a store: what is in it, and that workers and kills change no byte of it."""
+"""Preparing a store: what is in it, and that a kill changes no byte of it."""
 
 import json
 import os
@@ -20,11 +20,6 @@ from .conftest import SHARD_BYTES, content
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 EOS = 2
-
-
-def assert_done(out, reference):
-    assert content(out) == content(reference)
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
 def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, tokenizer_folder):
@@ -59,37 +54,6 @@ def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_fol
     assert found == [text.replace("\r\n", "\n") for text in rows]
 
 
-class Stop(Exception):
-    pass
-
-
-def stop_after(calls):
-    """A progress callback that ends the run at its call number `calls`."""
-    seen = []
-
-    def progress(*facts):
-        seen.append(facts)
-        if len(seen) == calls:
-            raise Stop
-
-    return progress
-
-
-@pytest.mark.parametrize("calls, complete", [(1, 0), (9, 1), (25, 3)])
-def test_an_interrupted_run_goes_on_after_its_last_shard(
-    tmp_path, text_file, tokenizer_folder, reference, calls, complete
-):
-    out = tmp_path / "store"
-    with pytest.raises(Stop):
-        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES, progress=stop_after(calls))
-    assert not out.exists()
-    kept = {path.name: path.stat().st_ino for path in (tmp_path / "store.partial").iterdir()}
-    assert len(kept) == 2 * complete
-    prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
-    assert_done(out, reference)
-    assert all((out / name).stat().st_ino == inode for name, inode in kept.items())
-
-
 SCRIPT = """
 import sys, time
 from ds_minimodel.data import prepare
@@ -106,26 +70,26 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_runs_end_with_the_same_bytes_and_leave_no_process(tmp_path, text_file, tokenizer_folder, reference):
-    """Two runs of two workers are killed, at other places; the third one ends."""
+def test_a_killed_run_leaves_no_process_and_the_next_one_makes_the_same_bytes(
+    tmp_path, text_file, tokenizer_folder, reference
+):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     out = tmp_path / "out" / "store"
     command = [sys.executable, script, text_file, tokenizer_folder, out, "2"]
     environment = {**os.environ, "PYTHONPATH": "."}
-    for lines in (8, 12):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(lines):
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        started = time.monotonic()
-        process.stdout.read()  # ends when the last process that holds the pipe has ended
-        assert process.wait() == -signal.SIGKILL
-        assert time.monotonic() - started < 10
-        assert list(out.parent.glob("store.partial/*.idx")) and not out.exists()
-    assert list(out.parent.glob("store.partial/*.tmp*"))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    for _ in range(8):
+        assert process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    started = time.monotonic()
+    process.stdout.read()  # ends when the last process that holds the pipe has ended
+    assert process.wait() == -signal.SIGKILL
+    assert time.monotonic() - started < 10
+    assert not out.exists()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
-    assert_done(out, reference)
+    assert content(out) == content(reference)
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
 def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_folder):
@@ -134,11 +98,3 @@ def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_
     with pytest.raises(UserError, match="text.txt:.*not UTF-8"):
         prepare([text], tokenizer_folder, tmp_path / "store", workers=2, shard_bytes=SHARD_BYTES)
     assert not (tmp_path / "store").exists()
-
-
-def test_what_another_job_left_is_thrown_away(tmp_path, text_file, tokenizer_folder, reference):
-    out = tmp_path / "store"
-    with pytest.raises(Stop):
-        prepare([text_file], tokenizer_folder, out, held_out=[], shard_bytes=SHARD_BYTES, progress=stop_after(20))
-    prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
-    assert_done(out, reference)

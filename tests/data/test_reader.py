@@ -60,14 +60,13 @@ def test_blank_lines_of_any_number_and_white_space_part_documents(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_reading_starts_again_at_any_chunk(tmp_path, small_chunks, suffix):
+def test_chunks_part_no_document(tmp_path, small_chunks, suffix):
     paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
-    for seed, path in enumerate(paths):
-        path.write_bytes(COMPRESS[suffix](as_text(make_documents(60, seed)).encode()))
-    whole = list(read_chunks(paths))
-    assert len(whole) > 10
-    for number in range(0, len(whole), 3):
-        assert list(read_chunks(paths, whole[number].end)) == whole[number + 1 :]
+    expected = [make_documents(60, seed) for seed in range(2)]
+    for path, documents in zip(paths, expected, strict=True):
+        path.write_bytes(COMPRESS[suffix](as_text(documents).encode()))
+    assert len(list(read_chunks(paths))) > 10
+    assert list(read_documents(paths)) == [*expected[0], *expected[1]]
 
 
 def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
