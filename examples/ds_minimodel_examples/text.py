@@ -48,6 +48,7 @@ LANGUAGES = {
     "fr": Language("fr", "fr"),
     "ru": Language("ru", "ru", "\u0400-\u04ff"),
     "el": Language("el", "el", "\u0370-\u03ff\u1f00-\u1fff"),
+    "cs": Language("cs", "cs"),
 }
 
 
@@ -66,6 +67,7 @@ def language_of_locale(name: str) -> str | None:
         "fr_fr": "fr",
         "ru_ru": "ru",
         "el_gr": "el",
+        "cs_cz": "cs",
         "en_us": "en",
     }
     return main.get(code) or (code if code in LANGUAGES else None)

@@ -1,6 +1,6 @@
 """Text of the third study: LibreOffice's help trains; held-out pages of it, and manuals of another source, test.
 
-    python study/third/texts.py FOLDER
+    python study/third/texts.py FOLDER [LANGUAGE…]
 
 writes LANGUAGE.train.txt, LANGUAGE.help.txt and LANGUAGE.manual.txt, documents with an empty line between them. A line
 stands in one of them alone. The packages' licences are in FOLDER/LICENSES.md.
@@ -24,12 +24,13 @@ GNOME = Package("gnome-user-docs", mallard_by_folder, "manual")
 MANUALS = {"tr": Package("manpages-tr", man_page_documents, "manual pages")}  # where GNOME's is not translated
 
 
-def main(folder: Path) -> None:
-    packages = [*help_packages(LANGUAGES), GNOME, *MANUALS.values()]
+def main(folder: Path, *languages: str) -> None:
+    languages = languages or LANGUAGES
+    packages = [*help_packages(languages), GNOME, *(MANUALS[own] for own in languages if own in MANUALS)]
     store = PackageStore(folder / "debian-packages", print)
     store.fill(packages)
     english: set[str] = set()
-    for language, package in zip(LANGUAGES, packages, strict=False):
+    for language, package in zip(languages, packages, strict=False):
         pages = list(documents(store, package, language))
         tests = {"help": pages[::HELD_OUT], "manual": list(documents(store, MANUALS.get(language, GNOME), language))}
         held_out: set[str] = set()
@@ -64,4 +65,4 @@ def keys(texts: list[list[str]]) -> set[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
