@@ -92,11 +92,11 @@ def tasks() -> str:
 def kinds_of_body(model: type[Section]) -> str:
     """The keys that only some kinds of body have, and what each kind is."""
     tables, shown = "", {*model.model_fields}
-    for kind in BODIES.values():
-        if new := kind.config.model_fields.keys() - shown:
-            tables += f"\n#### From `{kind.name}` on\n{table(kind.config, new)}"
+    for name, config in BODIES.items():
+        if new := config.model_fields.keys() - shown:
+            tables += f"\n#### From `{name}` on\n{table(config, new)}"
             shown |= new
-    rows = "".join(f"| `{kind.name}` | {kind.config.__doc__} |\n" for kind in BODIES.values())
+    rows = "".join(f"| `{name}` | {config.__doc__} |\n" for name, config in BODIES.items())
     return f"{tables}\n#### Kinds of body\n| `kind` | what it is, and whose sizes are its defaults |\n|---|---|\n{rows}"
 
 

@@ -34,7 +34,7 @@ from ds_minimodel.foreign.names.architecture import Architecture
 from ds_minimodel.foreign.source import Source
 from ds_minimodel.foreign.tokenizers import GENERATION_FILE
 from ds_minimodel.foreign.vocabularies import keep_tokenizer
-from ds_minimodel.models import BODIES, BodyConfig, products_of
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, encode
 from ds_minimodel.vocabulary.tokenizer import VOCABULARY
@@ -57,7 +57,7 @@ class Foreign:
     @property
     def objective(self) -> str:
         """What such a body is trained with."""
-        return BODIES[self.config.kind].objective
+        return self.config.objective
 
     @property
     def their_class(self) -> Any:
@@ -312,7 +312,7 @@ def _prove(found: Foreign, theirs: dict[str, Lazy], ours: LazyTensors) -> None:
         own = LanguageModel(small, rows, (len(layers),)).eval()
         last, top = f"body.heads.{config.num_layers}.", f"body.heads.{len(layers)}."
         fill(own, {name.replace(last, top): lazy for name, lazy in ours.entries.items()}, "body.layers.")
-        windows = [sum(filter(None, layer.window)) for layer in products_of(small).layers]
+        windows = [sum(filter(None, layer.window)) for layer in small.products.layers]
         length = min(config.max_positions, max(_TOKENS, max(windows) + 32))
         tokens = torch.randint(rows, (2, length), generator=draw)
         tokens[tokens == pad] = rows - 1
@@ -331,10 +331,10 @@ def _prove(found: Foreign, theirs: dict[str, Lazy], ours: LazyTensors) -> None:
 
 def _first_of_each_kind(config: BodyConfig) -> tuple[list[int], BodyConfig]:
     """(layers that stand for all, one of each kind that there is, two where all are of one; a body of these)"""
-    windows = [layer.window for layer in products_of(config).layers]
+    windows = [layer.window for layer in config.products.layers]
     changed = {"num_layers": min(2, config.num_layers)} | ({"global_every": 2} if config.period > 1 else {})
     small, layers = config.model_copy(update=changed), list[int]()
-    for index, layer in enumerate(products_of(small).layers):
+    for index, layer in enumerate(small.products.layers):
         if config.period == 1:
             layers.append(index)
         elif layer.window in windows:

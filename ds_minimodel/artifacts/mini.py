@@ -11,7 +11,6 @@ import torch
 
 from ds_minimodel.artifacts.models import BodyArtifact
 from ds_minimodel.foreign.lazy import LazyTensors, lazily
-from ds_minimodel.models import make_body
 from ds_minimodel.models.body import Body
 
 
@@ -46,7 +45,7 @@ def with_new_layers(
     config = body.config.with_layers(total)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        tensors = make_body(config, (total,)).state_dict()
+        tensors = config.make_body((total,)).state_dict()
     for name in tensors:
         if name.startswith("heads."):
             tensors[name] = body.tensors[name.replace(f"heads.{total}.", f"heads.{head_depth}.", 1)]

@@ -47,7 +47,7 @@ from ds_minimodel.foreign.names import architecture_of
 from ds_minimodel.foreign.names.architecture import Architecture
 from ds_minimodel.foreign.source import CONFIG, WEIGHTS
 from ds_minimodel.foreign.tokenizers import write_tokenizer
-from ds_minimodel.models import BodyConfig, BodyConfigOfKind, make_body
+from ds_minimodel.models import BodyConfig, BodyConfigOfKind
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, load_into
 from ds_minimodel.ops.parallel import full_shape
@@ -366,7 +366,7 @@ def load_body(folder: str | Path) -> BodyArtifact:
     tensors = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
     prefix = "" if file.task is None else "body."
     with torch.device("meta"):
-        body = make_body(file.architecture, file.head_depths)
+        body = file.architecture.make_body(file.head_depths)
     expected = {prefix + name: tuple(tensor.shape) for name, tensor in body.state_dict().items()}
     _check_shapes(folder, expected, {name: shape for name, shape in shapes_of(tensors).items() if prefix in name[:5]})
     task = None if file.task is None else file.task.model_dump()

@@ -16,7 +16,6 @@ from ds_minimodel.artifacts.models import BodyArtifact
 from ds_minimodel.costs.memory import PROCESS, Device, Memory, device_named, memory_of_step, traffic_of_step
 from ds_minimodel.costs.tracing import Trace, on_meta, trace
 from ds_minimodel.jobs.training import text_steps
-from ds_minimodel.models import make_body
 from ds_minimodel.models.body import BASE_ROWS, INIT_STD
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import LanguageModel
@@ -182,7 +181,7 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
     if step == "pretrain":
         return pretrained_model(PretrainConfig.of_body(recipe, system), recipe.source_vocab_size)
     config, depths = recipe.body_of(system)
-    body = BodyArtifact(config, depths, make_body(config, depths).state_dict(), space="")
+    body = BodyArtifact(config, depths, config.make_body(depths).state_dict(), space="")
     if system.builds_mini:
         body, module = mini_model(BuildMiniConfig.of_recipe(recipe), body, recipe.source_vocab_size)
         if step == "build-mini":

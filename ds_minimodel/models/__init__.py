@@ -6,22 +6,21 @@ kind is a package of its own: its declaration, and `model.py` its modules; hf/ h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import Annotated
 
 from pydantic import PlainValidator, ValidationError
 
 from ds_minimodel.common.errors import reason_of
-from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts
+from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.models.modern import FAMILIES
-from ds_minimodel.models.roberta import Bert, Roberta
+from ds_minimodel.models.roberta import BertConfig, RobertaConfig
 
-if TYPE_CHECKING:
-    from ds_minimodel.models.body import Body
+__all__ = ["BODIES", "BodyConfig", "BodyConfigOfKind"]
 
-__all__ = ["BODIES", "BodyConfig", "BodyConfigOfKind", "BodyKind", "BodyProducts", "make_body", "products_of"]
-
-BODIES: dict[str, BodyKind] = {kind.name: kind for kind in (Roberta(), Bert(), *FAMILIES)}
+BODIES: dict[str, type[BodyConfig]] = {
+    config.model_fields["kind"].default: config for config in (RobertaConfig, BertConfig, *FAMILIES)
+}
 
 
 def _config_of_kind(value: object) -> BodyConfig:
@@ -30,7 +29,7 @@ def _config_of_kind(value: object) -> BodyConfig:
     if not isinstance(kind, str) or kind not in BODIES:
         raise ValueError(f"kind {kind!r:.40}: there are {', '.join(BODIES)}")
     try:
-        return BODIES[kind].config.model_validate(value)
+        return BODIES[kind].model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -38,13 +37,3 @@ def _config_of_kind(value: object) -> BodyConfig:
 
 
 BodyConfigOfKind = Annotated[BodyConfig, PlainValidator(_config_of_kind)]  # of a JSON file
-
-
-def make_body(config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
-    """A fresh body of the configuration's kind (BodyKind.body)."""
-    return BODIES[config.kind].body(config, head_depths)
-
-
-def products_of(config: BodyConfig) -> BodyProducts:
-    """The products of a pass through a body (BodyKind.products)."""
-    return BODIES[config.kind].products(config)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ds_minimodel.models import BodyConfig, products_of
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.kind import LayerProducts, keys_seen
 
 EFLOP = 1e18
@@ -51,7 +51,7 @@ class Workload:
 
     def layers(self, num_layers: int) -> tuple[LayerProducts, ...]:
         """Products of the lowest layers of a body of so many, which may be more than the configuration has."""
-        return products_of(self.body.with_layers(num_layers)).layers
+        return self.body.with_layers(num_layers).products.layers
 
 
 class Cost(NamedTuple):
@@ -87,7 +87,7 @@ def output_gradient_flops(work: Workload) -> float:
 
 def lm_head_flops(work: Workload) -> float:
     """FLOP_lm of the paper: a head's own products at the read positions, and the output projection."""
-    return work.num_read * products_of(work.body).head + output_flops(work)
+    return work.num_read * work.body.products.head + output_flops(work)
 
 
 # --- The paper's formulas ---
@@ -219,7 +219,7 @@ def finetune_flops(work: Workload, num_outputs: int, reads_start: bool) -> Cost:
     """
     h, num_layers = work.body.hidden_size, work.body.num_layers
     num_queries = 1 if reads_start else work.seq_length
-    head = 2.0 * h * num_outputs + (products_of(work.body).head if work.body.tasks_read_head else 0)
+    head = 2.0 * h * num_outputs + (work.body.products.head if work.body.tasks_read_head else 0)
     if reads_start and work.body.task_activation:
         head += 2.0 * h * h
     head *= num_queries

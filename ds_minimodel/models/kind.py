@@ -1,14 +1,13 @@
 """The declaration of a kind of body: all that the package asks of RoBERTa, BERT …
 
-A kind is one subclass of BodyKind and one entry of BODIES (models/__init__.py). Its configuration is declared once: the
-section `model` of the recipe, config.json of an artifact, an import and a plan are read by it. The recipe is read
+A kind is one subclass of BodyConfig and one entry of BODIES (models/__init__.py): its configuration, modules and costs.
+The section `model` of the recipe, config.json of an artifact, an import and a plan are read by it. The recipe is read
 without torch, so this file and a kind's declaration import torch, and the module of the body, in the methods that need
 them.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
@@ -41,6 +40,8 @@ class BodyConfig(Section):
     attention_dropout: Probability = 0.1
     """Of attention probabilities."""
 
+    objective: ClassVar[str] = "masked-lm"  # what it is trained with where the recipe names none
+    starts: ClassVar[tuple[str, ...]] = ()  # how a fresh body may start beside `random` (model.initialisation)
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
     token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
     tasks_read_head: ClassVar[bool] = False  # whether a task's scores are of the last head's outputs, not of its inputs
@@ -55,6 +56,19 @@ class BodyConfig(Section):
         if not DropoutSites.fit(self.num_layers, self.num_heads):
             raise ValueError(f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to number")
         return self
+
+    def make_body(self, head_depths: Sequence[int] = ()) -> Body:
+        """A fresh body with language-model heads after `head_depths` layers, drawn from torch's default generator."""
+        raise NotImplementedError
+
+    @property
+    def products(self) -> BodyProducts:
+        """The products that a pass through a body makes."""
+        raise NotImplementedError
+
+    def start(self, body: Body, name: str) -> None:
+        """Give a fresh body the starting values of `name`, one of `starts`."""
+        raise NotImplementedError
 
     @property
     def num_key_heads(self) -> int:
@@ -133,28 +147,3 @@ class BodyProducts(NamedTuple):
 
     layers: tuple[LayerProducts, ...]
     head: float
-
-
-class BodyKind(ABC):
-    """One kind of body: its configuration, modules, costs, and its names in other libraries.
-
-    name: in recipes (model.kind) and config.json. objective: what it is trained with where the recipe names none.
-    starts: names of the ways in which a fresh body may start beside `random` (model.initialisation).
-    """
-
-    name: str
-    config: type[BodyConfig]
-    objective: str = "masked-lm"
-    starts: tuple[str, ...] = ()
-
-    @abstractmethod
-    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
-        """A fresh body with language-model heads after `head_depths` layers, drawn from torch's default generator."""
-
-    @abstractmethod
-    def products(self, config: BodyConfig) -> BodyProducts:
-        """The products that a pass through a body of this configuration makes."""
-
-    def start(self, body: Body, name: str) -> None:
-        """Give a fresh body the starting values of `name`, one of `starts`."""
-        raise NotImplementedError

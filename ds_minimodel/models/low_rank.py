@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ds_minimodel import ops
-from ds_minimodel.models import BodyConfig, make_body
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 
 SCALE = 2.0  # alpha over rank, as is usual
@@ -53,7 +53,7 @@ def switched_off() -> Iterator[None]:
 def low_rank_size(config: BodyConfig, rank: int) -> int:
     """Numbers in the updates of a body."""
     with torch.device("meta"):
-        body = make_body(config)
+        body = config.make_body()
         add_low_rank(body, rank, 0)
     return sum(parameter.numel() for name, parameter in body.named_parameters() if is_low_rank(name))
 

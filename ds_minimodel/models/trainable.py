@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
-from ds_minimodel.models import BodyConfig, make_body
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Body, LanguagePack, Linear, Unpadding, init_weights
 from ds_minimodel.models.low_rank import switched_off
 from ds_minimodel.ops.parallel import own_part
@@ -71,7 +71,7 @@ class Model(nn.Module):
     def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = (), num_base: int = 0):
         super().__init__()
         self.pack = LanguagePack(vocab_size, config, num_base)
-        self.body = make_body(config, head_depths)
+        self.body = config.make_body(head_depths)
 
 
 class NewTokenPenalty(NamedTuple):

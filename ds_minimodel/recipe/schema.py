@@ -14,7 +14,7 @@ from ds_minimodel.common.names import Name, check_workdir
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.data.config import Data, LosslessTokenizerSection, TokenizerSection
 from ds_minimodel.models import BODIES
-from ds_minimodel.models.kind import BodyConfig, BodyKind
+from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.steps import Adapt, BuildMini, Finetune, Mini
@@ -49,7 +49,7 @@ class ModelSection(BodyConfig):
     @property
     def body(self) -> BodyConfig:
         """The body alone, with all of its layers."""
-        config = BODIES[self.kind].config
+        config = BODIES[self.kind]
         return config.model_validate(self.model_dump(include=set(config.model_fields)))
 
 
@@ -332,7 +332,7 @@ class Recipe(Section):
 
 
 @functools.cache
-def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
+def recipe_class(kind: type[BodyConfig], objective: Objective) -> type[Recipe]:
     """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those of an objective."""
 
     def section(name: str, *bases: type[Section], **fields: Any) -> type[Section]:
@@ -341,7 +341,9 @@ def recipe_class(kind: BodyKind, objective: Objective) -> type[Recipe]:
 
     starts = Literal["random", *kind.starts]  # type: ignore[valid-type]
     kinds = Annotated[str, OneOf(BODIES)]
-    model = section("Model", kind.config, ModelSection, kind=(kinds, kind.name), initialisation=(starts, "random"))
+    model = section(
+        "Model", kind, ModelSection, kind=(kinds, kind.model_fields["kind"].default), initialisation=(starts, "random")
+    )
     training, build_mini, adapt = (
         section(base.__name__, base, objective.settings) for base in (Training, BuildMini, Adapt)
     )

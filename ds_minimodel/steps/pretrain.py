@@ -10,7 +10,6 @@ from ds_minimodel.artifacts.models import BodyArtifact, save_model, space_of
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.jobs.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
-from ds_minimodel.models import BODIES
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.initialisation import zero_padding_row
 from ds_minimodel.models.trainable import LanguageModel, tensors_under
@@ -65,7 +64,7 @@ def pretrained_model(step: PretrainConfig, vocab_size: int) -> LanguageModel:
     section, depths = step.model, step.head_depths
     module = language_model(step.engine, section.body.with_layers(depths[-1]), depths, vocab_size)
     if section.initialisation != "random":
-        BODIES[section.kind].start(module.body, section.initialisation)
+        section.start(module.body, section.initialisation)
     return module
 
 

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from ways import FIT_BLOCKS, TEACH, WAYS, Model, Way, add_adapters, fit_flops, run, step_flops
 
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.models import make_body
 from ds_minimodel.models.flops import Workload, executed_layer
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.cpu import configure_cpu
@@ -54,7 +53,7 @@ class World:
 
     def model(self, way: Way) -> Model:
         config = self.base.config
-        body = make_body(config, self.base.head_depths)
+        body = config.make_body(self.base.head_depths)
         load_into(body, self.base.tensors)
         body = body.to(DTYPE).eval().requires_grad_(way.full)
         tokens = self.english.embeddings["tokens"].float()

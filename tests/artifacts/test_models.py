@@ -39,12 +39,12 @@ ROBERTA = roberta(*SIZES.values())
 
 
 def config_of(kind, **more):
-    return BODIES[kind].config(**SIZES, **more)
+    return BODIES[kind](**SIZES, **more)
 
 
 def made(config, *depths, seed=0):
     """(a module with heads at these depths, its body and its language as artifacts)"""
-    objective, depths = BODIES[config.kind].objective, depths or (config.num_layers,)
+    objective, depths = config.objective, depths or (config.num_layers,)
     module = randomise(LanguageModel(config, ROWS, depths), seed).eval()
     model_type = architecture_of(config.kind).model_type
     body = BodyArtifact(config, depths, module.body.state_dict(), "space-1", objective=objective, model_type=model_type)

@@ -16,7 +16,6 @@ from ds_minimodel.hf.export import export_hf
 from ds_minimodel.hf.generations import settings_of, written
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, TOKENS, Change, Comparison, find_kept
 from ds_minimodel.hf.questions import instructions, questions
-from ds_minimodel.models import make_body
 from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
 from ds_minimodel.vocabulary.extension import extend_tokenizer
 
@@ -44,7 +43,7 @@ def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
     words = {"zozo": 200, " zozo": 200, " gaga": 200, " mimi": 200}
     extend_tokenizer(folder / "model/tokenizer", 330, words, {}, folder / "tokenizer", 8)
     body, _ = load_model(folder / "model")
-    module, draw = make_body(body.config, (2,)), torch.Generator().manual_seed(1)
+    module, draw = body.config.make_body((2,)), torch.Generator().manual_seed(1)
     add_low_rank(module, 2, 1)
     changed = {name: tensor.detach() for name, tensor in module.named_parameters() if is_low_rank(name)}
     for name, tensor in changed.items():

@@ -17,7 +17,7 @@ from ds_minimodel.models.trainable import LanguageModel, encode
 from tests.small_models import masked_lm
 
 SIZES: Any = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
-CONFIGS = [own.config(**SIZES | ({"num_kv_heads": 1} if own.config.causal else {})) for own in FAMILIES]
+CONFIGS = [own(**SIZES | ({"num_kv_heads": 1} if own.causal else {})) for own in FAMILIES]
 
 
 @pytest.mark.parametrize("config", [body_config(2), *CONFIGS], ids=lambda own: own.kind)

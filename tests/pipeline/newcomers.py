@@ -4,7 +4,7 @@ The body normalises before a branch, by the root mean square, knows positions as
 kernels of its own; the objective restores swapped neighbours. `main` is for the forks that begin here.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from ds_minimodel.common.random import draws, stream_key
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weights
-from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.recipe.systems import SYSTEMS, System
 
@@ -27,6 +27,16 @@ from ds_minimodel.recipe.systems import SYSTEMS, System
 class ToyConfig(BodyConfig):
     kind: Literal["toy"] = "toy"
     longest_wave: float = 100.0
+    objective: ClassVar[str] = "unswap"
+
+    def make_body(self, head_depths=()):
+        return ToyBody(self, head_depths)
+
+    @property
+    def products(self):
+        h, f = self.hidden_size, self.ffn_size
+        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        return BodyProducts((layer,) * self.num_layers, head=0)
 
 
 class Norm(nn.Module):
@@ -74,18 +84,6 @@ class ToyBody(Body):
         return embedded + 0.02 * (positions[..., None] / waves).sin().to(embedded.dtype)
 
 
-class Toy(BodyKind):
-    name, config, objective = "toy", ToyConfig, "unswap"
-
-    def body(self, config, head_depths=()):
-        return ToyBody(config, head_depths)
-
-    def products(self, config):
-        h, f = config.hidden_size, config.ffn_size
-        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
-        return BodyProducts((layer,) * config.num_layers, head=0)
-
-
 # --- An objective ---
 
 
@@ -115,7 +113,7 @@ class Unswap(Objective):
         return {"tokens": (seq_length,), "loss_positions": (seq_length // 8,), "targets": (seq_length // 8,)}
 
 
-BODIES["toy"], OBJECTIVES["unswap"] = Toy(), Unswap()
+BODIES["toy"], OBJECTIVES["unswap"] = ToyConfig, Unswap()
 
 # MiniPost's layers over MiniJoint's body.
 SYSTEMS["jointpost"] = System("jointpost", "JointPost", body="minijoint", builds_mini=True, color="#CC79A7", marker="P")

@@ -145,11 +145,11 @@ def test_a_value_that_does_not_fit_is_refused(refusal, overrides, message):
     assert message in refusal(*overrides.split("; "))
 
 
-@pytest.mark.parametrize("kind", BODIES.values(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", BODIES)
 def test_defaults_are_those_of_the_kind_of_body(load, kind):
     sizes = "model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}"
-    recipe = load(replace=sizes, by=f"model: {{kind: {kind.name}}}")
-    assert recipe.body_config == kind.config()
+    recipe = load(replace=sizes, by=f"model: {{kind: {kind}}}")
+    assert recipe.body_config == BODIES[kind]()
 
 
 def test_snapshots_start_at_0_and_end_at_the_last_step(load):

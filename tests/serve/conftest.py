@@ -8,7 +8,6 @@ import torch
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.models import BodyArtifact, save_body, save_model
-from ds_minimodel.models import make_body
 from ds_minimodel.models.body import LanguagePack
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
@@ -52,7 +51,7 @@ def make_family(root, space):
         train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)
         rows = open_tokenizer(root / f"{language}.tok").vocabulary.size
         found[language] = random(LanguagePack(rows, CONFIG), seed)
-    body = BodyArtifact(CONFIG, DEPTHS, random(make_body(CONFIG, DEPTHS), 1), space)
+    body = BodyArtifact(CONFIG, DEPTHS, random(CONFIG.make_body(DEPTHS), 1), space)
     save_model(root / "model", body, body.adaptation("en", found.pop("en")), root / "en.tok")
     for kind in ("classification", "qa"):
         labels = None if kind == "qa" else LABELS

@@ -54,7 +54,7 @@ def write_tasks(folder):
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_kind(kind, tmp_path):
-    recipe, tasks, config = make_world(tmp_path), write_tasks(tmp_path), BODIES[kind].config
+    recipe, tasks, config = make_world(tmp_path), write_tasks(tmp_path), BODIES[kind]
     options = [f"model.kind={kind}", "finetune.seeds=1", "adapt.rank=2"]
     options += [key for key in GROUPED if key.split(".")[1].split("=")[0] in config.model_fields]
     if kind not in ("roberta", "bert"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from ds_minimodel.common.config import Few, Length, NonNegativeInt, Probability, Size
-from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body
@@ -79,6 +79,19 @@ class ModernConfig(BodyConfig):
         if self.num_heads % self.num_key_heads:
             raise ValueError(f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}")
         return self
+
+    def make_body(self, head_depths: Sequence[int] = ()) -> Body:
+        from ds_minimodel.models.modern.model import ModernBody
+
+        return ModernBody(self, head_depths)
+
+    @property
+    def products(self) -> BodyProducts:
+        h, queries, keys = self.hidden_size, self.num_heads * self.head_width, self.num_key_heads * self.head_width
+        output = 2 * queries * h + 6 * h * self.ffn_size
+        layer = LayerProducts(key=4 * h * keys, query=2 * h * queries, output=output, pair=4 * queries)
+        layers = tuple(layer._replace(window=self.layer(index).window) for index in range(self.num_layers))
+        return BodyProducts(layers, head=2 * h * h if self.dense_head else 0)
 
     @property
     def score_scale(self) -> float:
@@ -187,7 +200,14 @@ class EuroBertConfig(GroupedConfig):
     task_activation: ClassVar[str] = "gelu"
 
 
-class LlamaConfig(GroupedConfig):
+class DecoderConfig(GroupedConfig):
+    """A family of decoders."""
+
+    objective: ClassVar[str] = "causal-lm"
+    causal: ClassVar[bool] = True
+
+
+class LlamaConfig(DecoderConfig):
     """Llama 2 to 3.2 and SmolLM2; the defaults are SmolLM2 135M's."""
 
     kind: Literal["llama"] = "llama"
@@ -198,10 +218,8 @@ class LlamaConfig(GroupedConfig):
     ffn_size: Size = 1536
     rotary_base: RotaryBase = 100_000.0
 
-    causal: ClassVar[bool] = True
 
-
-class Qwen2Config(GroupedConfig):
+class Qwen2Config(DecoderConfig):
     """Qwen 2 and 2.5; the defaults are Qwen 2.5 0.5B's."""
 
     kind: Literal["qwen2"] = "qwen2"
@@ -214,11 +232,10 @@ class Qwen2Config(GroupedConfig):
     norm_eps: Epsilon = 1e-6
     rotary_base: RotaryBase = 1_000_000.0
 
-    causal: ClassVar[bool] = True
     projection_bias: ClassVar[bool] = True
 
 
-class Qwen3Config(GroupedConfig):
+class Qwen3Config(DecoderConfig):
     """Qwen 3; the defaults are Qwen 3 0.6B's."""
 
     kind: Literal["qwen3"] = "qwen3"
@@ -232,11 +249,10 @@ class Qwen3Config(GroupedConfig):
     norm_eps: Epsilon = 1e-6
     rotary_base: RotaryBase = 1_000_000.0
 
-    causal: ClassVar[bool] = True
     query_norm: ClassVar[QueryNorm] = "head"
 
 
-class Olmo2Config(GroupedConfig):
+class Olmo2Config(DecoderConfig):
     """OLMo 2; the defaults are OLMo 2 1B's."""
 
     kind: Literal["olmo2"] = "olmo2"
@@ -249,13 +265,12 @@ class Olmo2Config(GroupedConfig):
     tie_output: bool = False
     rotary_base: RotaryBase = 500_000.0
 
-    causal: ClassVar[bool] = True
     norms_before: ClassVar[bool] = False
     norms_after: ClassVar[bool] = True
     query_norm: ClassVar[QueryNorm] = "whole"
 
 
-class Gemma3Config(GroupedConfig):
+class Gemma3Config(DecoderConfig):
     """Gemma 3's text model; the defaults are the 270m model's."""
 
     kind: Literal["gemma3"] = "gemma3"
@@ -274,7 +289,6 @@ class Gemma3Config(GroupedConfig):
     score_size: Few = 256
     """Head size by whose root the scores of attention are divided."""
 
-    causal: ClassVar[bool] = True
     norms_after: ClassVar[bool] = True
     query_norm: ClassVar[QueryNorm] = "head"
     activation: ClassVar[Activation] = "gelu_tanh"
@@ -294,29 +308,4 @@ class Gemma3Config(GroupedConfig):
         return LayerPlan((self.window - 1, 0), Rotation(self.local_base))
 
 
-class ModernKind(BodyKind):
-    """A family: its configuration, in the modules that all of them share."""
-
-    def __init__(self, config: type[ModernConfig]):
-        self.name, self.config = config.model_fields["kind"].default, config
-        self.objective = "causal-lm" if config.causal else "masked-lm"
-
-    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
-        from ds_minimodel.models.modern.model import ModernBody
-
-        assert isinstance(config, ModernConfig)
-        return ModernBody(config, head_depths)
-
-    def products(self, config: BodyConfig) -> BodyProducts:
-        assert isinstance(config, ModernConfig)
-        h, f = config.hidden_size, config.ffn_size
-        queries, keys = config.num_heads * config.head_width, config.num_key_heads * config.head_width
-        layer = LayerProducts(
-            key=4 * h * keys, query=2 * h * queries, output=2 * queries * h + 6 * h * f, pair=4 * queries
-        )
-        layers = tuple(layer._replace(window=config.layer(index).window) for index in range(config.num_layers))
-        return BodyProducts(layers, head=2 * h * h if config.dense_head else 0)
-
-
-_CONFIGS = ModernBertConfig, EuroBertConfig, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Gemma3Config
-FAMILIES = [ModernKind(config) for config in _CONFIGS]
+FAMILIES = ModernBertConfig, EuroBertConfig, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Gemma3Config

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ds_minimodel.models.kind import BodyConfig, BodyKind, BodyProducts, LayerProducts
+from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body
@@ -24,6 +24,24 @@ class RobertaConfig(BodyConfig):
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
     """Epsilon of the norms."""
 
+    starts: ClassVar[tuple[str, ...]] = ("neighbours",)
+
+    def make_body(self, head_depths: Sequence[int] = ()) -> Body:
+        from ds_minimodel.models.roberta.model import RobertaBody
+
+        return RobertaBody(self, head_depths)
+
+    @property
+    def products(self) -> BodyProducts:
+        h, f = self.hidden_size, self.ffn_size
+        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        return BodyProducts((layer,) * self.num_layers, head=2 * h * h)
+
+    def start(self, body: Body, name: str) -> None:
+        from ds_minimodel.models.roberta.neighbours import start_at_neighbours
+
+        start_at_neighbours(body)
+
 
 class BertConfig(RobertaConfig):
     """BERT and mBERT; the defaults are BERT-base's."""
@@ -33,34 +51,3 @@ class BertConfig(RobertaConfig):
 
     token_types: ClassVar[int] = 2
     separators: ClassVar[int] = 1
-
-
-class Roberta(BodyKind):
-    """RoBERTa's and XLM-R's body."""
-
-    name = "roberta"
-    config: type[BodyConfig] = RobertaConfig
-    starts = ("neighbours",)
-
-    def body(self, config: BodyConfig, head_depths: Sequence[int] = ()) -> Body:
-        from ds_minimodel.models.roberta.model import RobertaBody
-
-        assert isinstance(config, RobertaConfig)
-        return RobertaBody(config, head_depths)
-
-    def products(self, config: BodyConfig) -> BodyProducts:
-        h, f = config.hidden_size, config.ffn_size
-        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
-        return BodyProducts((layer,) * config.num_layers, head=2 * h * h)
-
-    def start(self, body: Body, name: str) -> None:
-        from ds_minimodel.models.roberta.neighbours import start_at_neighbours
-
-        start_at_neighbours(body)
-
-
-class Bert(Roberta):
-    """BERT's body."""
-
-    name = "bert"
-    config = BertConfig
