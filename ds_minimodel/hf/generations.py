@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig
 
 from ds_minimodel.common.progress import Progress
 
 TOKENS = 40  # of a sample
 ROWS = 128  # prompts at once
-
-
-class Written(NamedTuple):
-    """Ids, with that which ends a text, and their negative log-likelihood."""
-
-    ids: list[int]
-    nats: float
 
 
 def device() -> torch.device:
@@ -32,17 +25,12 @@ def settings_of(module: Any) -> dict[str, Any]:
     return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}
 
 
-def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, Any], tokens: int) -> list[Written]:
-    """The likeliest tokens after each prompt, at most so many. settings: as of settings_of."""
+def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, Any], tokens: int) -> list[list[int]]:
+    """The likeliest tokens after each prompt, at most so many, with the one that ends a text. settings: as of
+    settings_of."""
     module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, **settings)
     ends = settings["eos_token_id"]
-    ends, nats = ends if isinstance(ends, list) else [ends], list[torch.Tensor]()
-    found = [Written([], 0.0)] * len(prompts)
-
-    def note(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        nats.append(scores.float().logsumexp(-1) - scores.max(-1).values.float())
-        return scores
-
+    ends, found = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) == 1), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
@@ -50,13 +38,10 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
         ids = torch.tensor([[0] * (width - len(prompts[at])) + prompts[at] for at in index], device=module.device)
         lengths = torch.tensor([[len(prompts[at])] for at in index], device=module.device)
         mask = torch.arange(width, 0, -1, device=module.device) <= lengths
-        nats.clear()
         with torch.inference_mode():
-            noting = LogitsProcessorList([note])
-            out = module.generate(ids, attention_mask=mask.long(), logits_processor=noting)[:, width:].tolist()
-        for at, row, own in zip(index, out, torch.stack(nats, 1).tolist(), strict=True):
-            length = next((place for place, id in enumerate(row, 1) if id in ends), len(row))
-            found[at] = Written(row[:length], sum(own[:length]))
+            out = module.generate(ids, attention_mask=mask.long())[:, width:].tolist()
+        for at, row in zip(index, out, strict=True):
+            found[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
         progress.update(done := done + len(index))
     progress.close()
     return found
@@ -67,7 +52,7 @@ def continued(
 ) -> tuple[list[str], float]:
     """(the likeliest TOKENS tokens after each opening, bytes a second), one opening after the other."""
     prompts, start = [tokenizer(opening)["input_ids"] for opening in openings], time.perf_counter()
-    ids = [written(module, [prompt], settings, TOKENS)[0].ids for prompt in prompts]
+    ids = [written(module, [prompt], settings, TOKENS)[0] for prompt in prompts]
     seconds = max(time.perf_counter() - start, 1e-9)
     texts = [tokenizer.decode(own, skip_special_tokens=True) for own in ids]
     return texts, sum(len(text.encode()) for text in texts) / seconds

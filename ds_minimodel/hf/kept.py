@@ -36,7 +36,8 @@ from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried, up to the first that keeps enough
 # What may get worse, in percent: right answers (points), likeliest tokens that are others, bits of the source's text at
 # some position, bits of a text that is given.
-LIMITS = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
+Limits = Mapping[str, float]
+LIMITS: Limits = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
 TOKENS = 32  # of an answer
 EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a window
 TEXT_BYTES = 30_000  # of each text
@@ -136,8 +137,8 @@ class Comparison:
     def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
         settings = settings_of(module)
-        found = written(module, prompts, settings, TOKENS)
-        answers, bits = [own.ids for own in found], [own.nats / math.log(2) for own in found]
+        answers = written(module, prompts, settings, TOKENS)
+        bits = _read_again(module, prompts, answers)[:, 1].tolist()
         edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
         samples, speed = continued(module, self.theirs, self.openings, settings)
@@ -166,7 +167,7 @@ class Comparison:
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
         found = []
         for (at, question), own in zip(chosen, after, strict=True):
-            both = (self.after.decode(ids, skip_special_tokens=True) for ids in (self.untouched.answers[at], own.ids))
+            both = (self.after.decode(ids, skip_special_tokens=True) for ids in (self.untouched.answers[at], own))
             texts = [text.partition(_NEXT)[0].strip() for text in both]  # a plain decoder asks the next one itself
             right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
             found.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
@@ -176,11 +177,7 @@ class Comparison:
         """(likeliest tokens that are others, bits per token before, after) of the untouched model's answers to the
         dialogues `index`."""
         own = [self.untouched.answers[at] for at in index]
-        changed, bits = np.zeros(len(own)), np.zeros(len(own))
-        rows = [self.dialogues[at].prompt + answer for at, answer in zip(index, own, strict=True)]
-        for at, nats, likeliest in _predicted(self.module, rows):
-            changed[at] = (likeliest[-len(own[at]) :] != own[at]).sum()
-            bits[at] = nats[-len(own[at]) :].sum() / math.log(2)
+        changed, bits = _read_again(self.module, [self.dialogues[at].prompt for at in index], own).T
         sizes = np.array([len(answer) for answer in own])
         before = sum(self.untouched.bits[at] for at in index)
         return Change.of(changed, sizes), before / sizes.sum(), bits.sum() / sizes.sum()
@@ -188,13 +185,8 @@ class Comparison:
     def samples(self) -> tuple[list[Sample], list[Measure]]:
         """Continued openings, and how fast they are written."""
         texts, speed = continued(self.module, self.after, self.openings, self.untouched.settings)
-        measure = Measure(
-            what="how fast it writes",
-            unit="bytes a second",
-            before=self.untouched.bytes_a_second,
-            after=speed,
-            decimals=0,
-        )
+        both = {"before": self.untouched.bytes_a_second, "after": speed}
+        measure = Measure(what="how fast it writes", unit="bytes a second", **both, decimals=0)
         three = zip(self.openings, self.untouched.samples, texts, strict=True)
         found = [Sample(opening=opening, before=before, after=after) for opening, before, after in three]
         return found, [measure] * bool(found)
@@ -218,7 +210,7 @@ def find_kept(
     source: str,
     given: Sequence[str] = (),
     strengths: Sequence[float] = STRENGTHS,
-    limits: Mapping[str, float] = LIMITS,
+    limits: Limits = LIMITS,
     column: str = "text",
     openings: Sequence[str] = (),
     say: Callable[[str], None] = print,
@@ -230,94 +222,98 @@ def find_kept(
     does. openings: of texts that it continues. Half of the questions choose, by upper 95 % bounds of what gets worse,
     the others are reported; of a single strength all are.
     """
-    texts = {**dict(held_out), **{str(path): str(path) for path in given}}
+    texts = {**held_out, **{file: file for file in given}}
     both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings)
-    trains = bool(both.added.update)
-    strengths = strengths if trains else (1.0,)
+    strengths = strengths if both.added.update else (1.0,)
     key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, [*given]])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
         return known
 
-    every = range(len(both.dialogues))
-    choosing = [at for at in every if both.dialogues[at].chooses and len(strengths) > 1]
-    reported = [at for at in every if at not in choosing]
-    found = dict[str, dict[str, Change]]()
+    chooses = [at for at, own in enumerate(both.dialogues) if own.chooses and len(strengths) > 1]
+    reported = [at for at in range(len(both.dialogues)) if at not in chooses]
+    found, keeps = dict[str, dict[str, Change]](), False
     for strength in strengths:
         both.put(strength)
         bits = {name: both.bits(name) for name in texts}
-        changes = {"chat": both.chat(choosing)[0]} if choosing else {}
-        if source in held_out:
-            changes["contexts"] = max(bits[source].rises, key=attrgetter("most"))
-        if given:
-            changes["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
-        if choosing and _keeps(changes, limits):
-            changes["answers"] = _lost(both.answers(choosing))
-        chosen = _keeps(changes, limits)
-        found[f"{strength:g}"] = changes
+        changes = found[f"{strength:g}"] = _changes(both, bits, chooses, source, given, limits)
+        keeps = _keeps(changes, limits)
         if len(strengths) > 1:
-            own = [f"{name} {bits[name].a_byte[1]:.3f} bits per byte" for name in held_out]
+            own = [f"{name} {bits[name].a_byte[1]:.3f} {_BITS}" for name in held_out]
             own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.most:.1f})" for name, own in changes.items()]
             say(f"merge strength {strength:g}: {', '.join(own)}")
-        if chosen:
+        if keeps:
             break
-    answers = both.answers(reported)
-    samples, measures = both.samples()
-    sentences, own_texts, worse = list[str](), list[str](), dict[str, bool]()
+    said = _reported(both, bits, reported, held_out, limits)
     if len(strengths) > 1 and changes:
         bounds = ", ".join(f"{limits[name]:g} % {_MEANS[name]}" for name in changes if name in limits)
-        tried = ", ".join(f"{strength:g}" for strength in strengths)
-        which = "the largest" if chosen else "the smallest, and none"
-        sentences.append(f"merge strength {strength:g}, of {tried} {which} within {bounds}")
-    if answers:
-        lost = _lost(answers)
-        sentences.append(_of_answers(answers, lost))
-        what = f"right answers to {len(answers)} English questions"
-        right = {"before": sum(own.was_right for own in answers), "after": sum(own.is_right for own in answers)}
-        measures.append(Measure(what=what, unit="answers", **right, decimals=0))
-        worse["the share of right answers"] = lost.percent > limits.get("answers", math.inf)
-    if reported:
-        changed, before, after = both.chat(reported)
-        sentences.append(
-            f"{100 - changed.percent:.0f} % of the likeliest tokens of its answers before are the same; "
-            f"{before:.3f} bits per token before, {after:.3f} after"
-        )
-        measures.append(
-            Measure(what="the untouched model's own chats", unit="bits per token", before=before, after=after)
-        )
-        worse["what it says"] = changed.percent > limits.get("chat", math.inf)
-    for language in held_out:
-        what = f"{language}, held-out pages of your text"
-        by_place = bits[language].measures(what)
-        each = (
-            f"{place}: {own.texts[0]} {_BITS} before, {own.texts[1]} after"
-            for place, own in zip(bits[language].places, by_place, strict=True)
-        )
-        own_texts.append(f"{what}, {', '.join(each)}.")
-        measures += by_place
-        for place, rise in zip(bits[language].places, bits[language].rises, strict=True):
-            worse[f"{language} at {place}"] = rise.percent > limits.get("contexts", math.inf)
-    for name in given:
-        before, after = bits[name].a_byte
-        own_texts.append(f"{Path(name).name}, of yours: {before:.3f} {_BITS} before, {after:.3f} after.")
-        measures.append(Measure(what=f"{Path(name).name}, of yours", unit=_BITS, before=before, after=after))
-        worse[Path(name).name] = bits[name].rise.percent > limits.get("texts", math.inf)
+        tried, which = ", ".join(f"{own:g}" for own in strengths), "largest" if keeps else "smallest, and none"
+        said["sentences"].insert(0, f"merge strength {strength:g}, of {tried} the {which} within {bounds}.")
     missing = ["other texts and other languages (--test-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
-    sentences += [f"not looked at: {', '.join(missing)}"] * bool(missing)
-    answers.sort(key=lambda own: (not own.was_right or own.is_right, begins_alike(own.before, own.after)))
-    kept = Kept(
-        key=key,
-        steps=both.added.steps,
-        strength=strength,
-        sentences=[f"{sentence}." for sentence in sentences],
-        texts=own_texts,
-        worse=[f"{what} {FORGETS[trains]}." for what, is_worse in worse.items() if is_worse],
-        measures=measures,
-        answers=answers[:SHOWN],
-        samples=samples,
-    )
+    said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
+    kept = Kept(key=key, steps=both.added.steps, strength=strength, **said)
     write_json(path, {**kept.model_dump(), "changes": found})
     return read_model(path, Kept, "delete that file")
+
+
+def _changes(
+    both: Comparison, bits: Mapping[str, Bits], index: Sequence[int], source: str, given: Sequence[str], limits: Limits
+) -> dict[str, Change]:
+    """What has become worse, by the dialogues `index` and texts; answers, which take longest, where all else is within
+    its limits."""
+    found = {"chat": both.chat(index)[0]} if index else {}
+    if source in bits:
+        found["contexts"] = max(bits[source].rises, key=attrgetter("most"))
+    if given:
+        found["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
+    if index and _keeps(found, limits):
+        found["answers"] = _lost(both.answers(index))
+    return found
+
+
+def _reported(
+    both: Comparison, bits: Mapping[str, Bits], index: Sequence[int], held_out: Mapping[str, str], limits: Limits
+) -> dict[str, Any]:
+    """What a Kept says of the strength in memory: by the dialogues `index` and texts, of which there are `bits`."""
+    answers, (samples, measures) = both.answers(index), both.samples()
+    sentences, texts, worse = list[str](), list[str](), list[tuple[str, str, Change]]()
+    if answers:
+        sentence, of_answers = _of_answers(answers)
+        sentences.append(sentence)
+        measures += of_answers
+        worse.append(("answers", "the share of right answers", _lost(answers)))
+    if index:
+        changed, before, after = both.chat(index)
+        sentences.append(
+            f"{100 - changed.percent:.0f} % of the likeliest tokens of its answers before are the same; "
+            f"{before:.3f} bits per token before, {after:.3f} after."
+        )
+        what = "the untouched model's own chats"
+        measures.append(Measure(what=what, unit="bits per token", before=before, after=after))
+        worse.append(("chat", "what it says", changed))
+    for name, own in bits.items():
+        if name in held_out:
+            what = f"{name}, held-out pages of your text"
+            of_text = own.measures(what)
+            places = zip(own.places, own.rises, strict=True)
+            worse += [("contexts", f"{name} at {place}", rise) for place, rise in places]
+        else:
+            what, (before, after) = f"{Path(name).name}, of yours", own.a_byte
+            of_text = [Measure(what=what, unit=_BITS, before=before, after=after)]
+            worse.append(("texts", Path(name).name, own.rise))
+        measures += of_text
+        each = (f"{own.what}: {own.texts[0]} {_BITS} before, {own.texts[1]} after" for own in of_text)
+        texts.append(f"{', '.join(each)}.".replace(f", {what}", ""))  # once is enough
+    answers.sort(key=lambda own: (not own.was_right or own.is_right, begins_alike(own.before, own.after)))
+    advice = FORGETS[bool(both.added.update)]
+    return {
+        "sentences": sentences,
+        "texts": texts,
+        "worse": [f"{what} {advice}." for kind, what, own in worse if own.percent > limits.get(kind, math.inf)],
+        "measures": measures,
+        "answers": answers[:SHOWN],
+        "samples": samples,
+    }
 
 
 _MEANS = {
@@ -328,7 +324,7 @@ _MEANS = {
 }
 
 
-def _keeps(changes: Mapping[str, Change], limits: Mapping[str, float]) -> bool:
+def _keeps(changes: Mapping[str, Change], limits: Limits) -> bool:
     return all(change.most <= limits.get(name, math.inf) for name, change in changes.items())
 
 
@@ -337,19 +333,25 @@ def _lost(answers: Sequence[Sample]) -> Change:
     return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
 
 
-def _of_answers(answers: Sequence[Sample], lost: Change) -> str:
-    before, after = sum(own.was_right for own in answers), sum(own.is_right for own in answers)
+def _of_answers(answers: Sequence[Sample]) -> tuple[str, list[Measure]]:
+    """A sentence and rows: what is right, begins as before and loops."""
     gone = sum(own.was_right and not own.is_right for own in answers)
     alike = sum(begins_alike(own.before, own.after) for own in answers)
-    turning = [sum(map(loops, texts)) for texts in zip(*((own.before, own.after) for own in answers), strict=True)]
+    right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
+    turning = [sum(loops(own.before) for own in answers), sum(loops(own.after) for own in answers)]
+    lost, asked = _lost(answers), f"{len(answers)} English questions"
     gain = 0.0 - lost.percent  # of no sign where there is none
     low, high = (gain + side * TWO_SIDED * lost.error for side in (-1, 1))
-    alike, *turning = (round(100 * number / len(answers)) for number in (alike, *turning))
-    return (
-        f"of {len(answers)} English questions {before} right before, {after} after ({gone} lost, "
-        f"{after - before + gone} won; {gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {alike} % "
-        f"of the answers begin as before, {turning[1]} % loop ({turning[0]} % before)"
+    shares = [round(100 * number / len(answers)) for number in (alike, *turning)]
+    sentence = (
+        f"of {asked} {right[0]} right before, {right[1]} after ({gone} lost, {right[1] - right[0] + gone} won; "
+        f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {shares[0]} % of the answers begin as before, "
+        f"{shares[2]} % loop ({shares[1]} % before)."
     )
+    rows = {f"right answers to {asked}": right, "those that begin as before": [len(answers), alike]}
+    rows["those that loop"] = turning
+    make = functools.partial(Measure, unit="answers", decimals=0)
+    return sentence, [make(what=what, before=before, after=after) for what, (before, after) in rows.items()]
 
 
 def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -366,6 +368,16 @@ def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np
             likeliest = logits.argmax(-1).cpu().numpy()
         for at, own_nats, own_likeliest in zip(index, nats, likeliest, strict=True):
             yield at, own_nats[: len(rows[at]) - 1], own_likeliest[: len(rows[at]) - 1]
+
+
+def _read_again(module: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> np.ndarray:
+    """(likeliest tokens that are others, bits) of each answer, (N, 2)."""
+    found = np.zeros((len(answers), 2))
+    rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    for at, nats, likeliest in _predicted(module, rows):
+        own = answers[at]
+        found[at] = (likeliest[-len(own) :] != own).sum(), nats[-len(own) :].sum() / math.log(2)
+    return found
 
 
 # Text by position.

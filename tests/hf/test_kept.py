@@ -76,7 +76,7 @@ def test_answers_of_a_batch_are_those_of_each_alone(world):
         while len(ids) < len(prompt) + 20 and (len(ids) == len(prompt) or ids[-1] not in (0, 7)):
             with torch.inference_mode():
                 ids.append(int(module(torch.tensor([ids])).logits[0, -1].argmax()))
-        assert ids[len(prompt) :] == answer.ids
+        assert ids[len(prompt) :] == answer
 
 
 def test_each_strength_is_the_model_that_is_exported(world, text_file):
@@ -142,6 +142,8 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
         and f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
     )
     assert (found.steps, len(found.answers)) == (7, kept.SHOWN)
+    rows = {own.what: own.texts for own in found.measures}
+    assert rows["those that begin as before"][0] == str(SOME // 2) and "those that loop" in rows
     before = (world / "memory/the-untouched.json").stat()
     assert kept_of(world, text_file, given=[str(other)]) == (found, []), "nothing is asked again"
     fixed, said = kept_of(world, text_file, strengths=[1.0])
