@@ -11,18 +11,7 @@ from ds_minimodel.common.config import EachOnce
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores, accuracy
-from ds_minimodel.tasks.tables import (
-    MULTINLI,
-    PAIR,
-    PAWSX,
-    SENTENCE,
-    XNLI,
-    XNLI_TRAIN,
-    Columns,
-    Records,
-    columns_named,
-    read_table,
-)
+from ds_minimodel.tasks.tables import MULTINLI, PAIR, PAWSX, SENTENCE, XNLI, XNLI_TRAIN, Columns, Records, read_table
 
 if TYPE_CHECKING:
     from ds_minimodel.models import BodyConfig
@@ -73,7 +62,10 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
 
     def table_forms(self, named: Mapping[str, str]) -> tuple[Columns, ...]:
         """The forms that a task's tables may have: those known, or the one that `named`, {role: column}, is."""
-        return (columns_named(self.fields, named),) if named else self.known_forms
+        if not named:
+            return self.known_forms
+        texts = tuple(named.get(role, role) for role in self.fields)
+        return (Columns(texts, named.get("label", "label"), named.get("language")),)
 
     def read(self, path: str, task: LabelledConfig, language: str, labels: Labels) -> Records:
         is_test = path not in (task.train, task.dev) and bool(task.test_columns)

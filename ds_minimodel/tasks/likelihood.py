@@ -22,7 +22,7 @@ from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, un
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import C, Encoded, Labels, Logits, R, Scores, TaskConfig, TaskKind, accuracy
-from ds_minimodel.tasks.tables import read_text, text_lines
+from ds_minimodel.tasks.tables import read_text
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.text.rows import json_object, text_field
 
@@ -256,19 +256,16 @@ class Choice(LikelihoodKind[Choices, ChoiceConfig]):
     def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> Choices:
         asked, offered, right = (task.columns.get(role, role) for role in get_args(_Role))
         questions, choices, answers = [], [], []
-        for number, line in enumerate(text_lines(read_text(path), path), 1):
+        for number, line in enumerate(read_text(path).split("\n"), 1):
             if not line.strip():
                 continue
             row, where = json_object(line, path, number), f"{path}:{number}"
             options, answer = row.get(offered), row.get(right)
-            if (
-                not isinstance(options, list)
-                or len(options) < 2
-                or not all(isinstance(o, str) and o.strip() for o in options)
-            ):
+            if not isinstance(options, list) or len(options) < 2:
                 raise UserError(f"{where}: {offered!r} is no list of two texts or more")
             for option in options:
-                text_field({offered: option}, offered, where)
+                if not text_field({offered: option}, offered, where).strip():
+                    raise UserError(f"{where}: {offered!r} has an empty text")
             if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(options):
                 raise UserError(f"{where}: {right!r} is no place in the {len(options)} options, from 0")
             question = text_field(row, asked, where)

@@ -94,8 +94,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
         self, task: QuestionConfig, language: str, records: list[Question], encoded: Windows, logits: Logits
     ) -> Scores:
         found = find_answers(records, encoded, logits, task.answer_length)
-        texts = {name: answer.text for name, answer in found.items()}
-        scores = score_qa(texts, records, language if task.metric == "mlqa" else None)
+        scores = score_qa(found, records, language if task.metric == "mlqa" else None)
         return {"score": scores["f1"], "exact_match": scores["exact_match"]}
 
     def metric(self, task: QuestionConfig) -> str:
@@ -223,7 +222,8 @@ def encode_questions(
         head = np.array([bos, *asked[:question_length], eos], dtype=np.int32)
         answer = _answer_tokens(question, starts, ends)
         room = max_length - len(head) - 1
-        for begin in _window_starts(len(ids), room, min(stride, room)):
+        step = min(stride, room)
+        for begin in range(0, max(len(ids) - room, 0) + step, step):
             piece = ids[begin : begin + room]
             sequences.append(np.concatenate([head, piece, head[-1:]]))
             targets.append(_target(answer, begin, len(piece), len(head)))
@@ -251,11 +251,6 @@ def _with_offsets(tokenizer: Tokenizer, context: str) -> tuple[np.ndarray, np.nd
     return np.array(ids, dtype=np.int32), starts, np.maximum.accumulate(ends)
 
 
-def _window_starts(num_tokens: int, room: int, stride: int) -> range:
-    """0, stride, … up to the first window of `room` tokens that reaches the end."""
-    return range(0, max(num_tokens - room, 0) + stride, stride)
-
-
 def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
     """First and last token that share a character with the first answer; None where no token does.
 
@@ -279,18 +274,10 @@ def _target(answer: tuple[int, int] | None, begin: int, length: int, prefix: int
 # --- Answers out of the scores ---
 
 
-@dataclass(frozen=True)
-class AnswerSpan:
-    """A span of a context. score: sum of the logits of its first and last token. Without any span: "", None."""
-
-    text: str
-    score: float | None
-
-
 def find_answers(
     questions: Sequence[Question], windows: Windows, logits: Logits, answer_length: int = 30
-) -> dict[str, AnswerSpan]:
-    """{question id: AnswerSpan}.
+) -> dict[str, str]:
+    """{question id: its answer, "" where there is none}.
 
     logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores).
     """
@@ -344,8 +331,8 @@ def _keep_best(scores: np.ndarray, count: int) -> np.ndarray:
 
 def answer_texts(
     questions: Sequence[Question], windows: Windows, first: np.ndarray, last: np.ndarray, score: np.ndarray
-) -> dict[str, AnswerSpan]:
-    """{question id: AnswerSpan} from `best_spans` of all windows, each argument (W,) in their order.
+) -> dict[str, str]:
+    """{question id: its answer} from `best_spans` of all windows, each argument (W,) in their order.
 
     The best window of a question wins, the earlier one of equals; the text is what the context has
     between the tokens' offsets, without space around it.
@@ -356,12 +343,11 @@ def answer_texts(
     shift = windows.first - windows.prefix
     answers = {}
     for window in winners:
-        question, answer = questions[windows.question[window]], AnswerSpan("", None)
+        question, begin, end = questions[windows.question[window]], 0, 0
         if np.isfinite(score[window]):
             begin = windows.char_starts[shift[window] + first[window]]
             end = windows.char_ends[shift[window] + last[window]]
-            answer = AnswerSpan(question.context[begin:end].strip(), float(score[window]))
-        answers[question.id] = answer
+        answers[question.id] = question.context[begin:end].strip()
     return answers
 
 

@@ -60,11 +60,6 @@ PAWSX = Columns(
 )
 
 
-def columns_named(texts: Sequence[str], named: Mapping[str, str]) -> Columns:
-    """The form of a table whose columns a recipe names: {role: column}; `texts`: the roles of its texts."""
-    return Columns(tuple(named.get(role, role) for role in texts), named.get("label", "label"), named.get("language"))
-
-
 def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> Columns:
     """The first of `forms` that a table with these columns has; UserError where it has none."""
     fitting = [form for form in forms if form.fits(header)]
@@ -126,9 +121,16 @@ def read_table(
     if not (examples := labelled):
         of_language = f" in '{language}'" if columns and columns.language else ""
         raise UserError(f"{path}: no examples{of_language}; a task needs some")
-    names, targets = numbered(path, [(line, name) for line, _, name in examples], labels)
+    names = tuple(sorted({name for *_, name in examples}) if labels is None else labels)
+    ids = {name: number for number, name in enumerate(names)}
+    for line, _, name in examples:
+        if name not in ids:
+            raise UserError(
+                f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(names)}); "
+                "the recipe's `labels` can name more than the training file has"
+            )
     by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples), strict=True))
-    return Records(by_column, targets, names)
+    return Records(by_column, np.array([ids[name] for *_, name in examples], dtype=np.int64), names)
 
 
 def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str]:
@@ -143,24 +145,6 @@ def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str
 @functools.cache  # tables are read again and again
 def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
-
-
-def numbered(
-    path: str | Path, found: Sequence[tuple[int, str]], labels: Sequence[str] | None
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """(names in the order of their ids, ids (N,) int64) of the N labels `found`, (line, name) each, in a file.
-
-    labels: the task's; where None, those found, sorted. UserError for one that is not the task's.
-    """
-    names = tuple(sorted({name for _, name in found}) if labels is None else labels)
-    ids = {name: number for number, name in enumerate(names)}
-    for line, name in found:
-        if name not in ids:
-            raise UserError(
-                f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(names)}); "
-                "the recipe's `labels` can name more than the training file has"
-            )
-    return names, np.array([ids[name] for _, name in found], dtype=np.int64)
 
 
 def rows_of(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -190,17 +174,6 @@ def read_text(path: str | Path) -> str:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
-
-
-def text_lines(text: str, path: str | Path) -> list[str]:
-    """The lines of a file's text without their ends, LF or CR LF; UserError, with the line, for NUL and a lone CR."""
-    lines = [line.rstrip("\r") for line in text.split("\n")]  # splitlines would also cut at U+2028 and U+0085
-    for number, line in enumerate(lines, 1):
-        if "\0" in line:  # SentencePiece takes it for <s>
-            raise UserError(f"{path}:{number}: a NUL character; remove it, for example with tr -d '\\0'")
-        if "\r" in line:
-            raise UserError(f"{path}:{number}: a carriage return that ends no line; see tr '\\r' '\\n'")
-    return lines if lines[-1] else lines[:-1]
 
 
 def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:

@@ -116,7 +116,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     code, questions = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
-    assert "AnswerSpan(text=" in run_script(questions, folder)
+    assert run_script(questions, folder).strip() in "Der kleine Hund läuft schnell über die Wiese."
     go_through("docs/choosing.md")
     manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
     assert manifest["initialisation"] == "ofa"

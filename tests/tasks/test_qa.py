@@ -10,7 +10,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.tasks import qa
-from ds_minimodel.tasks.qa import AnswerSpan, Question, encode_questions
+from ds_minimodel.tasks.qa import Question, encode_questions
 from ds_minimodel.vocabulary.tokenizer import JSON_FILE, PROBES, open_tokenizer
 
 
@@ -35,7 +35,7 @@ def read_targets(questions, windows):
     for side in (0, 1):
         logits[all_of_them, windows.examples.targets[:, side], side] = 1
     halves = [(index, logits[index]) for index in np.array_split(all_of_them[::-1], 2)]
-    return {name: answer.text for name, answer in qa.find_answers(questions, windows, halves, width).items()}
+    return qa.find_answers(questions, windows, halves, width)
 
 
 LONG = " ".join(f"abc{chr(97 + i % 26)} def ghi日 {i}" for i in range(60))
@@ -144,11 +144,11 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
     score[2] = 3.0
     answers = qa.answer_texts(questions, windows, first, last, score)
     _, offsets = tokenizer.encode_with_offsets(LONG)
-    assert answers["a"] == AnswerSpan(LONG[slice(*offsets[40])].strip(), 3.0)
+    assert answers["a"] == LONG[slice(*offsets[40])].strip()
     equal = qa.answer_texts(questions, windows, first, last, np.zeros(count))
-    assert equal["a"] == AnswerSpan(LONG[slice(*offsets[0])].strip(), 0.0)
+    assert equal["a"] == LONG[slice(*offsets[0])].strip()
     none = qa.answer_texts(questions, windows, first, last, np.full(count, -np.inf))
-    assert none == {"a": AnswerSpan("", None), "b": AnswerSpan("", None)}
+    assert none == {"a": "", "b": ""}
 
 
 def test_no_room_for_a_context(tokenizer):
