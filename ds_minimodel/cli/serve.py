@@ -16,16 +16,13 @@ from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="show or check a language pack, put it beside a body, join several")
+    pack = commands.add_parser("pack", help="show and check a language pack, put it beside a body, join several")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
     show.add_argument("pack", metavar="PACK")
+    show.add_argument("body", metavar="BODY", nargs="?", help="a body, mini-model or task model that it is to fit")
     show.add_argument("--json", action="store_true", help="print JSON")
-    show.set_defaults(run=_show, folders=["pack"])
-    check = actions.add_parser("check", help="whether a pack is whole and, with BODY, fits it")
-    check.add_argument("pack", metavar="PACK")
-    check.add_argument("body", metavar="BODY", nargs="?", help="folder of a body, mini-model or task model")
-    check.set_defaults(run=_check, folders=["pack", "body"])
+    show.set_defaults(run=_show, folders=["pack", "body"])
     plug = actions.add_parser("plug", help="declare a pack to be of another body, of other weights")
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
@@ -60,19 +57,12 @@ def add_arguments(commands: Commands) -> None:
 def _show(options: Options) -> None:
     from ds_minimodel.serve.packs import facts_of
 
-    facts = facts_of(options.pack)
+    facts = facts_of(options.pack, options.body)
     if options.json:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     for name, value in facts.items():
         print(printable(f"{name}: {value}"))
-
-
-def _check(options: Options) -> None:
-    from ds_minimodel.serve.packs import check_pack
-
-    check_pack(options.pack, options.body)
-    print(printable(f"{options.pack}: whole" + (f", fits {options.body}" if options.body else "")))
 
 
 def _plug(options: Options) -> None:

@@ -8,42 +8,32 @@ from typing import Any
 
 import torch
 
-from ds_minimodel.artifacts.adaptation import check_fit, check_space, load_adaptation, plug, save_adaptation, whole
+from ds_minimodel.artifacts.adaptation import (
+    AdaptationManifest,
+    check_fit,
+    check_space,
+    load_adaptation,
+    plug,
+    save_adaptation,
+    whole,
+)
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, is_model, load_body, load_model, model_below
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_manifest, refuse_existing
+from ds_minimodel.common.files import read_artifact, read_manifest, refuse_existing
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
 from ds_minimodel.tasks import task_of
 from ds_minimodel.vocabulary.extension import join_tokenizers
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
-# Of a manifest what is written anew for a copy.
-_WRITTEN = {
-    "kind",
-    "language",
-    "space",
-    "vocab_size",
-    "special",
-    "roundtrip_counterexample",
-    "num_base",
-    "rows",
-    "files",
-    "steps",
-    "eflops",
-}
-_WRITTEN |= {"body_kind", "model_type"}
 
+def facts_of(folder: str | Path, body_folder: str | Path | None = None) -> dict[str, Any]:
+    """The facts of a pack's manifest, with the bytes of each file; all files are verified.
 
-def facts_of(folder: str | Path) -> dict[str, Any]:
-    """The facts of a pack's manifest, with the bytes of each file; all files are verified. UserError where damaged."""
-    open_pack(folder)
+    UserError where a language is damaged, its parts disagree or, with `body_folder`, it does not fit.
+    """
+    open_pack(folder, None if body_folder is None else _load_body(body_folder))
     manifest = read_manifest(folder)
     return {**manifest, "files": {name: entry["bytes"] for name, entry in manifest["files"].items()}}
-
-
-def check_pack(folder: str | Path, body_folder: str | Path | None = None) -> None:
-    """Raise UserError where a language is damaged, its parts disagree or, with `body_folder`, it does not fit."""
-    open_pack(folder, None if body_folder is None else _load_body(body_folder))
 
 
 def _load_body(folder: str | Path) -> BodyArtifact:
@@ -68,8 +58,8 @@ def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -
         raise UserError(f"{folder}: is over this body already; `ds-minimodel export-hf` writes both as one model")
     check_fit(folder, adaptation, body)
     _refuse_inside(out, [folder])
-    facts = {key: value for key, value in read_manifest(folder).items() if key not in _WRITTEN}
-    facts["trained_over"] = adaptation.space
+    own = read_artifact(folder, AdaptationManifest).model_extra or {}  # all else is written anew
+    facts = {**own, "trained_over": adaptation.space}
     save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
 
 

@@ -108,7 +108,7 @@ WRONG_PATHS += [
     (["bits", "nowhere", "a.txt"], "nowhere: no such folder"),
     (["bits", "model", "b.txt"], "b.txt: no such text file"),
     (["export-hf", "model", "o", "--pack", "nowhere"], "nowhere: no such folder"),
-    (["pack", "check", "model", "nowhere"], "nowhere: no such folder"),
+    (["pack", "show", "model", "nowhere"], "nowhere: no such folder"),
 ]
 
 

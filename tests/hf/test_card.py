@@ -18,7 +18,7 @@ from ds_minimodel.hf.export import export_hf
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.verdict import Verdict
-from ds_minimodel.serve.packs import check_pack
+from ds_minimodel.serve.packs import facts_of
 
 from .conftest import save_task_model
 from .refusing import change
@@ -121,7 +121,7 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
     assert not [mark for mark in ("<script", "<b>", "[x](", "\n# z") if mark in text]
     assert "base_model" not in yaml.safe_load(front)
     for folder, key, read in (
-        (pack, "language", check_pack),
+        (pack, "language", facts_of),
         (base, "license", lambda _: model_card(pack, base, "", 3, None)),
     ):
         former = (folder / "manifest.json").read_text()

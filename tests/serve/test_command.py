@@ -21,17 +21,14 @@ def call(capsys):
     return call
 
 
-def test_show(family, call):
+def test_show(family, other_family, call):
     code, lines, _ = call("pack", "show", family.de)
     assert code == 0 and "language: de" in lines and f"space: {family.space}" in lines and "vocab_size: 33" in lines
     code, lines, _ = call("pack", "show", family.de, "--json")
     assert code == 0 and json.loads("\n".join(lines))["steps"] == 7
-
-
-def test_check(family, other_family, call):
-    assert call("pack", "check", family.de, family.qa)[:2] == (0, [f"{family.de}: whole, fits {family.qa}"])
+    assert call("pack", "show", family.de, family.qa)[0] == 0
     for arguments in ((family.de, other_family.model), (family.root,), (family.root / "none",)):
-        code, out, err = call("pack", "check", *arguments)
+        code, out, err = call("pack", "show", *arguments)
         assert code == 2 and not out and len(err) == 1 and err[0].startswith("ds-minimodel: ")
 
 
@@ -39,7 +36,6 @@ def test_names_are_printable(family, tmp_path, call):
     """A name may hold what a terminal would obey; a stranger's language may not."""
     pack = shutil.copytree(family.de, tmp_path / "\033[31m\n/pack")
     manifest = json.loads((pack / "manifest.json").read_text())
-    assert call("pack", "check", pack)[1] == [f"{tmp_path}/\\x1b[31m\\n/pack: whole"]
     (pack / "manifest.json").write_text(json.dumps({**manifest, "language": "de\033[2J"}))
     code, out, (line,) = call("pack", "show", pack)
     assert code == 2 and not out and "\033" not in line

@@ -10,7 +10,7 @@ from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.serve.packs import check_pack, facts_of, plugged_module, save_plugged
+from ds_minimodel.serve.packs import facts_of, plugged_module, save_plugged
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 
@@ -33,12 +33,12 @@ def test_a_vocabulary_of_another_pack(family, pack):
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")
     sealed(pack)
     with pytest.raises(UserError, match="tokenizer.model: has 31 ids, where manifest.json says 33"):
-        check_pack(pack, family.model)
+        facts_of(pack, family.model)
 
 
 def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_path):
     save_plugged(family.classification, other_family.zh, tmp_path / "out")
-    check_pack(tmp_path / "out", family.classification)
+    facts_of(tmp_path / "out", family.classification)
     before, after = facts_of(other_family.zh), facts_of(tmp_path / "out")
     assert after["trained_over"] == before["space"] != after["space"] == family.space
     same = ("language", "vocab_size", "steps", "eflops", "initialisation", "files")
@@ -52,7 +52,7 @@ def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_
             save_plugged(family.classification, pack, tmp_path / out)
     assert {path.name for path in tmp_path.iterdir()} == {"out", "de"}
     with pytest.raises(UserError, match="embedding space"):
-        check_pack(other_family.de, family.classification)
+        facts_of(other_family.de, family.classification)
 
 
 def sealed(folder, changed=(), file=None, **changes):
@@ -79,7 +79,7 @@ def sealed(folder, changed=(), file=None, **changes):
 def test_tensors_that_no_language_has(family, pack, changed, words):
     sealed(pack, changed)
     with pytest.raises(UserError, match=words):
-        check_pack(pack, family.model)
+        facts_of(pack, family.model)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_tensors_that_no_language_has(family, pack, changed, words):
 def test_what_a_body_has_not_cannot_change(family, pack, name, shape):
     sealed(pack, {name: torch.zeros(shape)}, "body.safetensors")
     with pytest.raises(UserError, match=f"changes {name} of shape .*, which the body has not"):
-        check_pack(pack, family.model)
+        facts_of(pack, family.model)
 
 
 def test_a_body_that_was_trained_takes_no_tasks(family, pack):
     sealed(pack, load_body(family.model).tensors, "body.safetensors")
-    check_pack(pack, family.model)
+    facts_of(pack, family.model)
     with pytest.raises(UserError, match="not the one that the task was finetuned on"):
-        check_pack(pack, family.classification)
+        facts_of(pack, family.classification)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
     sealed(model, changed)
     with pytest.raises(UserError, match=words):
-        check_pack(pack, model)
+        facts_of(pack, model)
         dict(load_body(model).tensors)
 
 
@@ -124,7 +124,7 @@ def test_tasks_that_a_model_is_not_of(family, pack, tmp_path, task, words):
     write_json(model / "config.json", {**config, "task": {**config["task"], **task}})
     sealed(model)
     with pytest.raises(UserError, match=words):
-        check_pack(pack, model)
+        facts_of(pack, model)
 
 
 def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
@@ -133,12 +133,12 @@ def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
         (family.model, family.classification, "it is not a tokenizer or a language pack"),
     ):
         with pytest.raises(UserError, match=words):
-            check_pack(pack, model)
-    check_pack(family.model, family.qa)
+            facts_of(pack, model)
+    facts_of(family.model, family.qa)
     body = shutil.copytree(family.qa, tmp_path / "body")
     sealed(body, kind="mini-model")
     with pytest.raises(UserError, match="say another space or kind"):
-        check_pack(family.de, body)
+        facts_of(family.de, body)
 
 
 def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
