@@ -129,22 +129,11 @@ class Vocabulary:
         return {**facts, "num_base": self.num_base} if self.num_base else facts
 
 
-_Id = Annotated[int | None, Field(ge=0)]
-
-
-class _Special(Stored):
-    bos: _Id = None
-    eos: _Id = None
-    pad: _Id = None
-    unk: _Id = None
-    mask: _Id = None
-
-
 class VocabularyManifest(Manifest):
     """Manifest of what is of one vocabulary: a tokenizer, a language pack, a token store."""
 
     vocab_size: Annotated[int, Field(ge=1, le=2**31)]
-    special: _Special
+    special: dict[str, Annotated[int | None, Field(ge=0)]]  # of those in _TITLES
     roundtrip_counterexample: str | None
     num_base: Annotated[int, Field(ge=0)] = 0
 
@@ -152,7 +141,7 @@ class VocabularyManifest(Manifest):
 
     def vocabulary(self, name: str | Path) -> Vocabulary:
         """The Vocabulary; `name` is what messages call it."""
-        ids = {token: getattr(self.special, token) for token in _TITLES}
+        ids = {token: self.special.get(token) for token in _TITLES}
         return Vocabulary(
             self.vocab_size,
             **ids,

@@ -120,7 +120,6 @@ def _pack(
 
 
 _MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
-_AHEAD = 256  # samples whose order is drawn at once: for 4 numpy needs two thirds of the time that it needs for all
 
 Integers = NDArray[np.int64]
 Keys = NDArray[np.uint32]  # of samples (common/random.py)
@@ -147,29 +146,16 @@ class SampleReader:
 
     def __init__(self, store: TokenStore, blocks: BlockTable, seed: int):
         self.store, self.blocks, self.seed = store, blocks, seed
-        self._drawn = self._draw(0, 0)
 
     def read(self, first: int, last: int) -> Samples:
         """The samples [first, last)."""
-        numbers, keys = self._numbers(first, last)
-        tokens, lengths = self._read(numbers)
+        epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
+        numbers = permute(places, len(self.blocks), self.seed, epochs)
+        keys, (tokens, lengths) = sample_key(self.seed, epochs, numbers), self._read(numbers)
         if not self.store.masked:
             return Samples(tokens, lengths, keys)
         size = self.store.vocabulary.size
         return Samples(tokens % size, lengths, keys, learned=tokens < size)
-
-    def _numbers(self, first: int, last: int) -> tuple[Integers, Keys]:
-        """Blocks and keys of the samples [first, last), (B,) each; those after them are kept for the next batch."""
-        start, numbers, keys = self._drawn
-        if first < start or start + len(numbers) < last:
-            self._drawn = start, numbers, keys = self._draw(first, max(last, first + _AHEAD))
-        return numbers[first - start : last - start], keys[first - start : last - start].copy()
-
-    def _draw(self, first: int, last: int) -> tuple[int, Integers, Keys]:
-        """`first`, and blocks and keys of the samples [first, last)."""
-        epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
-        numbers = permute(places, len(self.blocks), self.seed, epochs)
-        return first, numbers, sample_key(self.seed, epochs, numbers)
 
     def _read(self, numbers: Integers) -> tuple[Integers, Integers]:
         """Tokens (B, S), each row <s> (where the vocabulary has one) and a block and padding; lengths (B,)."""

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer
 
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.random import permute
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore
@@ -85,7 +86,7 @@ def samples_in(store, length=512):
     batch = Sampler(reader, OBJECTIVES["causal-lm"], None).batch(0, len(table))
     assert batch["count"] == (batch["targets"] != IGNORED).sum() and len(table) == store.num_documents
     found = {}
-    for row, number in enumerate(reader._numbers(0, len(table))[0].tolist()):
+    for row, number in enumerate(permute(np.arange(len(table)), len(table), 1, 0).tolist()):
         read, targets = batch["tokens"][row, : batch["lengths"][row]], batch["targets"][row]
         is_learned = targets[: len(read) - 1] != IGNORED
         np.testing.assert_array_equal(read[1:][is_learned], targets[: len(read) - 1][is_learned])
