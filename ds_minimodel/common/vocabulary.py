@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Manifest, Stored
+from ds_minimodel.common.files import Manifest
 
 if TYPE_CHECKING:
     import numpy as np
