@@ -19,7 +19,7 @@ from ds_minimodel.tasks import KINDS
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
 BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-HEAD = "| key | type (default) | meaning |\n|---|---|---|\n"
+HEAD = "| key | default, type | meaning |\n|---|---|---|\n"
 NAMES = {"string": "text", "number": "number", "integer": "integer", "boolean": "`true`, `false`"}
 
 
@@ -49,13 +49,17 @@ def type_of(schema: Mapping[str, Any]) -> str:
 
 
 def cell_of(schema: Mapping[str, Any]) -> str:
-    """A key's type, and its default as a recipe spells it; none where it may be left out or be empty."""
+    """A key's type, and its default as a recipe spells it, if it has one; of numbers that and bounds alone."""
     if "default" not in schema:
         return f"{type_of(schema)}, required"
     value = schema["default"]
     if value is None or value == "" or isinstance(value, dict | list):
         return type_of(schema)
-    return f"{type_of(schema)} (`{value if isinstance(value, str) else json.dumps(value)}`)"
+    shown, (name, _, bounds) = (
+        f"`{value if isinstance(value, str) else json.dumps(value)}`",
+        type_of(schema).partition(" "),
+    )
+    return ", ".join(filter(None, (shown, bounds))) if name in ("integer", "number") else f"{type_of(schema)} ({shown})"
 
 
 def meaning_of(section: type[Section], key: str) -> str:
