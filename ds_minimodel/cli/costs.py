@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import (
     Commands,
     Options,
@@ -104,14 +103,17 @@ def _plan(options: Options) -> int:
 def _recipe_over_model(options: Options) -> "Recipe":
     """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that KEY=VALUE change."""
     from ds_minimodel.recipe.base import read_base
-    from ds_minimodel.recipe.reading import recipe_of_text
+    from ds_minimodel.recipe.extension import first_values, set_sizes
+    from ds_minimodel.recipe.reading import recipe_of_values
 
-    first_values, base = hugging_face_module("extend").first_values, read_base(options.recipe)
-    texts = {"source": ["source.txt"], "target": ["target.txt"]}
-    values = first_values(base, Path(options.recipe), texts, "text", "source", "target", None, None)
+    base, languages = read_base(options.recipe), ("source", "target")
+    texts = {name: [f"{name}.txt"] for name in languages}
+    values = first_values(options.recipe, base, Path(options.recipe), languages, texts)
     values["tokenizer"]["vocab_size"] = 8_000
-    values["adapt"] |= {"steps": 1_000, "batch_size": 32}
-    return recipe_of_text(json.dumps({**values, "base": options.recipe}), options.recipe, overrides_of(options))
+    set_sizes(
+        values, 4_000_000, values["adapt"]["seq_length"], "cpu" if options.device == "cpu" else "gpu", timed=False
+    )
+    return recipe_of_values(values, options.recipe, overrides_of(options))
 
 
 def _measure(options: Options) -> int:

@@ -303,21 +303,34 @@ def sha256_of_file(path: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds now, in JSON its SHA-256. stamp: another one wherever the file was changed or moved."""
+    """What a file holds now, in JSON its SHA-256. stamp: another one wherever the file was changed or moved.
+
+    parts: (first byte, end) of each that counts; () is all.
+    """
 
     path: str | Path
     stamp: str
+    parts: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, path: str | Path) -> Self:
+    def of(cls, path: str | Path, parts: tuple[tuple[int, int], ...] = ()) -> Self:
         """OSError where there is no such file."""
-        facts = os.stat(path)
-        return cls(path, f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}")
+        facts, of_parts = os.stat(path), f" {sha256_of_json(parts)}" if parts else ""
+        return cls(path, f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}{of_parts}", parts)
 
     @functools.cache  # noqa: B019  (it is small)
     def sha256(self) -> str:
         """Of this content; read once in a process."""
-        return sha256_of_file(self.path)
+        if not self.parts:
+            return sha256_of_file(self.path)
+        digest = hashlib.sha256()
+        with open(self.path, "rb") as file:
+            for start, end in self.parts:
+                file.seek(start)
+                while start < end and (data := file.read(min(end - start, 1 << 20))):
+                    digest.update(data)
+                    start += len(data)
+        return digest.hexdigest()
 
 
 def as_json(value: object, known: Mapping[str, str]) -> tuple[Any, dict[str, str]]:

@@ -44,6 +44,8 @@ class Data(Section):
     """What a training sample is made of. Decoders: `none`."""
     chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}
     """Target language → dialogues from which a decoder learns to answer."""
+    draw: Annotated[int | None, Field(gt=0, le=2**50), DECIDES_NOTHING] = None
+    """About so many bytes of each text are taken, from all over it. Default: all."""
     min_words: Annotated[dict[str, NonNegativeInt], DECIDES_NOTHING] = {}
     """Language → fewest words of a document."""
     held_out: Probability = 0.005

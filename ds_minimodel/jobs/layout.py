@@ -65,7 +65,7 @@ class WorkdirLayout:
 
     def kept(self, system: System, language: str) -> Path:
         """File of what a decoder has kept, made by `extend`, beside what the untouched one does."""
-        return self.root / "num_base" / system.name / f"{language}.json"
+        return self.root / "kept" / system.name / f"{language}.json"
 
     def report(self) -> Path:
         return self.root / REPORT

@@ -1,6 +1,7 @@
 """What new tokens bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ds_minimodel.jobs.records import read_record
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step_here
+from ds_minimodel.recipe.extension import FEWEST_NEW, FEWEST_TOKENS
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.text.corpus import Corpus
@@ -39,6 +41,45 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
         if record is None or not record.complete:
             keep_vocabulary(recipe.base, base := Path(folder) / "tokenizer")
         return _rows(recipe, base)
+
+
+def choose_vocabulary(
+    recipe: Recipe, vocab_size: int | None, say: Callable[[str], None] = print
+) -> tuple[dict[str, Any], int]:
+    """(row of `fertility` of the number of new tokens that is given, or pays; tokens of a sample with it) of a target.
+
+    A sample has as many bytes as the recipe's tokens have with the number that pays. UserError where there is too
+    little text, or another number is to be given.
+    """
+    (language,), samples = recipe.languages.targets, recipe.adapt
+    found = {row["new_pieces"]: row for row in fertility(recipe)}
+    before, (best,) = found[0], [row for row in found.values() if row["best"]]
+    if best["tokens"] < FEWEST_TOKENS:
+        raise UserError(
+            f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
+        )
+    if vocab_size is None and best["new_pieces"] < FEWEST_NEW:
+        raise UserError(
+            f"{language}: no new tokens pay: they occur too seldom in this text, or the model's own split it as well; "
+            f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
+        )
+    chosen = found.get(vocab_size or best["new_pieces"])
+    if chosen is None:
+        raise UserError(
+            f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give more text"
+        )
+    if chosen["unknown"] > MOST_UNKNOWN:
+        raise UserError(
+            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {chosen['new_pieces']:,} new tokens; "
+            "raise --vocab-size"
+        )
+    of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}"
+    say(
+        f"{language}: {chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token (before "
+        f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
+    )
+    length = round(samples.seq_length * best["bytes_per_token"] / chosen["bytes_per_token"])
+    return chosen, min(recipe.model.max_positions, length)
 
 
 def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:

@@ -33,15 +33,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     path: a YAML file, or the name of a recipe that comes with the package (`paper`) where no file has it.
     Paths inside a recipe are relative to the current folder. Raises UserError for anything wrong.
     """
-    return recipe_of_text(_text_of(path), path, overrides)
-
-
-def recipe_of_text(text: str, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in `text`, which messages call `path`; else as load_recipe."""
     try:
-        values, tree = read_yaml(text)
+        values, tree = read_yaml(_text_of(path))
     except _Invalid as error:
         raise UserError(f"{path}:{error.line}: not valid YAML ({error})") from None
+    return recipe_of_values(values, path, overrides, tree)
+
+
+def recipe_of_values(values: Any, path: str | Path, overrides: Sequence[str] = (), tree: Node | None = None) -> Recipe:
+    """The recipe that is a mapping of keys to values; else as load_recipe. tree: as of read_yaml, for line numbers.
+
+    Overrides change `values`.
+    """
     if not isinstance(values, dict):
         raise UserError(f"{path}: a recipe is a mapping of keys to values; see `ds-minimodel recipes quickstart`")
     for override in overrides:

@@ -12,6 +12,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, read_record
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.text.corpus import make_corpus
+from ds_minimodel.text.draw import draw_parts
 from ds_minimodel.text.reader import find_text, identity_of_text
 from ds_minimodel.text.workers import MpiRanks
 
@@ -35,6 +36,7 @@ def _job(recipe: Recipe, context: Context, language: str) -> Job:
         "min_words": data.min_words.get(language, 0),
         "column": data.column,
         "whole_documents": recipe.trained_by.whole_documents,
+        "draw": data.draw,
     }
     workers, ranks = data.workers or os.cpu_count() or 1, cast(MpiRanks | None, context.ranks)
     make = partial(make_corpus, data.text[language], out, workers=workers, ranks=ranks, label=f"corpus {language}")
@@ -45,7 +47,8 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
     """What tells the text from others; where it is gone, what it was when all of it was taken into the corpus."""
     patterns = recipe.data.text[language]
     try:
-        return identity_of_text(find_text(patterns))
+        text = find_text(patterns)
+        return identity_of_text(text, draw_parts(text, recipe.data.draw))
     except UserError:
         record = read_record(WorkdirLayout(recipe.workdir).corpus(language))
         taken = record.inputs["text"] if record and record.complete else []

@@ -24,17 +24,8 @@ from numpy.typing import NDArray
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.text.reader import (
-    CHUNK_BYTES,
-    COLUMN,
-    Chunk,
-    bytes_of_text,
-    documents,
-    find_text,
-    names_of,
-    pinned,
-    read_chunks,
-)
+from ds_minimodel.text.draw import read_drawn
+from ds_minimodel.text.reader import CHUNK_BYTES, COLUMN, Chunk, bytes_of_text, documents, find_text, names_of, pinned
 from ds_minimodel.text.rows import DOCUMENTS, as_document
 from ds_minimodel.text.workers import MpiRanks, ordered_map
 
@@ -92,6 +83,7 @@ def make_corpus(
     min_words: int = 0,
     column: str = COLUMN,
     whole_documents: bool = False,
+    draw: int | None = None,
     workers: int = 1,
     ranks: MpiRanks | None = None,
     label: str = "corpus",
@@ -100,12 +92,14 @@ def make_corpus(
 
     Documents of fewer than `min_words` words are dropped; the share `held_out` of the others is kept apart. Lines are
     kept as they are where documents are `whole`, else without white space around them and without empty ones. column:
-    where files of rows have their text. The result does not depend on the number of `workers`, or of `ranks`, which
-    work instead of them where given. UserError for text that cannot be read, and where nothing is left to train on.
+    where files of rows have their text. draw: of a longer text about so many bytes are taken (draw.py). The result does
+    not depend on the number of `workers`, or of `ranks`, which work instead of them where given. UserError for text
+    that cannot be read, and where nothing is left to train on.
     """
     sources = pinned(find_text(text))
-    expected = max(1, bytes_of_text(sources))
-    numbered = enumerate(read_chunks(sources, column=column))
+    whole = max(1, bytes_of_text(sources))
+    expected = min(whole, draw or whole)
+    numbered = enumerate(read_drawn(sources, draw, column))
     sort_out = functools.partial(_sort_out, held_out, min_words, whole_documents, min(1.0, COUNTED_BYTES / expected))
     workers = workers if expected > _FEW_CHUNKS * CHUNK_BYTES else 1
     parts = ranks.ordered_map(sort_out, numbered) if ranks else ordered_map(sort_out, numbered, workers)
@@ -137,8 +131,9 @@ def make_corpus(
         repeated = 1 - len(np.unique(of_lines)) / max(1, len(of_lines))
         facts = {"documents": kept, "bytes": sizes, "dropped": dropped, "counted": counted}
         files.write_manifest(folder, kind="corpus", text=names_of(sources), repeated_lines=round(repeated, 4), **facts)
+        drawn = f", drawn from {whole:,}" if expected < whole else ""
         progress.close(
-            f"{sizes[0]:,} bytes, and {kept[1]:,} documents held out; {repeated:.1%} of lines are repetitions"
+            f"{sizes[0]:,} bytes{drawn}, and {kept[1]:,} documents held out; {repeated:.1%} of lines are repetitions"
         )
 
 

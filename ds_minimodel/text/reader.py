@@ -37,10 +37,11 @@ from ds_minimodel.text.rows import (
 
 CHUNK_BYTES = 1 << 20
 _ROWS = (*JSON_LINES, *TABLES, PARQUET)
-_CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
+CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
 
 
 TextSource = Path | HubText
+Parts = tuple[tuple[int, int], ...]  # of a file: first byte, end
 COLUMN = "text"  # of rows
 
 
@@ -214,16 +215,23 @@ def names_of(text: Iterable[TextSource]) -> list[str]:
     return [source.name if isinstance(source, Path) else str(source) for source in text]
 
 
-def identity_of_text(text: Iterable[TextSource]) -> list[dict[str, Any]]:
+def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) -> list[dict[str, Any]]:
     """What tells each text from others, and from what it was before it was edited: of a file name, size and Content;
-    of a data set its name, with the commit where it is `pinned`.
+    of a data set its name, with the commit where it is `pinned`. parts: of each, that count; by default all.
     """
     return [
-        {"name": source.name, "bytes": source.stat().st_size, "sha256": Content.of(source)}
+        {"name": source.name, "bytes": source.stat().st_size, "sha256": Content.of(source, own or ())}
         if isinstance(source, Path)
         else {"name": str(source)}
-        for source in text
+        for source, own in itertools.zip_longest(text, parts)
     ]
+
+
+def is_plain(source: TextSource) -> bool:
+    """Whether it is a file whose bytes are text, which can be entered anywhere."""
+    return (
+        isinstance(source, Path) and source.suffix.lower() not in _STREAMS and _form(source) not in (DOCUMENTS, *_ROWS)
+    )
 
 
 def bytes_of_text(text: Iterable[TextSource]) -> int:
@@ -235,7 +243,7 @@ def bytes_of_text(text: Iterable[TextSource]) -> int:
 
 def _cut(buffer: bytearray) -> int:
     """Length of the longest good chunk that starts `buffer`."""
-    for mark in _CUTS:
+    for mark in CUTS:
         at = buffer.rfind(mark)
         if at >= 0:
             return at + len(mark)

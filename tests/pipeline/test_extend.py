@@ -167,7 +167,7 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
         assert "LoRA, en.txt, of yours: " in err and ("merge strength 1: xx " in err) == (bounds != ["nothing"])
         weights.add((out / "model/model.safetensors").read_bytes())
     assert len(weights) == 2
-    assert "nothing is called charm that could be kept" in refused(*arguments, "--keep", "charm=1")
+    assert "nothing is called charm here; give answers" in refused(*arguments, "--keep", "charm=1")
     assert "'chat' has no bound" in refused(*arguments, "--keep", "chat")
 
 
@@ -210,13 +210,13 @@ def test_mistakes_are_one_line(texts):
     assert "none.txt: no such text file" in missing and not (texts / "new").exists()
     short = ["extend", texts / "theirs", texts / "short.txt", "--language", "xx", "--out", texts / "short"]
     (texts / "short.txt").write_text("a boat\n\n" * 20)
-    assert "short.txt: 160 bytes are less than a step of 1,024 tokens" in refused(*short)
+    assert "short.txt: none of its documents is among the 2% held out" in refused(*short)
     assert not (texts / "short/base").exists(), "nothing was imported"
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
     assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(*extend(texts, "--vocab-size", "5"))
-    assert "a strength of 2; give one above 0" in refused(*extend(texts, "--strength", "2"))
+    assert "adapt.strength: Input should be less than or equal to 1" in refused(*extend(texts, "--strength", "2"))
     rows = extend(texts, "--strength", "0.5", "--train", "embeddings", "--tokens", "5k", "--out", texts / "strong")
     assert "only token embeddings train here" in refused(*rows)
     many = extend(texts, "--vocab-size", "1M", "--tokens", "1k", "--out", texts / "many")
@@ -228,7 +228,7 @@ def test_mistakes_are_one_line(texts):
     assert "of the text stays unknown with 6 new tokens" in refused("extend", bert, texts / "strange.txt", *few)
     assert not (texts / "few/recipe.yaml").exists()
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
-    assert "--source names another" in refused(*extend(texts, "--source", "xx"))
+    assert "the source and the targets must all be different" in refused(*extend(texts, "--source", "xx"))
     assert "holds a slash" in refused(*extend(texts, "--source", "e/n"))
     assert r"b\udcff" in (said := refused(*extend(texts, "--out", texts / "b\udcff"))) and "not a name in UTF-8" in said
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))

@@ -21,7 +21,7 @@ TABLE: dict[str, set[str]] = {
     "tokenizer.vocabulary tokenizer.kind tokenizer.vocab_size tokenizer.character_coverage tokenizer.input_sentences": {
         "tokenizer"
     },
-    "data.text data.column data.min_words": {"corpus"},
+    "data.text data.column data.draw data.min_words": {"corpus"},
     "data.chats": {"prepare/the-chats-of-xx"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"corpus"},

@@ -1,0 +1,124 @@
+"""The recipe by which `extend` adds a language to a model: what is the same for all, and what the model's size decides.
+
+Rates, shares and samples of 128 tokens are those of the third study.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.recipe.base import Base
+from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.training.config import WARM_UP
+
+CONTEXT = 600  # bytes, in which held-out text is scored
+HELD_OUT = 0.02  # of the documents
+MOST_PASSES = 4  # over the text
+LENGTH, FEWEST_STEPS = 128, 10
+BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
+FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
+FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
+FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
+
+TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
+FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
+TOKENS_AT_ONCE = {"cpu": 1024, "gpu": 32_768}  # of a micro-batch: a GPU only launches at fewer
+GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how large a step is before one was timed
+TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
+
+
+class Preset(NamedTuple):
+    """What trains: a system, its rate, and keys of `adapt` that keep the source: by its text, and of decoders alone."""
+
+    system: str
+    rate: float
+    by_text: dict[str, Any] = {}
+    of_decoders: dict[str, Any] = {}
+
+
+REHEARSES = {"replay": 0.1, "replay_from": "base"}
+PRESETS = {
+    "embeddings": Preset("bl_base", 4e-3, by_text={"new_token_penalty": 10.0}),
+    "lora": Preset("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0}),
+    "all": Preset("full", 1e-4, of_decoders=REHEARSES),
+}
+
+
+def first_values(
+    model: str,
+    base: Base,
+    out: Path,
+    languages: tuple[str, str],
+    text: Mapping[str, Sequence[str]],
+    trains: str | None = None,
+    strength: float | None = None,
+    **data: Any,
+) -> dict[str, Any]:
+    """The values of a recipe that adds the second of `languages` to a model that knows the first, but for its sizes.
+
+    text: of each language, as of `data.text`. data: further keys of that section. UserError for a strength where no
+    body trains.
+    """
+    preset = PRESETS[trains or ("lora" if base.config.causal else "embeddings")]
+    if strength is not None and not SYSTEMS[preset.system].trains:
+        raise UserError(
+            "--strength: only token embeddings train here, so there is no change of the body to merge; leave it out"
+        )
+    given = {name: [*files] for name, files in text.items() if files}
+    longest = min(base.config.max_positions, 1024)
+    task = {
+        "kind": "bits-per-byte" if base.config.causal else "pseudo-likelihood",
+        "test": {name: str(out / "test" / f"{name}.txt") for name in given},
+        "context_bytes": min(CONTEXT, longest - 2),  # a token is a byte at least, and two may stand around
+        "max_length": longest,
+    }
+    return {
+        "base": model,
+        "workdir": str(out / "run"),
+        "systems": [preset.system],
+        "languages": {"source": languages[0], "targets": [languages[1]]},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_NEW},
+        "data": {"text": given, "held_out": HELD_OUT, **data},
+        "optimizer": {"clip": 1.0, "weight_decay": 0.0},
+        "adapt": {
+            "steps": FEWEST_STEPS,
+            "batch_size": min(BATCHES.values()),
+            "seq_length": min(base.config.max_positions, LENGTH),
+            "lr": float(f"{preset.rate * min(1.0, TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
+            "schedule": "wsd",
+            "warmup_steps": 1,
+            **(preset.by_text if languages[0] in given else {}),
+            **(preset.of_decoders if base.config.causal else {}),
+            **({} if strength is None else {"strength": strength}),
+        },
+        "finetune": {"tasks": {task["kind"]: task}},
+        "engine": {"zero_stage": 0, "micro_batch_size": min(BATCHES.values())},
+    }
+
+
+def tokens_in(hours: float, base: Base, device: str) -> int:
+    """About how many tokens, rather more, train in so much time on a "cpu" or "gpu"."""
+    a_token = 4 * 12 * base.config.num_layers * base.config.hidden_size**2  # forward and back through frozen products
+    return int(3600 * hours * GUESSED_FLOPS[device] / a_token)
+
+
+def bytes_to_draw(tokens: int) -> int:
+    """Bytes of text that a training on so many tokens, and a longer one after it, draws from a larger text."""
+    return max(FEWEST_BYTES, BYTES_A_TOKEN * tokens)
+
+
+def set_sizes(values: dict[str, Any], tokens: int, length: int, device: str, timed: bool) -> None:
+    """Give a recipe its samples of `length` tokens and steps for about so many tokens in all, on a "cpu" or "gpu".
+
+    timed: it begins with steps by whose time it gets its length.
+    """
+    batch = next(size for limit, size in BATCHES.items() if tokens <= limit)
+    steps = max(FEWEST_STEPS, tokens // (batch * length))
+    warmup, at_once = round(WARM_UP * steps), max(1, TOKENS_AT_ONCE[device] // length)
+    micro_batch = max(size for size in range(1, batch + 1) if batch % size == 0 and size <= at_once)
+    if timed:
+        steps = TIMED + UNTIMED + 5
+        warmup = min(warmup, TIMED)
+    values["adapt"] |= {"seq_length": length, "batch_size": batch, "steps": steps, "warmup_steps": warmup}
+    values["engine"]["micro_batch_size"] = micro_batch

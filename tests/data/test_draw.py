@@ -1,0 +1,68 @@
+"""A draw from a text: whole documents from all over it, and hardly more is read."""
+
+import gzip
+import json
+
+import pytest
+
+from ds_minimodel.common.files import as_json
+from ds_minimodel.text.corpus import Corpus, make_corpus
+from ds_minimodel.text.draw import BLOCK_BYTES, draw_parts, read_drawn
+from ds_minimodel.text.reader import documents, identity_of_text, read_documents
+
+MOST = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A file of 4 MB, documents of two lines that say their number."""
+    path = tmp_path_factory.mktemp("draw") / "xx.txt"
+    path.write_text("".join(f"document {number} begins here\nand {number} ends\n\n" for number in range(100_000)))
+    return path
+
+
+def identity(text, most=MOST):
+    return as_json(identity_of_text([text], draw_parts([text], most)), {})
+
+
+def test_whole_documents_are_drawn_from_all_over_a_text(text):
+    found = [document for chunk in read_drawn([text], MOST, "text") for document in documents(chunk)]
+    numbers = [int(document[0].split()[1]) for document in found]
+    assert all(lines == [f"document {n} begins here", f"and {n} ends"] for n, lines in zip(numbers, found, strict=True))
+    assert numbers == sorted(set(numbers)) and numbers[-1] - numbers[0] > 60_000
+    assert sum(len("\n".join(lines)) + 2 for lines in found) == pytest.approx(MOST, rel=0.2)
+    ((*parts,),) = draw_parts([text], MOST)
+    assert sum(end - start for start, end in parts) <= MOST + BLOCK_BYTES
+    more = {place for (part,) in [draw_parts([text], 2 * MOST)] for first, end in part for place in range(first, end)}
+    assert all(first in more and end - 1 in more for first, end in parts), "a larger draw holds a smaller one"
+    assert list(read_drawn([text], None, "text")) == list(read_drawn([text], 10**9, "text")), "and all may be asked for"
+
+
+def test_what_is_not_drawn_is_not_read(text, tmp_path):
+    """Neither for what tells the text from others."""
+    holes = tmp_path / "holes.txt"
+    with holes.open("wb") as file:
+        for start, end in draw_parts([text], MOST)[0]:
+            file.seek(start)
+            file.write(text.read_bytes()[start:end])
+        file.truncate(text.stat().st_size)
+    (own,), (theirs,) = identity(text)[0], identity(holes)[0]
+    assert own["sha256"] == theirs["sha256"] != identity(holes, None)[0][0]["sha256"]
+    assert identity(holes)[1].keys().isdisjoint(identity(holes, None)[1])
+    for number, path in enumerate((text, holes)):
+        make_corpus([path], tmp_path / f"{number}", held_out=0.1, draw=MOST)
+    (one, other) = (Corpus(tmp_path / f"{number}") for number in (0, 1))
+    assert one.words() == other.words() and list(read_documents(one.training)) == list(read_documents(other.training))
+    assert one.facts.documents[1] > 0 and one.share_counted == 1
+
+
+def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tmp_path):
+    long, rows = tmp_path / "long.txt", tmp_path / "rows.jsonl.gz"
+    long.write_text("words in ä single line " * 100_000)
+    (first, *others) = (chunk.data.decode() for chunk in read_drawn([long], 400_000, "text"))
+    assert others and all(part.endswith(" ") and part.split()[0] in "words in ä single line" for part in others)
+    with gzip.open(rows, "wt") as file:
+        for number in range(200_000):
+            file.write(json.dumps({"text": f"row {number}"}) + "\n")
+    found = [document for chunk in read_drawn([rows], 100_000, "text") for document in documents(chunk)]
+    assert found[:2] == [["row 0"], ["row 1"]] and 0 < len(found) < 150_000
