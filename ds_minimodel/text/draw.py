@@ -10,17 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ds_minimodel.common.random import permute
-from ds_minimodel.text.reader import (
-    CHUNK_BYTES,
-    CUTS,
-    Chunk,
-    Parts,
-    Position,
-    TextSource,
-    bytes_of_text,
-    is_plain,
-    read_chunks,
-)
+from ds_minimodel.text.reader import CHUNK_BYTES, CUTS, Chunk, Parts, TextSource, bytes_of_text, is_plain, read_chunks
 
 BLOCK_BYTES = 1 << 17
 
@@ -71,7 +61,6 @@ def _blocks(path: Path, number: int, parts: Parts) -> Iterator[Chunk]:
                 first = data.find(mark) + len(mark) if start else 0
                 last = data.rfind(mark) + len(mark) if end < size else len(data)
                 if first < last and (data.find(mark) >= 0 or (start == 0 and end == size)):
-                    place = Position(number, start + first)
-                    name = f"{path} from byte {place.byte:,}" if place.byte else str(path)
-                    yield Chunk(name, place, Position(number, start + last), data[first:last])
+                    name = f"{path} from byte {start + first:,}" if start else str(path)
+                    yield Chunk(name, number, 1, data[first:last])
                     break
