@@ -19,17 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ds_minimodel.artifacts.models import MAKE_AGAIN, Adaptation, BodyArtifact
+from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import (
-    Amount,
-    Count,
-    Stored,
-    atomic_folder,
-    read_artifact,
-    read_model,
-    write_json,
-    write_manifest,
-)
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
@@ -51,9 +42,9 @@ class AdaptationManifest(VocabularyManifest):
 
     language: Name
     space: str
-    rows: Count
-    steps: Count
-    eflops: Amount
+    rows: files.Count
+    steps: files.Count
+    eflops: files.Amount
     body_kind: str
     model_type: str
 
@@ -62,7 +53,7 @@ class AdaptationManifest(VocabularyManifest):
     required = (("tokenizer.model", "tokenizer.json"),)
 
 
-class _AdapterConfig(Stored):
+class _AdapterConfig(files.Stored):
     """Of PEFT's configuration what a read needs."""
 
     r: Annotated[int, Field(ge=1)]
@@ -86,7 +77,7 @@ def save_adaptation(
     low_rank = {name: tensor for name, tensor in adaptation.update.items() if is_low_rank(name)}
     others = {name: tensor for name, tensor in adaptation.update.items() if name not in low_rank}
     embeddings = dict(adaptation.embeddings)
-    with atomic_folder(folder) as out:
+    with files.atomic_folder(folder) as out:
         if low_rank and architecture is None:
             others = dict(adaptation.update)
         elif low_rank:
@@ -96,15 +87,15 @@ def save_adaptation(
                 if name in embeddings:
                     tensors[theirs] = Lazy.of(embeddings.pop(name))
             save_tensors(out / ADAPTER, LazyTensors(tensors))
-            write_json(out / ADAPTER_CONFIG, _adapter_config(tensors, architecture, adaptation, strength))
+            files.write_json(out / ADAPTER_CONFIG, _adapter_config(tensors, architecture, adaptation, strength))
         for name, part in ((EMBEDDINGS, embeddings), (UPDATE, others)):
             if part:
                 save_tensors(out / name, part)
-        held = read_artifact(tokenizer, VocabularyManifest, verify=True)
+        held = files.read_artifact(tokenizer, VocabularyManifest, verify=True)
         for name in held.files:
             if not name.endswith(".safetensors") and name != ADAPTER_CONFIG:
                 shutil.copyfile(Path(tokenizer) / name, out / name)
-        write_manifest(
+        files.write_manifest(
             out,
             kind="adaptation",
             rows=adaptation.rows,
@@ -122,7 +113,7 @@ def load_adaptation(
     language, steps: what the adaptation in this place must be of, where that is known.
     """
     folder = Path(folder)
-    manifest = read_artifact(folder, AdaptationManifest, verify=True)
+    manifest = files.read_artifact(folder, AdaptationManifest, verify=True)
     if space is not None:
         check_space(folder, manifest.space, space)
     for what, here, there in (("language", language, manifest.language), ("step", steps, manifest.steps)):
@@ -133,7 +124,7 @@ def load_adaptation(
     facts = {name: getattr(manifest, name) for name in Adaptation.facts}
     found = Adaptation(**facts, num_base=manifest.num_base, embeddings=embeddings, update=update)
     if ADAPTER in manifest.files and found.architecture is not None:
-        config = read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
+        config = files.read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
         adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(found.architecture)
         embeddings |= {name: adapter[theirs] for name, theirs in rows.items() if theirs in adapter}
         update |= _low_rank_of(adapter, found.architecture, config.lora_alpha / config.r / SCALE)

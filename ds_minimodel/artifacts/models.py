@@ -21,25 +21,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ds_minimodel.common import files
 from ds_minimodel.common.config import OneOf
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import (
-    MANIFEST,
-    Amount,
-    Content,
-    Count,
-    Manifest,
-    Sha256,
-    Stored,
-    atomic_folder,
-    copy_artifact,
-    read_artifact,
-    read_json,
-    read_model,
-    sha256_of_file,
-    write_json,
-    write_manifest,
-)
 from ds_minimodel.common.names import Name
 from ds_minimodel.foreign import source as foreign
 from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
@@ -57,18 +41,18 @@ HEADS = "heads.safetensors"
 MAKE_AGAIN = "put it back from a copy, or delete its folder and run the step again"
 
 
-class TaskOfModel(Stored):
+class TaskOfModel(files.Stored):
     """What a task model was finetuned on."""
 
     kind: str
     labels: list[str] | None
 
 
-class BodyFile(Stored):
+class BodyFile(files.Stored):
     """What a body is. objective: what its heads were trained with. architecture: BodyConfig of its kind."""
 
     architecture: BodyConfigOfKind
-    head_depths: list[Count]
+    head_depths: list[files.Count]
     objective: Annotated[str, OneOf(OBJECTIVES)]
     space: str
     task: TaskOfModel | None = None
@@ -81,28 +65,28 @@ class BodyFile(Stored):
         return self
 
 
-class BodyManifest(Manifest):
+class BodyManifest(files.Manifest):
     """Manifest of a mini-model or task model; config.json beside it is a BodyFile. model: path from it to the model
     that it was made of; made_of: the identity of that."""
 
     space: str
     model: str
-    made_of: Sha256
+    made_of: files.Sha256
 
     noun = "a mini-model or a model of a task"
     kinds = ("mini-model", "task-model")
     required = ((CONFIG,), (WEIGHTS,))
 
 
-class _File(Stored):
+class _File(files.Stored):
     """A file of a foreign model. stamp: of the Content that it had; holds_weights: whether numbers are read from it."""
 
     stamp: str
-    sha256: Sha256
+    sha256: files.Sha256
     holds_weights: bool
 
 
-class Reference(Stored):
+class Reference(files.Stored):
     """A foreign model that stays where it is: its folder or GGUF file, and the files that it is of."""
 
     path: str
@@ -111,11 +95,11 @@ class Reference(Stored):
     @classmethod
     def of(cls, source: foreign.Source) -> Self:
         """Of a model all of whose bytes are read."""
-        weights, files = source.weight_files(), dict[str, _File]()
+        weights, named = source.weight_files(), dict[str, _File]()
         for path in (*weights, *source.other_files()):
-            content = Content.of(path)
-            files[path.name] = _File(stamp=content.stamp, sha256=content.sha256(), holds_weights=path in weights)
-        return cls(path=str(source.path.absolute()), files=files)
+            content = files.Content.of(path)
+            named[path.name] = _File(stamp=content.stamp, sha256=content.sha256(), holds_weights=path in weights)
+        return cls(path=str(source.path.absolute()), files=named)
 
     @property
     def space(self) -> str:
@@ -128,7 +112,7 @@ class Reference(Stored):
         root = Path(self.path) if Path(self.path).is_dir() else Path(self.path).parent
         for name, facts in self.files.items():
             try:
-                content = Content.of(root / name)
+                content = files.Content.of(root / name)
             except OSError as error:
                 raise UserError(f"{root / name}: {error.strerror}; put the model back that this is over") from None
             if content.stamp != facts.stamp and content.sha256() != facts.sha256:
@@ -143,14 +127,14 @@ class Reference(Stored):
             )
 
 
-class ModelManifest(Manifest):
+class ModelManifest(files.Manifest):
     """Manifest of a model. rows: of its embeddings. model_type: in transformers, "" where that has no such body.
     source: of a reference."""
 
     language: Name
-    rows: Count
-    steps: Count
-    eflops: Amount
+    rows: files.Count
+    steps: files.Count
+    eflops: files.Amount
     body: BodyFile
     model_type: str
     source: Reference | None = None
@@ -228,9 +212,9 @@ class Adaptation:
 def identity(folder: str | Path) -> str:
     """Hash of an artifact's manifest, and so of all its files; children name their parents by it."""
     try:
-        return sha256_of_file(Path(folder) / MANIFEST)
+        return files.sha256_of_file(Path(folder) / files.MANIFEST)
     except OSError as error:
-        raise UserError(f"{Path(folder) / MANIFEST}: cannot be read ({error.strerror}); {MAKE_AGAIN}") from None
+        raise UserError(f"{Path(folder) / files.MANIFEST}: cannot be read ({error.strerror}); {MAKE_AGAIN}") from None
 
 
 def space_of(*tensor_dicts: Mapping[str, Tensor]) -> str:
@@ -249,10 +233,10 @@ def space_of(*tensor_dicts: Mapping[str, Tensor]) -> str:
 
 def save_model(folder: str | Path, body: BodyArtifact, pack: Adaptation, tokenizer: str | Path, **facts: Any) -> None:
     """Write a model that was trained here, with the vocabulary in `tokenizer`; `facts` go into the manifest."""
-    with atomic_folder(folder) as out:
+    with files.atomic_folder(folder) as out:
         depth, architecture = max(body.head_depths), body.architecture
         ours = named(body.tensors, pack.embeddings)
-        copy_artifact(tokenizer, out / VOCABULARY)
+        files.copy_artifact(tokenizer, out / VOCABULARY)
         others = ours
         if architecture is not None:
             theirs = architecture.to_theirs(ours, body.config, architecture.language_model_head(depth))
@@ -260,7 +244,7 @@ def save_model(folder: str | Path, body: BodyArtifact, pack: Adaptation, tokeniz
             own = architecture.config_json(body.config, len(pack.embeddings["tokens"]))
             ids = write_tokenizer(out / VOCABULARY, out, body.config, is_task=False)
             values = {"architectures": [architecture.classes + ending], **own, **ids, "dtype": "float32"}
-            write_json(out / CONFIG, values)
+            files.write_json(out / CONFIG, values)
             known = architecture.names(ours, architecture.language_model_head(depth))
             others = {name: lazy for name, lazy in ours.items() if name not in known}
             save_tensors(out / WEIGHTS, LazyTensors(theirs))
@@ -275,7 +259,7 @@ def refer_to(folder: str | Path, body: BodyArtifact, pack: Adaptation, source: R
 
 
 def _write_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: Any) -> None:
-    write_manifest(
+    files.write_manifest(
         folder,
         kind="model",
         language=pack.language,
@@ -307,7 +291,7 @@ def named(body: Mapping[str, Tensor], embeddings: Mapping[str, Tensor]) -> dict[
 def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
     """A model and the language that it was trained on; UserError where it is missing, damaged or something else."""
     folder = Path(folder)
-    manifest = read_artifact(folder, ModelManifest, verify=True)
+    manifest = files.read_artifact(folder, ModelManifest, verify=True)
     file, source = manifest.body, manifest.source
     config, depths = file.architecture, tuple(file.head_depths)
     with torch.device("meta"):
@@ -348,10 +332,10 @@ def named_as_ours(
 def save_body(folder: str | Path, artifact: BodyArtifact, kind: str, model: Path, **facts: Any) -> None:
     """Write a mini-model or task model, as `kind` says, that was made of `model`; `facts` go into the manifest."""
     facts |= {"model": os.path.relpath(model, folder), "made_of": identity(model)}
-    with atomic_folder(folder) as temporary:
-        write_json(temporary / CONFIG, _described(artifact))
+    with files.atomic_folder(folder) as temporary:
+        files.write_json(temporary / CONFIG, _described(artifact))
         save_tensors(temporary / WEIGHTS, artifact.tensors)
-        write_manifest(temporary, kind=kind, space=artifact.space, **facts)
+        files.write_manifest(temporary, kind=kind, space=artifact.space, **facts)
 
 
 def load_body(folder: str | Path) -> BodyArtifact:
@@ -359,10 +343,10 @@ def load_body(folder: str | Path) -> BodyArtifact:
     folder = Path(folder)
     if is_model(folder):
         return load_model(folder)[0]
-    manifest = read_artifact(folder, BodyManifest, verify=True)
-    file = read_model(folder / CONFIG, BodyFile, MAKE_AGAIN)
+    manifest = files.read_artifact(folder, BodyManifest, verify=True)
+    file = files.read_model(folder / CONFIG, BodyFile, MAKE_AGAIN)
     if file.space != manifest.space or (file.task is None) == (manifest.kind == "task-model"):
-        raise UserError(f"{folder}: {CONFIG} and {MANIFEST} say another space or kind; {MAKE_AGAIN}")
+        raise UserError(f"{folder}: {CONFIG} and {files.MANIFEST} say another space or kind; {MAKE_AGAIN}")
     tensors = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
     prefix = "" if file.task is None else "body."
     with torch.device("meta"):
@@ -375,8 +359,8 @@ def load_body(folder: str | Path) -> BodyArtifact:
 
 def is_model(folder: str | Path) -> bool:
     """Whether a folder holds a model, not an adaptation or another body."""
-    path = Path(folder) / MANIFEST
-    value = read_json(path) if path.is_file() else None
+    path = Path(folder) / files.MANIFEST
+    value = files.read_json(path) if path.is_file() else None
     return isinstance(value, dict) and value.get("kind") in ModelManifest.kinds
 
 
@@ -385,9 +369,9 @@ def model_below(folder: str | Path) -> Path:
     folder = Path(folder)
     if is_model(folder):
         return folder
-    manifest = read_artifact(folder, BodyManifest)
+    manifest = files.read_artifact(folder, BodyManifest)
     model = Path(os.path.normpath(folder / manifest.model))
-    if not (model / MANIFEST).is_file() or identity(model) != manifest.made_of:
+    if not (model / files.MANIFEST).is_file() or identity(model) != manifest.made_of:
         raise UserError(f"{folder}: was made of the model {model}, which is not there; put it back beside it")
     return model
 

@@ -17,16 +17,7 @@ from ds_minimodel.cli.steps import (
 )
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs.memory import NAMES
-from ds_minimodel.training.ranks.launch import (
-    INTERRUPTED,
-    Stopped,
-    check_ranks,
-    end_with_launcher,
-    launch,
-    launched,
-    name_the_cpu,
-    restart_with_cpu_settings,
-)
+from ds_minimodel.training.ranks import launch
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -85,7 +76,7 @@ def _plan(options: Options) -> int:
         raise UserError(f"--peak {options.peak}: no number of TFLOP/s")
     if options.measure:
         return _measure(options)
-    name_the_cpu()  # before the import, which brings DeepSpeed
+    launch.name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.recipe.reading import package_recipes
 
     path = Path(options.recipe)
@@ -119,22 +110,22 @@ def _recipe_over_model(options: Options) -> "Recipe":
 def _measure(options: Options) -> int:
     """Measure a step on ranks here, which a launcher may have started; the exit code."""
     recipe, overrides = recipe_of(options)
-    restart_with_cpu_settings()
-    if options.ranks > 1 and not launched():
-        check_ranks(options.ranks)
+    launch.restart_with_cpu_settings()
+    if options.ranks > 1 and not launch.launched():
+        launch.check_ranks(options.ranks)
         arguments = ["plan", options.recipe, *overrides, "--measure", "--step", options.step]
-        return launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
+        return launch.launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
     from ds_minimodel.costs.measure import measured_rows
     from ds_minimodel.costs.tables import measured_table
     from ds_minimodel.training.ranks.world import join_ranks
 
-    if launched():
-        end_with_launcher()
+    if launch.launched():
+        launch.end_with_launcher()
     world = join_ranks(recipe.engine.tensor_parallel)
     try:
         rows = measured_rows(recipe, options.step, world)
-    except Stopped:
-        return INTERRUPTED
+    except launch.Stopped:
+        return launch.INTERRUPTED
     if world.is_main:
         _show(options, rows, "Plan", lambda: [measured_table(rows)])
     return 0

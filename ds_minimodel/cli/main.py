@@ -15,15 +15,7 @@ from typing import Any, NoReturn
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.training.ranks.launch import (
-    INTERRUPTED,
-    PREEMPTED,
-    Stopped,
-    check_environment,
-    end_undisturbed,
-    launched,
-    rank_of_environment,
-)
+from ds_minimodel.training.ranks import launch
 
 USER_ERROR, FAILURE = 2, 1
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
@@ -38,24 +30,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     rank = 0
     try:
         try:
-            check_environment()
-            rank = rank_of_environment()
+            launch.check_environment()
+            rank = launch.rank_of_environment()
             sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
         finally:
             if arguments is None:
-                end_undisturbed()
+                launch.end_undisturbed()
     except UserError as error:
         streams.say(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}")
         sys.exit(USER_ERROR)
-    except Stopped as stopped:
+    except launch.Stopped as stopped:
         if rank == 0:
             streams.say(f"ds-minimodel: {stopped}")
-        ends = 0 if launched() else PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
-        sys.exit(ends if stopped.signal_number == signal.SIGTERM else INTERRUPTED)
+        ends = 0 if launch.launched() else launch.PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
+        sys.exit(ends if stopped.signal_number == signal.SIGTERM else launch.INTERRUPTED)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except RuntimeError as error:
-        if not (launched() and _CONNECTION_LOST in str(error)):
+        if not (launch.launched() and _CONNECTION_LOST in str(error)):
             raise
         streams.say(
             f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the last checkpoint"

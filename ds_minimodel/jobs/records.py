@@ -15,19 +15,8 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import (
-    MANIFEST,
-    NameInside,
-    Sha256,
-    Stored,
-    as_json,
-    holder,
-    read_manifest,
-    read_model,
-    sha256_of_file,
-    sha256_of_json,
-)
 from ds_minimodel.jobs.layout import WorkdirLayout
 
 
@@ -52,7 +41,7 @@ class Job:
     advice: Mapping[str, str] = field(default_factory=dict)
 
 
-class Record(Stored):
+class Record(files.Stored):
     """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made.
 
     former: identities that it had before it went on. hashes: {stamp: SHA-256} of the Contents in its inputs.
@@ -60,9 +49,9 @@ class Record(Stored):
 
     inputs: dict[str, Any]
     complete: bool
-    artifacts: dict[NameInside, Sha256] = {}
-    former: list[Sha256] = []
-    hashes: dict[str, Sha256] = {}
+    artifacts: dict[files.NameInside, files.Sha256] = {}
+    former: list[files.Sha256] = []
+    hashes: dict[str, files.Sha256] = {}
 
     @model_validator(mode="after")
     def _something_was_made(self) -> Self:
@@ -74,7 +63,7 @@ class Record(Stored):
     def identity(self) -> str:
         """What children know the job by. A job made again to the same artifacts keeps it."""
         made = {"artifacts": self.artifacts} if self.complete else {}
-        return sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
+        return files.sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
 
 
 def record_of(folder: Path) -> Path:
@@ -85,7 +74,7 @@ def record_of(folder: Path) -> Path:
 def read_record(folder: Path) -> Record | None:
     """The record of the job that lies in `folder`, None where it was never begun; UserError where it is damaged."""
     path = record_of(folder)
-    return read_model(path, Record, _make_again(folder)) if os.path.lexists(path) else None
+    return files.read_model(path, Record, _make_again(folder)) if os.path.lexists(path) else None
 
 
 def inputs_hash(folder: Path, grows: str = "") -> str:
@@ -99,7 +88,7 @@ def inputs_hash(folder: Path, grows: str = "") -> str:
         parents = {name: read_record(folder / name) for name in inputs["parents"]}
         first = {name: [*parent.former, parent.identity][0] for name, parent in parents.items() if parent}
         inputs = {**inputs, grows: {**inputs[grows], "steps": None}, "parents": first}
-    return sha256_of_json(inputs)
+    return files.sha256_of_json(inputs)
 
 
 def current_inputs(job: Job, record: Record | None, to_be_read: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
@@ -116,7 +105,7 @@ def current_inputs(job: Job, record: Record | None, to_be_read: bool = False) ->
         if not _is_as_made(folder, parent) and to_be_read:  # children that are complete do without
             raise UserError(f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`")
         parents[os.path.relpath(folder, job.folder)] = parent.identity  # a workdir may be moved
-    return as_json({**job.inputs, "parents": parents}, record.hashes if record else {})
+    return files.as_json({**job.inputs, "parents": parents}, record.hashes if record else {})
 
 
 def is_complete(job: Job) -> bool:
@@ -173,7 +162,7 @@ class State(Enum):
 
 def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[State, str]:
     """(state, why or by whom) of `job`; reads, with `verify` every byte of what is complete, and writes nothing."""
-    who, at_work = holder(layout.lock) or ("", "")
+    who, at_work = files.holder(layout.lock) or ("", "")
     try:
         record = read_record(job.folder)
         if who and at_work == os.path.relpath(job.folder, layout.root):
@@ -207,10 +196,10 @@ def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
     """
     there = {folder / name: digest for name, digest in record.artifacts.items() if (folder / name).exists()}
     for artifact, digest in there.items():
-        read_manifest(artifact, verify)
-        if sha256_of_file(artifact / MANIFEST) != digest:
+        files.read_manifest(artifact, verify)
+        if files.sha256_of_file(artifact / files.MANIFEST) != digest:
             raise UserError(
-                f"{artifact / MANIFEST}: another artifact than the job made (its SHA-256 is not the one in "
+                f"{artifact / files.MANIFEST}: another artifact than the job made (its SHA-256 is not the one in "
                 f"{record_of(folder)}); {_make_again(folder)}"
             )
     return len(there) == len(record.artifacts)

@@ -12,7 +12,7 @@ from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, record_of
 from ds_minimodel.jobs.training import seeds_of_task
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.report.curves import SCORES_FILE, Row, RunResults, ScoreRow, read_losses
+from ds_minimodel.report import curves
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.report.page import write_report
 from ds_minimodel.tasks import KINDS
@@ -43,7 +43,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job], fertilit
     needed: all jobs that it is made from, complete. fertility: rows of pipeline/fertility.py.
     """
     finished = max(record_of(job.folder).stat().st_mtime for job in needed)
-    results = RunResults(
+    results = curves.RunResults(
         recipe,
         _facts(recipe, layout, finished),
         {name: KINDS[task.kind].metric(task) for name, task in recipe.finetune.tasks.items()},
@@ -73,12 +73,12 @@ def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, st
                 yield (system.name, language), found
 
 
-def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
+def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
     for system, name in product(recipe.chosen_systems, recipe.finetune.tasks):
         for language, seed in product(sorted(recipe.languages_of_task(name)), seeds_of_task(recipe, name)):
             folder = layout.evaluate(recipe.scored_as(system, language), language, name, seed)
             read_manifest(folder, verify=True)
-            for row in read_model(folder / SCORES_FILE, list[ScoreRow], _EVALUATE):
+            for row in read_model(folder / curves.SCORES_FILE, list[curves.ScoreRow], _EVALUATE):
                 yield {**row.model_dump(), "system": system.name}
 
 
@@ -127,13 +127,13 @@ def _vocabulary(recipe: Recipe) -> str:
     return f"{recipe.num_base + new:,}, of which {new:,} are new" if recipe.num_base else f"{new:,}"
 
 
-def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[Row]:
+def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
     source = recipe.languages.source
     for system in recipe.chosen_systems:
         runs = [("pretrain", layout.pretrain(system), source)]
         runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
         for stage, folder, language in runs:
-            row = read_losses(folder / "run/metrics.jsonl", system.name, stage, language)
+            row = curves.read_losses(folder / "run/metrics.jsonl", system.name, stage, language)
             if row:
                 yield row

@@ -19,28 +19,14 @@ from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Content
-from ds_minimodel.text.rows import (
-    BLANK,
-    DOCUMENTS,
-    JSON_LINES,
-    PARQUET,
-    PREFIX,
-    TABLES,
-    HubText,
-    Rows,
-    document_of,
-    rows_of_hub,
-    rows_of_json_lines,
-    rows_of_parquet,
-    rows_of_table,
-)
+from ds_minimodel.text import rows
 
 CHUNK_BYTES = 1 << 20
-_ROWS = (*JSON_LINES, *TABLES, PARQUET)
+_ROWS = (*rows.JSON_LINES, *rows.TABLES, rows.PARQUET)
 CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
 
 
-TextSource = Path | HubText
+TextSource = Path | rows.HubText
 Parts = tuple[tuple[int, int], ...]  # of a file: first byte, end
 COLUMN = "text"  # of rows
 
@@ -63,8 +49,8 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
     """
     listed: list[TextSource] = []
     for pattern in map(str, patterns):
-        if pattern.startswith(PREFIX):
-            listed += [of_hub] if (of_hub := HubText.of(pattern)) not in listed else []
+        if pattern.startswith(rows.PREFIX):
+            listed += [of_hub] if (of_hub := rows.HubText.of(pattern)) not in listed else []
             continue
         is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
         names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
@@ -105,8 +91,8 @@ def _refuse_other_forms(path: Path) -> None:
     form, head = _form(path), b""
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
         head = next(_bytes_of(path, stack), b"")
-    for begins, what, advice in _OTHER_FORMS if form != PARQUET else ():
-        if re.match(begins, head, re.DOTALL) and (form not in JSON_LINES or what != _JSON[0]):
+    for begins, what, advice in _OTHER_FORMS if form != rows.PARQUET else ():
+        if re.match(begins, head, re.DOTALL) and (form not in rows.JSON_LINES or what != _JSON[0]):
             raise UserError(f"{path}: {what}; {advice}")
     if form == ".json":
         raise UserError(f"{path}: {'; '.join(_JSON)}")
@@ -145,7 +131,7 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
         raise UserError(f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
     found: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
     if chunk.of_rows:  # a chunk may end within a document or its end
-        found = (part.strip("\n").replace(BLANK, "").split("\n") for part in text.split("\n\n"))
+        found = (part.strip("\n").replace(rows.BLANK, "").split("\n") for part in text.split("\n\n"))
     else:
         runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
         found = ([line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank)
@@ -161,7 +147,7 @@ def read_documents(patterns: Iterable[str | Path], column: str = COLUMN, whole: 
         yield from documents(chunk, whole)
 
 
-def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> Rows:
+def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Rows:
     """All rows of the files that `patterns` name, with these columns at least, as far as they have them.
 
     UserError for a damaged or unreadable file, and for one of plain text."""
@@ -177,12 +163,12 @@ def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> Rows:
 
 def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chunk]:
     blank, line = True, 1  # nothing but white space so far
-    buffer, of_rows = bytearray(), isinstance(path, HubText) or _form(path) in (DOCUMENTS, *_ROWS)
+    buffer, of_rows = bytearray(), isinstance(path, rows.HubText) or _form(path) in (rows.DOCUMENTS, *_ROWS)
     try:
         with contextlib.ExitStack() as stack:
-            if isinstance(path, HubText) or _form(path) in _ROWS:
-                rows = _rows(path, (column,), stack)
-                pieces = filter(None, (document_of(row, column, where) for where, row in rows))
+            if isinstance(path, rows.HubText) or _form(path) in _ROWS:
+                found = _rows(path, (column,), stack)
+                pieces = filter(None, (rows.document_of(row, column, where) for where, row in found))
             else:
                 pieces = filter(None, _bytes_of(path, stack))
             while True:
@@ -207,7 +193,7 @@ def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chun
 
 def pinned(text: Iterable[TextSource]) -> list[TextSource]:
     """The same, data sets at the commits that their revisions name now."""
-    return [source.pinned() if isinstance(source, HubText) else source for source in text]
+    return [source.pinned() if isinstance(source, rows.HubText) else source for source in text]
 
 
 def names_of(text: Iterable[TextSource]) -> list[str]:
@@ -230,7 +216,7 @@ def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) ->
 def is_plain(source: TextSource) -> bool:
     """Whether it is a file whose bytes are text, which can be entered anywhere."""
     return (
-        isinstance(source, Path) and source.suffix.lower() not in _STREAMS and _form(source) not in (DOCUMENTS, *_ROWS)
+        isinstance(source, Path) and source.suffix.lower() not in _STREAMS and _form(source) not in (rows.DOCUMENTS, *_ROWS)
     )
 
 
@@ -253,15 +239,15 @@ def _cut(buffer: bytearray) -> int:
     return size
 
 
-def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> Rows:
+def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> rows.Rows:
     """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as it has them."""
-    if isinstance(path, HubText):
-        return rows_of_hub(path)
-    if (form := _form(path)) == PARQUET:
-        return rows_of_parquet(path, columns)
-    if form in JSON_LINES:
-        return rows_of_json_lines(_bytes_of(path, stack), path)
-    return rows_of_table(_bytes_of(path, stack), path, form)
+    if isinstance(path, rows.HubText):
+        return rows.rows_of_hub(path)
+    if (form := _form(path)) == rows.PARQUET:
+        return rows.rows_of_parquet(path, columns)
+    if form in rows.JSON_LINES:
+        return rows.rows_of_json_lines(_bytes_of(path, stack), path)
+    return rows.rows_of_table(_bytes_of(path, stack), path, form)
 
 
 def _form(path: Path) -> str:

@@ -27,6 +27,7 @@ from synthetic import (
 )
 from torch.distributed import ProcessGroup
 
+from ds_minimodel.common import files
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.costs.memory import device_named, ring
@@ -35,7 +36,6 @@ from ds_minimodel.costs.tracing import Allocations, saving_to, storage_bytes, te
 from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.training.checkpoints import storage
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.partition import partition_of_run
 from ds_minimodel.training.ranks.launch import Stopped
@@ -159,10 +159,10 @@ KILLED = run_config(zero_stage=1, checkpoint_every=1, keep_last=3)
 # Where one dies: the function, and how many calls of it come before. A save writes two files.
 PLACES = {
     "writing": (torch, "save", 3),
-    "verifying": (storage, "sha256_of_file", 3),
-    "listing": (storage, "write_json", 1),
+    "verifying": (files, "sha256_of_file", 3),
+    "listing": (files, "write_json", 1),
     "renaming": (Path, "rename", 1),
-    "pointing": (storage, "atomic_write", 1),
+    "pointing": (files, "atomic_write", 4),
 }
 
 

@@ -14,32 +14,20 @@ from typing import Any
 
 import torch
 
+from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import (
-    MANIFEST,
-    Count,
-    Manifest,
-    Sha256,
-    atomic_write,
-    read_artifact,
-    read_json,
-    sha256_of_file,
-    sha256_of_json,
-    sync,
-    write_json,
-)
 
 LATEST = "latest"
 PARTIAL = ".partial"
 _COMPLETE = re.compile(r"step-\d{1,15}")  # copies that a user has put beside them have other names
 
 
-class CheckpointManifest(Manifest):
+class CheckpointManifest(files.Manifest):
     """Manifest of a checkpoint; what else a run must agree in, checkpoints.py compares."""
 
-    step: Count
+    step: files.Count
     loss_scale: dict[str, int | float] | None
-    manifest_sha256: Sha256  # of all else in it
+    manifest_sha256: files.Sha256  # of all else in it
 
     noun = "a checkpoint"
     kinds = ("checkpoint",)
@@ -70,13 +58,13 @@ def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
     try:
-        manifest = read_artifact(checkpoint, CheckpointManifest)
-        values = read_json(checkpoint / MANIFEST)
-        if values.pop("manifest_sha256") != sha256_of_json(values):
-            return f"{checkpoint / MANIFEST}: its SHA-256 is not the one that it holds"
+        manifest = files.read_artifact(checkpoint, CheckpointManifest)
+        values = files.read_json(checkpoint / files.MANIFEST)
+        if values.pop("manifest_sha256") != files.sha256_of_json(values):
+            return f"{checkpoint / files.MANIFEST}: its SHA-256 is not the one that it holds"
         for name, facts in sorted(manifest.files.items())[share::shares]:
-            if sha256_of_file(checkpoint / name) != facts.sha256:
-                return f"{checkpoint / name}: its SHA-256 is not the one in {MANIFEST}"
+            if files.sha256_of_file(checkpoint / name) != facts.sha256:
+                return f"{checkpoint / name}: its SHA-256 is not the one in {files.MANIFEST}"
     except UserError as error:
         return str(error)
     except OSError as error:
@@ -97,34 +85,34 @@ def write_hashed(path: Path, state: Any) -> dict[str, int | str]:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+    return {"bytes": path.stat().st_size, "sha256": files.sha256_of_file(path)}
 
 
-def complete_partial(folder: Path, step: int, files: dict[str, dict], facts: dict[str, Any]) -> None:
+def complete_partial(folder: Path, step: int, of_files: dict[str, dict], facts: dict[str, Any]) -> None:
     """Make the partial checkpoint of `step` the newest one.
 
-    files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
+    of_files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
     """
     partial = folder / (checkpoint_name(step) + PARTIAL)
-    for name, written in files.items():
+    for name, written in of_files.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != written["bytes"]:
             raise UserError(
                 f"{partial / name}: written by another rank, but not found here; all hosts must "
                 "share the disk with the workdir"
             )
-    manifest = {**facts, "kind": "checkpoint", "step": step, "files": files}
-    write_json(partial / MANIFEST, {**manifest, "manifest_sha256": sha256_of_json(manifest)})
-    sync(partial)
+    manifest = {**facts, "kind": "checkpoint", "step": step, "files": of_files}
+    files.write_json(partial / files.MANIFEST, {**manifest, "manifest_sha256": files.sha256_of_json(manifest)})
+    files.sync(partial)
     complete = folder / checkpoint_name(step)
     if complete.exists():  # damaged, and passed over
         shutil.rmtree(complete)
     partial.rename(complete)
-    sync(folder)
+    files.sync(folder)
     _point_to(folder, complete.name)
 
 
 def _point_to(folder: Path, name: str) -> None:
-    with atomic_write(folder / LATEST, "w") as file:
+    with files.atomic_write(folder / LATEST, "w") as file:
         file.write(name)
 
 
