@@ -216,7 +216,9 @@ def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) ->
 def is_plain(source: TextSource) -> bool:
     """Whether it is a file whose bytes are text, which can be entered anywhere."""
     return (
-        isinstance(source, Path) and source.suffix.lower() not in _STREAMS and _form(source) not in (rows.DOCUMENTS, *_ROWS)
+        isinstance(source, Path)
+        and source.suffix.lower() not in _STREAMS
+        and _form(source) not in (rows.DOCUMENTS, *_ROWS)
     )
 
 
