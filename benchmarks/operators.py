@@ -52,8 +52,7 @@ def of_model(device: str) -> tuple[Counter[str], Counter[str]]:
     """Of the forward and of the backward pass of 32 x 1,024 tokens in bf16, as such a device has them."""
     recipe = load_recipe(PAPER, [*overrides(576, 51_152), "engine.precision=bf16"])
     work = workload(recipe, "adapt-lora", 32_768, 1024)
-    with torch.device("meta"):
-        module = our_module(work, recipe).bfloat16()
+    module = our_module(work, recipe).bfloat16().to("meta")
     batch = {name: one.to("meta") if torch.is_tensor(one) else one for name, one in make_batch(work, 0).items()}
     with ops.meta_stands_for(device):
         with Called() as forward:

@@ -65,6 +65,10 @@ def build_engine(
         engine.optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
             gradient for group in engine.optimizer.averaged_gradients.values() for gradient in group
         )
+        if stage == 1 and world.data.size == 1:
+            # It would copy each gradient into a bucket, divide it by 1 and copy it out.
+            engine.optimizer.contiguous_gradients = False
+            engine.optimizer.reduce_independent_p_g_buckets_and_remove_grads = lambda parameter, group: None
     if precision != "fp32":
         write_masters(engine, original)
     start.set_log_level(run.deepspeed)
