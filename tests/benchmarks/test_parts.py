@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from benchmarks.operators import of_model
 from benchmarks.record import runs_of
 
 from .test_benchmarks import ROOT, TINY
@@ -62,3 +63,9 @@ def test_a_part_adds_a_run_to_its_records(part, arguments, keys, tmp_path, monke
     assert code == 0 and rows and all(row.keys() >= set(keys) for row in rows)
     assert runs_of(tmp_path, part)[0] == before and "## another, 2026-01-01" in table
     assert {path.name for path in tmp_path.iterdir()} == {f"{part}.jsonl", f"{part}.md"}, "nothing else is left"
+
+
+def test_what_a_layer_of_lora_launches_on_a_gpu():
+    """24 products of four linear layers, forward and backward, and one operator for each of the others."""
+    _, two, three = ([passes.total() for passes in of_model("cuda", layers)] for layers in (2, 2, 3))  # angles: once
+    assert [more - fewer for more, fewer in zip(three, two)] == [19, 28]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from synthetic import TRAINS, Sampler, model, run_config, same
 
+from benchmarks.operators import Called
 from ds_minimodel.models.trainable import to_tensors
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.zero import engine as zero_engine
@@ -26,6 +27,15 @@ def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, v
     spoil.remove()
     optimizer_step(engine, [batch], 1, run, world, 1)
     assert engine.skipped_steps == 1 and not same(read_masters(engine), before[0])
+    zero_engine.destroy(engine)
+
+
+def test_one_rank_copies_no_gradients_at_stage_1(world):
+    run, batch = run_config(zero_stage=1, precision="bf16"), to_tensors(Sampler.batch(0, 8))
+    engine = zero_engine.build_engine(model(), run, world)
+    with Called() as called:
+        optimizer_step(engine, [batch], 1, run, world, 1)
+    assert called.counts["copy_"] < 5 < len([*engine.module.parameters()])
     zero_engine.destroy(engine)
 
 
