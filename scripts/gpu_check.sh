@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/launch.md):
 #   bash scripts/gpu_check.sh [--cpu | --dry-run] [--out FOLDER] [--carried FOLDER] [--seconds N] [PART…]
-# Parts, in this order: environment build kernels table extend pipeline losses stages benchmark profile (default: all)
+# Parts, in this order: environment build kernels table extend pipeline resume losses stages benchmark profile
+# (default: these), and sanitizer, which takes ten minutes
 #   --out      gpu_check.json and a log of each part go there   ($OUT, else ./gpu-check)
 #   --carried  what scripts/gpu_bundle.sh has made for a machine that lacks it   (.carried)
 #   --seconds  of all parts together   (840)
 #   --cpu      the same on a machine without a GPU, at small sizes
-#   --dry-run  CUDA's build on a machine without a GPU, up to the first call that needs one: environment, build, kernels
+#   --dry-run  CUDA's build on a machine without a GPU, up to the first call that needs one: environment, build, kernels;
+#              and the limits of the others
 # The order is that of value. A part takes at most its own limit, and leaves each part after it the least that is to be
 # its. A part that fails or runs out of time does not stop the others. Exits with 1 if any failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 
-all=(environment build kernels table extend pipeline losses stages benchmark profile)
+all=(environment build kernels table extend pipeline resume losses stages benchmark profile)
 # Seconds of a part: the least that those before leave it, in shares of 840, and the most.
-declare -A least=([environment]=10 [build]=5 [kernels]=60 [table]=150 [extend]=150 [pipeline]=80 [losses]=45
-    [stages]=90 [benchmark]=60 [profile]=25)
-declare -A most=([environment]=60 [build]=100 [kernels]=160 [table]=300 [extend]=200 [pipeline]=120 [losses]=90
-    [stages]=150 [benchmark]=120 [profile]=60)
+declare -A least=([environment]=10 [build]=5 [kernels]=60 [table]=150 [extend]=150 [pipeline]=80 [resume]=45
+    [losses]=45 [stages]=90 [benchmark]=60 [profile]=25 [sanitizer]=0)
+declare -A most=([environment]=60 [build]=100 [kernels]=160 [table]=300 [extend]=200 [pipeline]=120 [resume]=90
+    [losses]=90 [stages]=150 [benchmark]=120 [profile]=60 [sanitizer]=800)
 cpu=0 dry=0 out=${OUT:-$root/gpu-check} carried=$root/.carried seconds=840 parts=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -105,13 +107,17 @@ lora() {
         tokenizer.vocab_size=$([ "$cpu" = 1 ] && echo 500 || echo 51152)
 }
 
-# Ours beside peft, plain and compiled: at the largest micro-batch, at 1,024 tokens, and with 1.2 billion weights.
+# Ours beside peft, plain and compiled: at the largest micro-batch, at 1,024 tokens, and with 1.2 billion weights; and
+# RoBERTa's steps beside Hugging Face's compiled ones.
 table() {
-    local code=0 rounds=12
-    [ "$cpu" = 1 ] && rounds=2
+    local code=0 rounds=12 roberta=()
+    [ "$cpu" = 1 ] && rounds=2 roberta=(--tokens 128 --seq-length 64 --set model.num_layers=2 model.hidden_size=64
+        model.num_heads=2 model.ffn_size=128 mini.depth=1 mini.new_layers=1 tokenizer.vocab_size=500)
     lora smollm2-32768 "$smollm2" 32768 1024 --against hf hf-compiled --repeats "$rounds" || code=$?
     lora smollm2-1024 "$smollm2" 1024 128 --against hf --repeats "$rounds" || code=$?
     lora llama1b-16384 "$llama1b" 16384 1024 --against hf --repeats "$rounds" || code=$?
+    "$python" -m benchmarks steps --apart --steps adapt-mini finetune --against hf-compiled --repeats "$rounds" \
+        --out "$out/roberta" --time-limit 120 "${roberta[@]}" || code=$?
     return "$code"
 }
 
@@ -154,7 +160,23 @@ from tests.pipeline.conftest import make_world
 print(make_world(Path(sys.argv[1])))
 END
     ) || return
-    "$python" -m ds_minimodel run "$recipe" "engine.precision=$precision"
+    "$python" -m ds_minimodel run "$recipe" "engine.precision=$precision" engine.deterministic=true
+}
+
+# A training that was killed after a checkpoint goes on to the bits of the pipeline's undisturbed one.
+resume() {
+    local world=$out/pipeline killed=$out/pipeline/killed precision=auto job=pretrain/bl_base
+    [ "$cpu" = 1 ] && precision=fp32
+    local settings=("$world/recipe.yaml" "workdir=$killed" "engine.precision=$precision" engine.deterministic=true)
+    rm -rf "$killed"
+    "$python" -m ds_minimodel run "${settings[@]}" &
+    until compgen -G "$killed/$job/run/checkpoints/step-*" >/dev/null; do
+        kill -0 $! || return
+        sleep 0.02
+    done
+    kill -KILL $!
+    "$python" -m ds_minimodel pretrain "${settings[@]}" && cmp "$world/run/$job/model/model.safetensors" \
+        "$killed/$job/model/model.safetensors"
 }
 
 # The first losses are a CPU's, and the same bits in a second run.
@@ -197,6 +219,14 @@ print(profiled(3))
 END
 }
 
+sanitizer() {
+    local tool
+    for tool in memcheck racecheck; do
+        compute-sanitizer --tool "$tool" --error-exitcode 1 "$python" -m pytest -q tests/ops/test_device.py \
+            -k "kernel_equals_reference and float16" || return
+    done
+}
+
 # record PART RC SECONDS: adds the part to gpu_check.json, with the end of its log and the tables that there are so far.
 record() {
     "$python" - "$out" "$@" <<'END'
@@ -222,7 +252,7 @@ path.write_text(json.dumps(found, indent=1) + "\n")
 END
 }
 
-export -f environment serves build kernels lora table extend pipeline losses stages benchmark profile
+export -f "${all[@]}" serves lora sanitizer
 export python cpu dry out carried site smollm2 llama1b small
 if command -v nvidia-smi >/dev/null && [ "$cpu" = 0 ]; then
     nvidia-smi --query-gpu=timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,memory.used --format=csv -l 2 \
@@ -249,5 +279,9 @@ for index in "${!parts[@]}"; do
     [ "$code" = 0 ] || tail -n 15 "$out/$part.log"
     record "$part" "$code" $((SECONDS - began))
 done
+if [ "$dry" = 1 ]; then
+    echo "on a GPU, in $seconds seconds:"
+    for part in "${all[@]}"; do echo "  $part: ${least[$part]} to ${most[$part]} s"; done
+fi
 echo "$out/gpu_check.json"
 exit "$failed"
