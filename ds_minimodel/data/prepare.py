@@ -22,7 +22,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import id_type, write_shard
 from ds_minimodel.text.reader import Chunk, documents, find_text, names_of, read_chunks
-from ds_minimodel.text.workers import MpiRanks, ordered_map
+from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 1 << 28  # text of a shard
@@ -65,7 +65,7 @@ def prepare(
     number_of_stores = 1 if held_out is None else 2
     encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), number_of_stores, whole_documents)
     jobs = _in_shards(read_chunks(every), shard_bytes)
-    parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers)
+    parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers, FEW_CHUNKS)
     counts, num_bytes, unknown, shards = np.zeros((number_of_stores, 2), np.int64), 0, 0, 0
     with files.atomic_folder(out) as folder, contextlib.closing(parts) as encoded:
         folders = [folder, folder / HELD_OUT][:number_of_stores]

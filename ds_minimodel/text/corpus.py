@@ -25,15 +25,14 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.text.draw import read_drawn
-from ds_minimodel.text.reader import CHUNK_BYTES, COLUMN, Chunk, bytes_of_text, documents, find_text, names_of, pinned
+from ds_minimodel.text.reader import COLUMN, Chunk, bytes_of_text, documents, find_text, names_of, pinned
 from ds_minimodel.text.rows import DOCUMENTS, as_document
-from ds_minimodel.text.workers import MpiRanks, ordered_map
+from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 
 COUNTED_BYTES = 200_000_000  # of text whose words are counted, about
 _FILES = f"training{DOCUMENTS}.gz", f"held_out{DOCUMENTS}.gz"
 _WORDS = "words.json.gz"
 _WORD = re.compile(r"\s*\S+|\s+")
-_FEW_CHUNKS = 16  # for which no other process is started
 _LEVEL = 1  # of compression: six times as fast as the default
 
 
@@ -101,8 +100,7 @@ def make_corpus(
     expected = min(whole, draw or whole)
     numbered = enumerate(read_drawn(sources, draw, column))
     sort_out = functools.partial(_sort_out, held_out, min_words, whole_documents, min(1.0, COUNTED_BYTES / expected))
-    workers = workers if expected > _FEW_CHUNKS * CHUNK_BYTES else 1
-    parts = ranks.ordered_map(sort_out, numbered) if ranks else ordered_map(sort_out, numbered, workers)
+    parts = ranks.ordered_map(sort_out, numbered) if ranks else ordered_map(sort_out, numbered, workers, FEW_CHUNKS)
     totals, words, lines = np.zeros((4, 2), np.int64), Counter[str](), [np.zeros(0, np.uint32)]
     with files.atomic_folder(out) as folder, contextlib.ExitStack() as stack:
         progress = Progress(label, None, "documents")

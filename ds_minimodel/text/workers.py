@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import multiprocessing
 import os
 import signal
@@ -16,19 +17,23 @@ from typing import Any, TypeVar
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 
+FEW_CHUNKS = 8  # of text, for which no other process is started
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, few: int = 0
 ) -> Generator[Result, None, None]:
     """Yield function(item) for each item, in order, computed by `workers` processes (1: in this one).
 
-    Two items a worker are under way at any time. Raises UserError where a worker was killed; an error
-    in `function` is raised here in its item's turn.
+    few: as many items at most are not worth the start of processes. Two items a worker are under way at any time.
+    Raises UserError where a worker was killed; an error in `function` is raised here in its item's turn.
     """
-    if workers == 1:
+    items = iter(items)
+    first = [*itertools.islice(items, few + 1)]
+    items = itertools.chain(first, items)
+    if workers == 1 or len(first) <= few:
         yield from map(function, items)
         return
     with process_pool(workers) as pool:

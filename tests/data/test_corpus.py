@@ -22,7 +22,6 @@ def test_documents_are_those_of_the_text_apart_where_held_out(tmp_path, text_fil
     training = [*read_documents(made.training)]
     assert made.words() == count_words(training) and made.share_counted == 1
     assert sum(made.words().values()) == sum(len(line.split()) for lines in training for line in lines)
-    monkeypatch.setattr("ds_minimodel.text.corpus._FEW_CHUNKS", 0)
     monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
     for workers in (1, 2):
         make_corpus([text_file], tmp_path / f"{workers}", held_out=SHARE, workers=workers)

@@ -92,7 +92,8 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_makes_the_same_bytes(
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
-def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_folder):
+def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_folder, monkeypatch):
+    monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
     text = tmp_path / "text.txt"
     text.write_bytes(text_file.read_bytes() + b"\n\xff\n")
     with pytest.raises(UserError, match="text.txt:.*not UTF-8"):

@@ -19,6 +19,10 @@ def test_results_come_in_order(workers):
     assert list(ordered_map(abs, range(-50, 50), workers)) == [abs(n) for n in range(-50, 50)]
 
 
+def test_few_items_start_no_process():
+    assert list(ordered_map(lambda item: -item, [1, 2], workers=2, few=2)) == [-1, -2], "which takes no such function"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_items_are_taken_only_as_they_are_needed(workers):
     taken = itertools.count()
