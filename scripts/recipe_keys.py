@@ -32,8 +32,8 @@ def type_of(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema["type"] == "object":
-        inner, names = schema["additionalProperties"], type_of(schema.get("propertyNames", {"type": "string"}))
-        return f"{{{names}: {'task' if 'oneOf' in inner else type_of(inner)}}}"
+        inner, of = schema["additionalProperties"], "role" if "propertyNames" in schema else "text"
+        return f"{{{of}: {'task' if 'oneOf' in inner else type_of(inner)}}}"
     if "prefixItems" in schema:
         return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
     if schema["type"] == "array":
@@ -69,60 +69,58 @@ def meaning_of(section: type[Section], key: str) -> str:
     return " ".join(next(field.description for field in fields if field.description).split())
 
 
-def table(section: type[Section], keys: Collection[str] | None = None, without: Collection[str] = ()) -> str:
-    """The rows of a section's keys, or of some; keys that are sections have none."""
+def rows(section: type[Section], path: str = "", without: Collection[str] = ()) -> str:
+    """The rows of a section's keys at a path, but for some; keys that are sections have none."""
     schemas = section.model_json_schema()["properties"]
-    rows = [
-        f"| `{key}` | {cell_of(schemas[key])} | {meaning_of(section, key)} |\n"
+    return "".join(
+        f"| `{path}{key}` | {cell_of(schemas[key])} | {meaning_of(section, key)} |\n"
         for key in schemas
-        if (keys is None or key in keys) and key not in without and "$ref" not in schemas[key]
-    ]
-    return HEAD + "".join(rows)
+        if key not in without and "$ref" not in schemas[key]
+    )
 
 
 def tasks() -> str:
     """The rows of the keys of any kind of task, each with the kinds that have it where not all do."""
     own = {name: kind.config.model_json_schema()["properties"] for name, kind in KINDS.items()}
-    rows = ""
+    found = ""
     for key in dict.fromkeys(key for schemas in own.values() for key in schemas):
         kinds = [name for name, schemas in own.items() if key in schemas]
         cells = dict.fromkeys(cell_of(own[name][key]) for name in kinds)
         cell = " or ".join(cells).replace(", required or ", " or ")
         of = "" if len(kinds) == len(KINDS) else f"{', '.join(f'`{name}`' for name in kinds)}: "
-        rows += f"| `{key}` | {cell} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
-    return HEAD + rows
+        found += f"| `finetune.tasks.NAME.{key}` | {cell} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
+    return found
 
 
-def kinds_of_body(model: type[Section]) -> str:
-    """The keys that only some kinds of body have, and what each kind is."""
-    tables, shown = "", {*model.model_fields}
-    for name, config in BODIES.items():
-        if new := config.model_fields.keys() - shown:
-            tables += f"\n#### From `{name}` on\n{table(config, new)}"
-            shown |= new
-    rows = "".join(f"| `{name}` | {config.__doc__} |\n" for name, config in BODIES.items())
-    return f"{tables}\n#### Kinds of body\n| `kind` | what it is, and whose sizes are its defaults |\n|---|---|\n{rows}"
+def body(model: type[Section]) -> tuple[str, str]:
+    """The rows of the keys of any kind of body, and those of the kinds, each with the keys that it is first to have."""
+    keys, kinds, shown = rows(model, "model."), "", {*model.model_fields}
+    for name, kind in BODIES.items():
+        new = [f"`{key}`" for key in kind.model_fields if key not in shown]
+        kinds += f"| `{name}` | {kind.__doc__} | {', '.join(new)} |\n"
+        keys += rows(kind, "model.", shown)
+        shown |= {*kind.model_fields}
+    return keys, kinds
 
 
 def all_tables() -> str:
     """The whole part of the page that is made."""
     section: dict[str, Any] = {name: field.annotation for name, field in PaperRecipe.model_fields.items()}
-    training = section["pretrain"].model_fields
+    training, (keys_of_body, kinds) = section["pretrain"].model_fields, body(section["model"])
     parts = {
-        "At the top": table(PaperRecipe),
-        **{f"`{name}`": table(section[name]) for name in ("languages", "tokenizer", "data")},
-        "`model`": table(section["model"]) + kinds_of_body(section["model"]),
-        "`mini`": table(section["mini"]),
-        "`pretrain`, `build_mini`, `adapt`": table(section["pretrain"]),
-        "`build_mini` also": table(section["build_mini"], without=training),
-        "`adapt` also": table(section["adapt"], without=training),
-        "`optimizer`": table(section["optimizer"]),
-        "`finetune`": table(section["finetune"]),
-        "`finetune.tasks.NAME`": tasks(),
-        "`engine`": table(section["engine"]),
-        "`checkpoint`": table(section["checkpoint"]),
+        "What is built": [rows(PaperRecipe), rows(section["languages"], "languages.")],
+        "Text": [rows(section[name], f"{name}.") for name in ("data", "tokenizer")],
+        "The body": [keys_of_body, rows(section["mini"], "mini.")],
+        "Training: `pretrain`, `build_mini` and `adapt`": [
+            rows(section["pretrain"], "adapt."),
+            *(rows(section[name], f"{name}.", training) for name in ("build_mini", "adapt")),
+            rows(section["optimizer"], "optimizer."),
+        ],
+        "Tasks": [rows(section["finetune"], "finetune."), tasks()],
+        "The machine": [rows(section[name], f"{name}.") for name in ("engine", "checkpoint")],
     }
-    return "".join(f"\n### {heading}\n{rows}" for heading, rows in parts.items())
+    tables = "".join(f"\n### {heading}\n{HEAD}{''.join(found)}" for heading, found in parts.items())
+    return f"{tables}\n### Kinds of body\n| `model.kind` | what it is | new keys |\n|---|---|---|\n{kinds}"
 
 
 def with_tables(page: str) -> str:
