@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import kernels, prepare, saves, steps, stores, threads
 from benchmarks.record import INDEX, Record, index, page, runs_of
-from ds_minimodel.common.errors import exit_code
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 
 PARTS = {"steps": steps, "kernels": kernels, "threads": threads, "stores": stores, "prepare": prepare, "saves": saves}
@@ -35,11 +35,13 @@ def main() -> int:
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     record = Record(options.out, options.part, PARTS[options.part], command)
 
-    def measure() -> None:
+    code = 0
+    try:
         for row in PARTS[options.part].measure(options):
             record.add(row)
-
-    code = exit_code(measure)
+    except (UserError, OSError) as error:
+        print(f"ds-minimodel: {error}", file=sys.stderr)
+        code = 2
     if record.rows:
         print(page(record.part, [{"facts": record.facts, "rows": record.rows}]))
     parts = [part for row in record.rows for part in (row, *row.get("contestants", {}).values())]

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO
 
 LONGEST = 1000  # characters of a message
@@ -64,16 +64,6 @@ def _in_place_of(descriptor: int, file: IO[str]) -> Iterator[None]:
     finally:
         os.dup2(kept, descriptor)
         os.close(kept)
-
-
-def exit_code(work: Callable[[], object]) -> int:
-    """Do the work of a script; 0, or 2 where a UserError or an OSError, which names its file, is said in one line."""
-    try:
-        work()
-    except (UserError, OSError) as error:
-        print(f"ds-minimodel: {error}", file=sys.stderr)
-        return 2
-    return 0
 
 
 def reason_of(fault: Mapping[str, object]) -> str:

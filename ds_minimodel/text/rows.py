@@ -140,28 +140,11 @@ def as_document(lines: Iterable[str]) -> bytes:
 def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
     """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
     try:
-        return json.loads(text, object_pairs_hook=_each_key_once)
-    except _Repeated as error:
-        raise UserError(f"{path}:{line}: not JSON (the key {str(error)!r:.40} comes twice); {form}") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
-    except ValueError:
-        raise UserError(f"{path}:{line}: not JSON (a number has thousands of digits); {form}") from None
-    except RecursionError:
-        raise UserError(f"{path}:{line}: JSON that is nested too deeply; {form}") from None
-
-
-class _Repeated(ValueError):
-    """A key that an object has twice."""
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in row:
-            raise _Repeated(key)
-        row[key] = value
-    return row
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}:{line}: not JSON ({error}); {form}") from None
 
 
 def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:

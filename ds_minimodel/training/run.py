@@ -113,19 +113,12 @@ class Run:
 
     def record(self) -> dict[str, object]:
         """All numbers under the flat names that `run.json` has for them."""
-        schedule, execution, kept = self.schedule, self.execution, self.checkpoints
         return {
-            "steps": schedule.steps,
-            "batch_size": execution.batch_size,
-            "lr": schedule.lr,
-            "warmup_steps": schedule.warmup_steps,
-            "decay_steps": schedule.decay_steps,
+            **asdict(self.schedule),
+            **asdict(self.execution),
             **self.optimizer.model_dump(),
-            "zero_stage": execution.zero_stage,
-            "precision": execution.precision,
-            "micro_batch_size": execution.micro_batch_size,
-            "checkpoint_every": kept.every,
-            "keep_last": kept.keep_last,
+            "checkpoint_every": self.checkpoints.every,
+            "keep_last": self.checkpoints.keep_last,
             **asdict(self.accounting),
             **({"deepspeed_config": self.deepspeed} if self.deepspeed else {}),
         }

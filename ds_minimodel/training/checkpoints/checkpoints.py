@@ -76,7 +76,7 @@ class Checkpoints:
         if name is not None:
             manifest = self.world.broadcast_from_rank0(lambda: self._checked_manifest(name))
             self.saved = manifest["step"]
-            if self._is_same_layout(manifest):
+            if {key: manifest[key] for key in self.layout} == self.layout:
                 self.files.load(self.folder, name)
             else:
                 self.files.load_other_layout(self.folder / name, manifest, self.world.tensor.rank)
@@ -89,7 +89,7 @@ class Checkpoints:
     def save(self, step: int) -> None:
         """Take the state after `step` steps and begin to write it, once the former one is on disk."""
         self.wait()
-        self.world.broadcast_from_rank0(lambda: self._start_partial(step))
+        self.world.broadcast_from_rank0(lambda: storage.start_partial(self.folder, step))
         states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies run beside the host's work
@@ -123,10 +123,6 @@ class Checkpoints:
             self.thread.join()
         if self.writers.host_group is not None and (self.thread is None or not self.thread.is_alive()):
             dist.destroy_process_group(self.writers.host_group)
-
-    def _start_partial(self, step: int) -> None:
-        with clear_write_errors(self.folder):
-            storage.start_partial(self.folder, step)
 
     def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
         """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the thread."""
@@ -185,9 +181,6 @@ class Checkpoints:
                     f"{here}); use another workdir, or delete {self.folder} to start again"
                 )
         return manifest
-
-    def _is_same_layout(self, manifest: dict[str, Any]) -> bool:
-        return {key: manifest[key] for key in self.layout} == self.layout
 
     def _warn(self, message: str, *arguments: object) -> None:
         if self.world.is_main:

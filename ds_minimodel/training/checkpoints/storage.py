@@ -74,9 +74,10 @@ def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
 
 def start_partial(folder: Path, step: int) -> None:
     """Make an empty folder for the checkpoint of `step`; remove what killed saves have left."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_partials(folder)
-    (folder / (checkpoint_name(step) + PARTIAL)).mkdir()
+    with files.clear_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_partials(folder)
+        (folder / (checkpoint_name(step) + PARTIAL)).mkdir()
 
 
 def write_hashed(path: Path, state: Any) -> dict[str, int | str]:

@@ -97,10 +97,6 @@ class World:
                 raise
             raise OtherRankFailed(0, is_users_mistake=True) from None
 
-    def barrier(self) -> None:
-        if self.size > 1:
-            dist.barrier(group=self.host_group)
-
 
 def join_ranks(tensor_parallel: int = 1) -> World:
     """Join the ranks (a world of one where no launcher is involved) and return the World.
