@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -93,7 +94,8 @@ def _run(tree: Path, folder: Path, kind: str, ops: str, precision: str, ranks: s
         return done.stdout.strip()
 
     recipe = python("-c", _MAKE_WORLD, folder)
-    common = [key for key in ALL if f"| `{key.partition('=')[0].rpartition('.')[2]}` |" in known]
+    keys = {path.rpartition(".")[2] for path in re.findall(r"^\| `([\w.]+)` \|", known, re.MULTILINE)}
+    common = [key for key in ALL if key.partition("=")[0].rpartition(".")[2] in keys]
     for language in ("en", "xx"):
         pages = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
         (folder / f"bits.{language}.txt").write_text("\n\n".join(pages))

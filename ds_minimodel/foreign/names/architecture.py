@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,8 @@ class Architecture:
     an export that no field says. tokens, output: of the embeddings, and of what holds output matrix and bias.
     others: our parameters and modules outside of layers and heads -> theirs. layers: of what layer N is called
     `layers.N`. layer: module of a layer -> theirs, of whose rows it is made. head: modules of a language model's head
-    -> theirs. tasks: modules of RoBERTa's heads for tasks -> its own.
+    -> theirs. tasks: modules of RoBERTa's heads for tasks -> its own. fields: what of `own` is no key's value as it is,
+    of a configuration of theirs. values: what of config.json is no field's value as it is, of one of ours.
     """
 
     model_type: str
@@ -43,6 +44,8 @@ class Architecture:
     layer: Mapping[str, Sequence[str]]
     head: Mapping[str, str]
     tasks: Mapping[str, str] = field(default_factory=dict)
+    fields: Callable[[Any], dict[str, Any]] = lambda _: {}
+    values: Callable[[Any], dict[str, Any]] = lambda _: {}
 
     def config(self, theirs: Any) -> BodyConfig:
         """Our configuration for one of transformers'; ValueError where it has what the kind has not.
@@ -50,11 +53,7 @@ class Architecture:
         What it does not look at shows in the logits, which an import compares.
         """
         values = {ours: getattr(theirs, key) for ours, key in {**_SIZES, **self.keys}.items()}
-        return self.own(**{**values, **self.fields_of(theirs)})
-
-    def fields_of(self, theirs: Any) -> dict[str, Any]:
-        """Fields of `own` that are no key's value as it is."""
-        return {}
+        return self.own(**{**values, **self.fields(theirs)})
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
         """The content of config.json for a body, but for the class of the model."""
@@ -65,12 +64,8 @@ class Architecture:
             "initializer_range": INIT_STD,
             "tie_word_embeddings": config.tied,
             **self.fixed,
-            **self.keys_of(config),
+            **self.values(config),
         }
-
-    def keys_of(self, config: Any) -> dict[str, Any]:
-        """Keys of config.json that are no field's value as it is."""
-        return {}
 
     @property
     def prefix(self) -> str:

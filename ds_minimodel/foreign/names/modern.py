@@ -145,12 +145,6 @@ class ModernArchitecture(Architecture):
             raise ValueError(f"layer_types: {self.model_type} is served with {_layer_types(config)!s:.80}")
         return config
 
-    def fields_of(self, theirs: Any) -> dict[str, Any]:
-        return self.fields(theirs)
-
-    def keys_of(self, config: Any) -> dict[str, Any]:
-        return self.values(config)
-
     def from_theirs(self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]) -> dict[str, Lazy]:
         return self._shift(super().from_theirs(theirs, config, names), 1)
 

@@ -39,15 +39,6 @@ class RobertaArchitecture(Architecture):
 
     first_position: int = FIRST_POSITION
 
-    def fields_of(self, theirs: Any) -> dict[str, Any]:
-        return {"max_positions": theirs.max_position_embeddings - self.first_position}
-
-    def keys_of(self, config: Any) -> dict[str, Any]:
-        return {
-            "max_position_embeddings": config.max_positions + self.first_position,
-            "type_vocab_size": config.token_types,
-        }
-
     def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
         types, found = self.others["body.types"], super().parts_of(names, config)
         return {ours: [*parts, types] if ours == "body.positions" else parts for ours, parts in found.items()}
@@ -73,9 +64,17 @@ class RobertaArchitecture(Architecture):
         return no_types | super().to_theirs({**tensors, "body.positions": own}, config, head)
 
 
-def _architecture(model_type: str, classes: str, name: str = "roberta", **differs: Any) -> RobertaArchitecture:
-    """name: how the names of its parameters begin."""
+def _architecture(
+    model_type: str, classes: str, name: str = "roberta", first: int = FIRST_POSITION, **differs: Any
+) -> RobertaArchitecture:
+    """name: how the names of its parameters begin. first: the first position."""
     values: dict[str, Any] = dict(
+        first_position=first,
+        fields=lambda theirs: {"max_positions": theirs.max_position_embeddings - first},
+        values=lambda ours: {
+            "max_position_embeddings": ours.max_positions + first,
+            "type_vocab_size": ours.token_types,
+        },
         endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
         own=RobertaConfig,
         keys=_KEYS,
@@ -109,6 +108,6 @@ BERT = (
         output="cls.predictions",
         head={"dense": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm"},
         tasks={"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"},
-        first_position=0,
+        first=0,
     ),
 )
