@@ -31,7 +31,6 @@ LONG = (
 )
 # What takes over 10 s of a core, or others show over another body, placement or launcher: run by --all, or by name.
 LONG_CASES = (
-    "examples/test_notebook.py::test_its_code_runs_in_an_empty_folder",
     "pipeline/test_bad_input.py::test_a_full_disk",
     "pipeline/test_development.py::test_two_ranks_score_the_same",
     "pipeline/test_docs.py::test_extending_a_model",
