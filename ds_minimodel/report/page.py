@@ -89,7 +89,7 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
             rows += [own | {"step": step, "eflops": a_step * step, "score": bits} for step, bits in row["held_out"]]
     if not rows:
         return []
-    drawn = plots.plot_task_scores(training_curves(rows), task, "bits per byte", near_maximal=False)
+    drawn = plots.plot_scores(training_curves(rows), "bits per byte", task, near_maximal=False)
     caption = (
         "Bits per byte of held-out text while it trained, lower is better. Its samples are as long as those of the "
         "training, so these are not the numbers of the table above."
@@ -112,7 +112,7 @@ def report_blocks(run: RunResults) -> list[Block]:
         )
         if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
             blocks += [Heading("Training curves")]
-            blocks += [Plot("figure-3.png", plots.plot_average_scores(curves), caption)]
+            blocks += [Plot("figure-3.png", plots.plot_scores(curves, "mean over languages"), caption)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         blocks += _source_blocks(run, left_out)
@@ -154,7 +154,7 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
     is_percent = shown_score(rows[0], metric)[0] not in BITS
-    drawn = plots.plot_task_scores(curves, task, f"{metric} (%)" if is_percent else metric)
+    drawn = plots.plot_scores(curves, f"{metric} (%)" if is_percent else metric, task)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
 
 

@@ -6,7 +6,7 @@ markers and line styles say the same again. Only matplotlib's objects are used, 
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -68,37 +68,27 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
         return _png(figure)
 
 
-def plot_average_scores(curves: pd.DataFrame) -> bytes:
-    """Figure 3: score curves averaged over languages, a panel for each task and a line for each system."""
-    return _score_panels(curves, [(task, task, AVERAGE) for task in names_in(curves, "task")], "mean over languages")
+def plot_scores(curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal: bool = True) -> bytes:
+    """Figure 3: score curves, a line for each system, averaged over languages in a panel for each task; of one task, a
+    panel for each language.
 
-
-def plot_task_scores(curves: pd.DataFrame, task: str, metric: str, near_maximal: bool = True) -> bytes:
-    """Score curves of a task, a panel for each language. metric: what its scores are, such as "accuracy (%)".
-
-    near_maximal: whether 95 % of BL_BASE's last score is drawn.
+    ylabel: what the scores are, such as "accuracy (%)". near_maximal: whether 95 % of BL_BASE's last score is drawn.
     """
-    languages = names_in(curves.xs(task, level="task"), "language")
-    panels = [(language, task, language) for language in languages]
-    return _score_panels(curves, panels, metric, near_maximal)
-
-
-def _score_panels(
-    curves: pd.DataFrame, panels: Sequence[tuple[str, str, str]], ylabel: str, near_maximal: bool = True
-) -> bytes:
-    """panels: (title, task, language)."""
+    panels = [(name, name, AVERAGE) for name in names_in(curves, "task")]  # title, task, language
+    if task:
+        panels = [(name, task, name) for name in names_in(curves.xs(task, level="task"), "language")]
     unit, systems = flops_unit(curves["eflops"].max()), names_in(curves, "system")
     targets = NEAR_MAXIMAL * last_points(curves)["mean"]
     with rc_context(RC_PARAMS):
         num_columns = min(len(panels), _PANELS_A_ROW)
         num_rows = math.ceil(len(panels) / num_columns)
         figure = _figure(max(6.4, 3.3 * num_columns), 2.7 * num_rows + 0.6)
-        for number, (title, task, language) in enumerate(panels):
+        for number, (title, of_task, language) in enumerate(panels):
             axes = figure.add_subplot(num_rows, num_columns, number + 1)
             for system in systems:
-                _draw_curve(axes, system, curves.loc[system, task, language], unit)
+                _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
             if near_maximal and BASELINE in systems:
-                _draw_level(axes, targets[BASELINE, task, language], "95 % of BL_BASE", (0, (1, 1.5)))
+                _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE", (0, (1, 1.5)))
             axes.set_title(title)
             axes.margins(x=0.02, y=0.06)
             axes.set_xlim(0)

@@ -99,8 +99,11 @@ def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
     groups = list(next(iter(found.values())))
     rows: list[CellRow] = []
     for system, by_group in found.items():
-        whole, cells = by_group[ALL_TASKS], map(_speedup_cell, by_group.values())
-        rows.append([name_of(system), *cells, f"{whole.at_equal_compute:+.2f}"])
+        cells = [
+            Cell(f"{own.value:.2f}", f"(single seeds {own.low:.2f}–{own.high:.2f})" if own.low < own.high else "")
+            for own in by_group.values()
+        ]
+        rows.append([name_of(system), *cells, f"{by_group[ALL_TASKS].at_equal_compute:+.2f}"])
     notes = [
         "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves averaged over seeds, "
         "languages and tasks. In brackets the lowest and the highest of single finetuning seeds' own curves: that of "
@@ -109,11 +112,6 @@ def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
         "compute: difference in points where the cheaper of both ends."
     ]
     return Table("Speedup over BL_BASE", ["System", *groups, "at equal compute"], rows, notes=notes)
-
-
-def _speedup_cell(speedup: Speedup) -> Cell:
-    seeds = f"(single seeds {speedup.low:.2f}–{speedup.high:.2f})" if speedup.low < speedup.high else ""
-    return Cell(f"{speedup.value:.2f}", seeds)
 
 
 def final_scores_table(
