@@ -6,15 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.cli.steps import (
-    Commands,
-    Options,
-    add_engine_options,
-    add_recipe_command,
-    number_of_ranks,
-    overrides_of,
-    recipe_of,
-)
+from ds_minimodel.cli import steps
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs.memory import NAMES
 from ds_minimodel.training.ranks import launch
@@ -24,20 +16,22 @@ if TYPE_CHECKING:
     from ds_minimodel.report.render import Table
 
 
-def add_arguments(commands: Commands) -> None:
+def add_arguments(commands: steps.Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    flops = add_recipe_command(commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops)
+    flops = steps.add_recipe_command(
+        commands, "flops", "cost of every step, by the paper's formulas and as executed", _flops
+    )
     flops.add_argument("--json", action="store_true", help="print JSON")
-    fertility = add_recipe_command(
+    fertility = steps.add_recipe_command(
         commands, "fertility", "what new tokens bring to a language that extends a base's vocabulary", _fertility
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
     text = "memory and FLOPs of every step before it is started, or its time"
-    plan = add_recipe_command(
+    plan = steps.add_recipe_command(
         commands, "plan", text, _plan, ", a model (a folder of Hugging Face's or OWNER/NAME on the Hub)"
     )
-    add_engine_options(plan)
-    plan.add_argument("--ranks", type=number_of_ranks, metavar="N", default=1, help="ranks in all; default: 1")
+    steps.add_engine_options(plan)
+    plan.add_argument("--ranks", type=steps.number_of_ranks, metavar="N", default=1, help="ranks in all; default: 1")
     plan.add_argument(
         "--device",
         metavar="NAME",
@@ -54,24 +48,24 @@ def add_arguments(commands: Commands) -> None:
     plan.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _flops(options: Options) -> None:
+def _flops(options: steps.Options) -> None:
     from ds_minimodel.recipe.flops import recipe_costs
     from ds_minimodel.report.tables import cost_table
 
-    recipe = recipe_of(options)[0]
+    recipe = steps.recipe_of(options)[0]
     rows = recipe_costs(recipe)
     _show(options, rows, "Costs", lambda: [cost_table(rows, recipe.base is None, len(recipe.languages.targets))])
 
 
-def _fertility(options: Options) -> None:
+def _fertility(options: steps.Options) -> None:
     from ds_minimodel.pipeline.fertility import fertility
     from ds_minimodel.report.tables import fertility_table
 
-    rows = fertility(recipe_of(options)[0])
+    rows = fertility(steps.recipe_of(options)[0])
     _show(options, rows, "Fertility", lambda: [fertility_table(rows)])
 
 
-def _plan(options: Options) -> int:
+def _plan(options: steps.Options) -> int:
     if options.peak is not None and not 0 < options.peak < math.inf:
         raise UserError(f"--peak {options.peak}: no number of TFLOP/s")
     if options.measure:
@@ -82,7 +76,7 @@ def _plan(options: Options) -> int:
     path = Path(options.recipe)
     is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
     is_model = (is_name or path.is_dir() or path.suffix.lower() == ".gguf") and options.recipe not in package_recipes()
-    recipe = _recipe_over_model(options) if is_model else recipe_of(options)[0]
+    recipe = _recipe_over_model(options) if is_model else steps.recipe_of(options)[0]
     from ds_minimodel.costs.plans import plans
     from ds_minimodel.costs.tables import plan_tables
 
@@ -91,7 +85,7 @@ def _plan(options: Options) -> int:
     return 0
 
 
-def _recipe_over_model(options: Options) -> "Recipe":
+def _recipe_over_model(options: steps.Options) -> "Recipe":
     """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that KEY=VALUE change."""
     from ds_minimodel.recipe.base import read_base
     from ds_minimodel.recipe.extension import first_values, set_sizes
@@ -104,12 +98,13 @@ def _recipe_over_model(options: Options) -> "Recipe":
     set_sizes(
         values, 4_000_000, values["adapt"]["seq_length"], "cpu" if options.device == "cpu" else "gpu", timed=False
     )
-    return recipe_of_values(values, options.recipe, overrides_of(options))
+    values["adapt"]["warmup_steps"] = 1  # costs do not depend on it, and an override may leave few steps
+    return recipe_of_values(values, options.recipe, steps.overrides_of(options))
 
 
-def _measure(options: Options) -> int:
+def _measure(options: steps.Options) -> int:
     """Measure a step on ranks here, which a launcher may have started; the exit code."""
-    recipe, overrides = recipe_of(options)
+    recipe, overrides = steps.recipe_of(options)
     launch.restart_with_cpu_settings()
     if options.ranks > 1 and not launch.launched():
         launch.check_ranks(options.ranks)
@@ -131,7 +126,7 @@ def _measure(options: Options) -> int:
     return 0
 
 
-def _show(options: Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
+def _show(options: steps.Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
     from ds_minimodel.report.render import to_markdown
 
     if options.json:

@@ -11,19 +11,7 @@ from typing import Any
 from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
-from ds_minimodel.report.curves import (
-    ALL_TASKS,
-    BITS,
-    OF_SOURCE,
-    ON_SOURCE,
-    Row,
-    RunResults,
-    in_order,
-    name_of,
-    shown_score,
-    speedups,
-    training_curves,
-)
+from ds_minimodel.report import curves
 from ds_minimodel.report.kept import Measure
 from ds_minimodel.report.tables import PERCENT, SCALES, adapt_costs, averages, retained
 
@@ -60,41 +48,41 @@ class Verdict(Stored):
     def lines(self) -> list[str]:
         """The sentence of all tasks, those of what is kept, and a line for each that is worse."""
         own = [self.sentence(self.clauses), *self.kept, *self.worse]
-        return [f"{name_of(self.system)}, {line}" for line in own]
+        return [f"{curves.name_of(self.system)}, {line}" for line in own]
 
 
-def verdicts(run: RunResults) -> list[Verdict]:
+def verdicts(run: curves.RunResults) -> list[Verdict]:
     """Those of a recipe with a base; without one nothing was there before."""
-    systems = in_order(row["system"] for row in run.target_scores) if run.recipe.base else []
+    systems = curves.in_order(row["system"] for row in run.target_scores) if run.recipe.base else []
     return [_verdict(run, system, language) for system in systems for language in run.recipe.languages.targets]
 
 
-def _verdict(run: RunResults, system: str, language: str) -> Verdict:
+def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
     steps, clauses, measures, worse = run.recipe.adapt.steps, dict[str, str](), list[Measure](), []
     for task, metric in run.metrics.items():
         of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
         rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
         if not rows:
             continue
-        column, unit = shown_score(rows[0], metric)
+        column, unit = curves.shown_score(rows[0], metric)
         scale, named = SCALES.get(column, PERCENT), f", {task}" if len(run.metrics) > 1 else ""
         what = task if run.recipe.finetune.tasks[task].kind != task else "held-out text"  # as `extend` names its own
-        measure = partial(Measure, unit=unit, decimals=3 if column in BITS else 1)
-        scores = _mean(rows, OF_SOURCE + column), _mean(rows, column)
+        measure = partial(Measure, unit=unit, decimals=3 if column in curves.BITS else 1)
+        scores = _mean(rows, curves.OF_SOURCE + column), _mean(rows, column)
         measures.append(measure(what=f"{language}, {what}", before=scores[0], after=scores[1]))
         before, after = measures[-1].texts
         clauses[task] = f"{language}{named}: {before} {unit} before, {after} after"
-        if column in BITS:
+        if column in curves.BITS:
             clauses[task] += _compressed(run, task, language, scores[1])
-        if ON_SOURCE + column in rows[0]:
+        if curves.ON_SOURCE + column in rows[0]:
             source = run.recipe.languages.source
             own = [row for row in of_task if row["language"] == source]
-            of_source = _mean(own, column), _mean(rows, ON_SOURCE + column)
+            of_source = _mean(own, column), _mean(rows, curves.ON_SOURCE + column)
             measures.append(measure(what=f"{source}, {what}", before=of_source[0], after=of_source[1]))
             before, after = measures[-1].texts
             clauses[task] += f"; {source}{named}: {before} before, {after} after"
-            if ON_SOURCE + "cut" in rows[0]:
-                clauses[task] += f", {_mean(rows, ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
+            if curves.ON_SOURCE + "cut" in rows[0]:
+                clauses[task] += f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
             if abs(of_source[1] / of_source[0] - 1) > _MOST_LOST and of_source[1] != scale.best(of_source):
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
@@ -110,13 +98,13 @@ def _verdict(run: RunResults, system: str, language: str) -> Verdict:
     return Verdict(system=system, language=language, steps=steps, clauses=clauses, cost=cost, **found)
 
 
-def _compressed(run: RunResults, task: str, language: str, bits: float) -> str:
+def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:
     """What xz, which knows no language, takes, in brackets."""
     found = run.compressed.get((task, language))
     return "" if found is None else f" (xz {found:.3f}{', which is better' if found < bits else ''})"
 
 
-def _cost(run: RunResults, system: str, language: str) -> str:
+def _cost(run: curves.RunResults, system: str, language: str) -> str:
     """Time and memory of training, that of a mini-model too, and executed FLOPs of step 2 by those of all weights."""
     names = language, run.recipe.languages.source
     losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
@@ -128,24 +116,26 @@ def _cost(run: RunResults, system: str, language: str) -> str:
     )
 
 
-def _mean(rows: list[Row], column: str) -> float:
+def _mean(rows: list[curves.Row], column: str) -> float:
     return fmean(row[column] for row in rows)
 
 
-def findings(run: RunResults, found: Sequence[Verdict]) -> list[str]:
+def findings(run: curves.RunResults, found: Sequence[Verdict]) -> list[str]:
     """What the page and the last lines of `run` say first: verdicts, or how systems compare with BL_BASE."""
     if found or not run.target_scores:
         return [line for verdict in found for line in verdict.lines]
-    curves, costs, said = training_curves(run.target_scores), adapt_costs(recipe_costs(run.recipe)), []
-    for system, by_group in speedups(run.target_scores).items():
-        score, cost = 100 * retained(curves)[system], 100 * costs[system] / costs[BASELINE]
-        times = by_group[ALL_TASKS].value
+    points, costs, said = curves.training_curves(run.target_scores), adapt_costs(recipe_costs(run.recipe)), []
+    for system, by_group in curves.speedups(run.target_scores).items():
+        score, cost = 100 * retained(points)[system], 100 * costs[system] / costs[BASELINE]
+        times = by_group[curves.ALL_TASKS].value
         speed = f"reaches 95 % of it with {times:.2f} times less compute" if times else "never reaches 95 % of it"
-        said.append(f"{name_of(system)} keeps {score:.0f} % of its score for {cost:.0f} % of its compute, and {speed}")
+        said.append(
+            f"{curves.name_of(system)} keeps {score:.0f} % of its score for {cost:.0f} % of its compute, and {speed}"
+        )
     if said:
         return [f"Against BL_BASE after all of its training, {'; '.join(said)}."]
-    ends = averages(curves)
-    said = [f"{name_of(system)} {score:.1f} in {task}" for (system, task), score in ends.stack().items()]
+    ends = averages(points)
+    said = [f"{curves.name_of(system)} {score:.1f} in {task}" for (system, task), score in ends.stack().items()]
     return [f"Mean scores over languages after all of the training: {'; '.join(said)}."]
 
 

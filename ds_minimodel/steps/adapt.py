@@ -36,20 +36,10 @@ from ds_minimodel.jobs.training import (
     train_job,
     whole_model,
 )
+from ds_minimodel.models import trainable
 from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
 from ds_minimodel.models.tensor_parallel import split_model
-from ds_minimodel.models.trainable import (
-    LanguageModel,
-    NewTokenPenalty,
-    Tensors,
-    encode,
-    load_into,
-    materialise,
-    tensors_under,
-    to_tensors,
-    train_only,
-)
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.recipe.flops import adapt_step_flops
 from ds_minimodel.recipe.schema import Recipe
@@ -155,12 +145,12 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     if section.new_token_penalty:
         module.new_token_penalty = penalty_of_source(context, step, run)
 
-    def learned(step: int, weights: Tensors) -> Adaptation:
-        embeddings = {**initial.embeddings, **tensors_under(weights, "pack.")}
-        update, eflops = tensors_under(weights, "body."), run.accounting.eflops_until(step)
+    def learned(step: int, weights: trainable.Tensors) -> Adaptation:
+        embeddings = {**initial.embeddings, **trainable.tensors_under(weights, "pack.")}
+        update, eflops = trainable.tensors_under(weights, "body."), run.accounting.eflops_until(step)
         return replace(initial, embeddings=embeddings, update=update, steps=step, eflops=eflops)
 
-    def save(step: int, weights: Tensors, target: Path) -> None:
+    def save(step: int, weights: trainable.Tensors, target: Path) -> None:
         tokenizer = layout.tokenizer(language)
         world.broadcast_from_rank0(
             lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, **facts)
@@ -169,10 +159,10 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     num_layers = body.config.num_layers
 
     @functools.cache
-    def whole() -> LanguageModel:
+    def whole() -> trainable.LanguageModel:
         return whole_model(world, run, prefix(body, num_layers), initial, source)
 
-    def plugged(trained: nn.Module, weights: Callable[[], Tensors]) -> nn.Module:
+    def plugged(trained: nn.Module, weights: Callable[[], trainable.Tensors]) -> nn.Module:
         """A model with the whole body and the pack as it is: the one that trains, where it has all of it."""
         if not system.builds_mini and frozen.config.num_layers == num_layers:
             return trained
@@ -217,7 +207,7 @@ def _save_first(
 
 def adapted_model(
     step: AdaptConfig, body: BodyArtifact, vocab_size: int, num_base: int, dtype: torch.dtype, device: torch.device
-) -> tuple[BodyArtifact, LanguageModel]:
+) -> tuple[BodyArtifact, trainable.LanguageModel]:
     """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack of `vocab_size`,
     whose rows are to be put in. num_base: of them the first that are the base's, and do not train.
 
@@ -227,10 +217,10 @@ def adapted_model(
     frozen = prefix(body, step.depth)
     with torch.device("meta"):
         module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, num_base)
-    train_only(module, lambda name: trains_in_adapt(name, step.system))
+    trainable.train_only(module, lambda name: trains_in_adapt(name, step.system))
     # At ZeRO 3 a rank keeps its parts alone of what is frozen; what is planned is read nowhere.
-    materialise(module, dtype, device, hollow=step.engine.zero_stage == 3 and device.type != "meta")
-    load_into(module, frozen.tensors, "body.")
+    trainable.materialise(module, dtype, device, hollow=step.engine.zero_stage == 3 and device.type != "meta")
+    trainable.load_into(module, frozen.tensors, "body.")
     if step.system.trains == "low-rank":
         add_low_rank(module.body, step.training.rank, step.seed)
     return frozen, module
@@ -243,7 +233,7 @@ def trains_in_adapt(name: str, system: System) -> bool:
     return system.trains == "all" or is_low_rank(name)
 
 
-def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> NewTokenPenalty:
+def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> trainable.NewTokenPenalty:
     """The NewTokenPenalty of an added language, by the first samples of the source's text: the same on all ranks.
 
     The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some steps, and the
@@ -257,10 +247,12 @@ def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> NewToken
     with torch.no_grad():
         for first in range(0, last, run.execution.micro_batch_size):
             rows = sampler.batch(first, min(last, first + run.execution.micro_batch_size))
-            batch = to_tensors(rows, world.device)
-            (x_BMH,), table = encode(model.pack, model.body, batch)
+            batch = trainable.to_tensors(rows, world.device)
+            (x_BMH,), table = trainable.encode(model.pack, model.body, batch)
             x_PH = head(x_BMH.flatten(0, 1)[batch["targets"].flatten() != IGNORED])
             states.append(x_PH)
             log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(PENALTY_ROWS)]
     targets = int(step.trained_by.share_read(section) * section.seq_length)
-    return NewTokenPenalty(torch.cat(states), torch.cat(log_sums), section.new_token_penalty, max(1, targets // 4))
+    return trainable.NewTokenPenalty(
+        torch.cat(states), torch.cat(log_sums), section.new_token_penalty, max(1, targets // 4)
+    )

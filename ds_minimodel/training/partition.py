@@ -20,21 +20,13 @@ import torch
 
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.training.run import Split, replicas_of, split_batch
-from ds_minimodel.training.zero.config import (
-    BUCKET,
-    OFFLOAD_STAGES,
-    ZeroMemory,
-    accumulates_in_fp32,
-    accumulates_in_place,
-    zero_memory,
-    zero_settings,
-)
+from ds_minimodel.training.zero import config
 
 if TYPE_CHECKING:
     from ds_minimodel.training.ranks.world import World
     from ds_minimodel.training.run import Run
 
-_NO_FILE = ZeroMemory()
+_NO_FILE = config.ZeroMemory()
 
 
 class Setup(NamedTuple):
@@ -51,7 +43,7 @@ class Setup(NamedTuple):
     ranks: int
     device_memory: int
     tensor_parallel: int = 1
-    zero: ZeroMemory = _NO_FILE
+    zero: config.ZeroMemory = _NO_FILE
 
     @property
     def replicas(self) -> int:
@@ -71,15 +63,15 @@ class Setup(NamedTuple):
     @property
     def offloads_optimizer(self) -> bool:
         """Whether optimizer state and gradients lie in the host's memory."""
-        return self.zero.offloads_optimizer and self.zero_stage in OFFLOAD_STAGES
+        return self.zero.offloads_optimizer and self.zero_stage in config.OFFLOAD_STAGES
 
     @property
     def accumulates_in_fp32(self) -> bool:
-        return accumulates_in_fp32(self.precision, self.zero_stage, self.split.accumulation)
+        return config.accumulates_in_fp32(self.precision, self.zero_stage, self.split.accumulation)
 
     @property
     def accumulates_in_place(self) -> bool:
-        return accumulates_in_place(self.precision, self.zero_stage, self.split.accumulation)
+        return config.accumulates_in_place(self.precision, self.zero_stage, self.split.accumulation)
 
     def share(self, numel: int) -> int:
         """Elements of one rank's partition of `numel`."""
@@ -125,13 +117,13 @@ class Partition:
         """
         if self.setup.zero.bucket is not None:
             return self.setup.zero.bucket
-        elements = max(max(self.trained), min(BUCKET, sum(self.trained)))
+        elements = max(max(self.trained), min(config.BUCKET, sum(self.trained)))
         return elements + elements % 2
 
     @property
     def zero(self) -> dict[str, int | bool]:
         """DeepSpeed's settings under "zero_optimization" that make this what runs."""
-        return zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear)
+        return config.zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear)
 
     def is_whole(self, parameter: ParameterInfo) -> bool:
         """Whether each rank holds all of a parameter between steps."""
@@ -215,7 +207,7 @@ def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partiti
             world.size,
             memory_of(world.device, max(ranks_of_hosts)),
             world.tensor.size,
-            zero_memory(run.deepspeed),
+            config.zero_memory(run.deepspeed),
         )
         return partition_of(module, setup)
 

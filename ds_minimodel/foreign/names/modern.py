@@ -10,17 +10,8 @@ import torch
 
 from ds_minimodel.foreign.lazy import Lazy
 from ds_minimodel.foreign.names.architecture import Architecture
+from ds_minimodel.models import modern
 from ds_minimodel.models.kind import BodyConfig
-from ds_minimodel.models.modern import (
-    EuroBertConfig,
-    Gemma3Config,
-    LlamaConfig,
-    ModernBertConfig,
-    ModernConfig,
-    Olmo2Config,
-    Qwen2Config,
-    Qwen3Config,
-)
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _LINEAR = 1  # GroupedConfig.rotary_original by which all waves, each longer than a position, are slowed down whole
@@ -134,7 +125,7 @@ def _period(kinds: Sequence[str], named: int, first: int) -> int:
 class ModernArchitecture(Architecture):
     """A family there. shifted_norms: whether weights of norms are stored as what is added to 1."""
 
-    own: type[ModernConfig]
+    own: type[modern.ModernConfig]
     fields: Callable[[Any], dict[str, Any]] = _grouped_fields
     values: Callable[[Any], dict[str, Any]] = _grouped_keys
     shifted_norms: bool = False
@@ -179,7 +170,7 @@ MODERNBERT = ModernArchitecture(
     model_type="modernbert",
     classes="ModernBert",
     endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
-    own=ModernBertConfig,
+    own=modern.ModernBertConfig,
     keys={**_KEYS, "norm_eps": "norm_eps", "dropout": "mlp_dropout"},
     fixed={"hidden_activation": "gelu"},
     fields=_modernbert_fields,
@@ -201,7 +192,7 @@ MODERNBERT = ModernArchitecture(
 )
 
 
-def _grouped(model_type: str, classes: str, own: type[ModernConfig], **differs: Any) -> ModernArchitecture:
+def _grouped(model_type: str, classes: str, own: type[modern.ModernConfig], **differs: Any) -> ModernArchitecture:
     values: dict[str, Any] = dict(
         endings=("ForCausalLM",),
         keys={**_KEYS, "norm_eps": "rms_norm_eps"},
@@ -219,18 +210,18 @@ def _grouped(model_type: str, classes: str, own: type[ModernConfig], **differs: 
 EUROBERT = _grouped(
     "eurobert",
     "EuroBert",
-    EuroBertConfig,
+    modern.EuroBertConfig,
     endings=("ForMaskedLM", "ForSequenceClassification"),
     fixed={"hidden_act": "silu", "classifier_pooling": "bos"},
 )
-LLAMA = _grouped("llama", "Llama", LlamaConfig)
-QWEN2 = _grouped("qwen2", "Qwen2", Qwen2Config)
-QWEN3 = _grouped("qwen3", "Qwen3", Qwen3Config)
-OLMO2 = _grouped("olmo2", "Olmo2", Olmo2Config, layer={**_LAYER, **_AFTER})
+LLAMA = _grouped("llama", "Llama", modern.LlamaConfig)
+QWEN2 = _grouped("qwen2", "Qwen2", modern.Qwen2Config)
+QWEN3 = _grouped("qwen3", "Qwen3", modern.Qwen3Config)
+OLMO2 = _grouped("olmo2", "Olmo2", modern.Olmo2Config, layer={**_LAYER, **_AFTER})
 GEMMA3 = _grouped(
     "gemma3_text",
     "Gemma3",
-    Gemma3Config,
+    modern.Gemma3Config,
     keys={**_KEYS, "norm_eps": "rms_norm_eps", "window": "sliding_window", "score_size": "query_pre_attn_scalar"},
     fixed={"hidden_activation": "gelu_pytorch_tanh"},
     fields=_gemma3_fields,

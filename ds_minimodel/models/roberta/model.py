@@ -14,41 +14,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import (
-    INIT_STD,
-    AttentionInputs,
-    Body,
-    GeluLinear,
-    Layer,
-    Linear,
-    Norm,
-    Projection,
-    Rows,
-    init_weights,
-)
+from ds_minimodel.models import body
 from ds_minimodel.models.roberta import RobertaConfig
 
 FIRST_POSITION = 2  # row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
 
 
-class RobertaLayer(Layer):
+class RobertaLayer(body.Layer):
     """One post-LN transformer layer."""
 
     def __init__(self, config: RobertaConfig, index: int):
         super().__init__(config, index)
         hidden = config.hidden_size
-        self.qkv = Projection(config, self.sites.heads)
-        self.attention_out = Linear(hidden, hidden)
-        self.attention_norm = Norm(hidden, config.norm_eps)
-        self.ffn_in = GeluLinear(hidden, config.ffn_size)
-        self.ffn_out = Linear(config.ffn_size, hidden)
-        self.ffn_norm = Norm(hidden, config.norm_eps)
+        self.qkv = body.Projection(config, self.sites.heads)
+        self.attention_out = body.Linear(hidden, hidden)
+        self.attention_norm = body.Norm(hidden, config.norm_eps)
+        self.ffn_in = body.GeluLinear(hidden, config.ffn_size)
+        self.ffn_out = body.Linear(config.ffn_size, hidden)
+        self.ffn_norm = body.Norm(hidden, config.norm_eps)
 
-    def attend(self, given: AttentionInputs) -> Tensor:
+    def attend(self, given: body.AttentionInputs) -> Tensor:
         projected, queries, _, lengths_B, p, row_keys = given
         return ops.attention(projected, self.qkv.num_heads, lengths_B, p, row_keys, queries)
 
-    def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
+    def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: body.Rows) -> Tensor:
         x_BQH = self.attention_norm(attended_BQH, x_BQH, rows.p, rows.keys(self.sites.attention_out))
         return self.ffn_norm(self.feed_forward(x_BQH), x_BQH, rows.p, rows.keys(self.sites.ffn_out))
 
@@ -60,28 +49,28 @@ class Head(nn.Module):
 
     def __init__(self, config: RobertaConfig):
         super().__init__()
-        self.dense = GeluLinear(config.hidden_size, config.hidden_size)
-        self.norm = Norm(config.hidden_size, config.norm_eps)
+        self.dense = body.GeluLinear(config.hidden_size, config.hidden_size)
+        self.norm = body.Norm(config.hidden_size, config.norm_eps)
 
     def forward(self, x_PH: Tensor) -> Tensor:
         return self.norm(self.dense(x_PH))
 
 
-class RobertaBody(Body):
+class RobertaBody(body.Body):
     """Learned positions, BERT's token types too, the norm of their sum with the embeddings, layers and heads."""
 
     def __init__(self, config: RobertaConfig, head_depths: Sequence[int] = ()):
         super().__init__(config, head_depths)
         self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
-        self.embedding_norm = Norm(config.hidden_size, config.norm_eps)
+        self.embedding_norm = body.Norm(config.hidden_size, config.norm_eps)
         self.layers = nn.ModuleList(RobertaLayer(config, index) for index in range(config.num_layers))
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
-        self.apply(init_weights)
+        self.apply(body.init_weights)
         with torch.no_grad():
-            self.positions.normal_(0, INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
+            self.positions.normal_(0, body.INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
         self.types: nn.Parameter | None = None
         if config.token_types > 1:
-            self.types = nn.Parameter(torch.empty(config.token_types, config.hidden_size).normal_(0, INIT_STD))
+            self.types = nn.Parameter(torch.empty(config.token_types, config.hidden_size).normal_(0, body.INIT_STD))
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         if positions.dim() == 1:
