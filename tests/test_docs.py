@@ -117,6 +117,14 @@ def test_the_pictures_of_the_pages_follow_the_readers_mode():
         assert "prefers-color-scheme: dark" in text and not re.search(r"<script|href=", text)
 
 
+def test_readme_shows_what_extend_wrote():
+    report = text_of("examples/extended-de/report.md").splitlines()
+    (shown,) = blocks("README.md", "markdown")
+    assert len(shown.splitlines()) == 10 and {*shown.splitlines()} <= {*report}
+    assert text_of("docs/pictures/before_and_after.svg") == import_script("scripts/bars.py").picture()
+    assert "exec bash scripts/test.sh\n" in text_of(".ci/run") and "\nbash scripts/test.sh " in text_of("README.md")
+
+
 BASES = {
     "roberta-base": {"model_type": "roberta", "max_position_embeddings": 514, "vocab_size": 50_265},
     "ModernBERT-base": {"model_type": "modernbert"},
