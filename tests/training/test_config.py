@@ -70,7 +70,6 @@ def test_a_filled_batch_divides(batch_size, micro, world_size, slots):
 
 def test_the_record_of_a_run_has_the_names_that_run_json_has_always_had():
     record = run_config(zero_stage=2, precision="bf16", checkpoint_every=7).record()
-    assert list(record) == list(RUN)
     assert record == {**RUN, "zero_stage": 2, "precision": "bf16", "checkpoint_every": 7}
 
 
