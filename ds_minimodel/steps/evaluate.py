@@ -68,15 +68,6 @@ class EvaluateConfig(Section):
         return self.language == self.source
 
     @property
-    def is_finetuned(self) -> bool:
-        return isinstance(self.task, FinetunedConfig)
-
-    @property
-    def on_source(self) -> bool:
-        """Whether an added language is scored on the source's texts."""
-        return not self.in_source and self.source in self.task.test
-
-    @property
     def max_length(self) -> int:
         """Of the resolved task."""
         assert self.task.max_length is not None
@@ -125,7 +116,8 @@ def _config_of(recipe: Recipe, system: System, name: str, language: str, seed: i
 
 def _model(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> Path:
     """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
-    return layout.finetune(system, step.name, step.seed) / "model" if step.is_finetuned else layout.model(system)
+    is_finetuned = isinstance(step.task, FinetunedConfig)
+    return layout.finetune(system, step.name, step.seed) / "model" if is_finetuned else layout.model(system)
 
 
 def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path) -> None:
@@ -182,7 +174,7 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
             **untouched,
         }
         rows += [{**row, "step": number} for _, _, number in places]
-        if step.on_source and rows[-1]["step"] == step.snapshots[-1]:
+        if not step.in_source and step.source in task.test and rows[-1]["step"] == step.snapshots[-1]:
             theirs = kind.read(task.test[step.source], task, step.source, None)
             again = encode(tokenizer, theirs)
             score = kind.score(task, step.source, theirs, again, outputs(module, again.examples))

@@ -87,11 +87,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
     first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
     advice = "put it back from a copy, or delete the folder of its job and run the step again"
     model, adapt, run = recipe.model, recipe.adapt, read_model(first / "run/run.json", _TrainingRun, advice)
-    origin = (
-        {}
-        if recipe.base is None
-        else {"Body": f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"}
-    )
+    origin = {"Body": f"taken over from {Path(recipe.base or '').name}; what its pretraining took is not known"}
     seeds = f"{recipe.finetune.seeds} finetuning seeds; " if recipe.finetune.finetuned_tasks else ""
     return {
         "Recipe": recipe.name or "not from a file",
@@ -104,7 +100,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
         f"{adapt.steps * adapt.batch_size * adapt.seq_length:,} in all",
         "Run": f"{seeds}adapted on {run.world_size} rank(s), "
         f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
-        **origin,
+        **(origin if recipe.base else {}),
     }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -196,20 +196,11 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:
     """The partition of a run, the same on every rank: where the module is split, that of the largest parts."""
     ranks_of_hosts = Counter(world.all_gather_object(socket.gethostname)).values()
-    execution = run.execution
 
     def find() -> Partition:
-        setup = Setup(
-            execution.zero_stage,
-            execution.precision,
-            execution.batch_size,
-            execution.micro_batch_size,
-            world.size,
-            memory_of(world.device, max(ranks_of_hosts)),
-            world.tensor.size,
-            config.zero_memory(run.deepspeed),
-        )
-        return partition_of(module, setup)
+        memory, zero = memory_of(world.device, max(ranks_of_hosts)), config.zero_memory(run.deepspeed)
+        setup = Setup(**asdict(run.execution), ranks=world.size, device_memory=memory, zero=zero)
+        return partition_of(module, setup._replace(tensor_parallel=world.tensor.size))
 
     return world.all_gather_object(find)[-1]  # the last rank's share is never less than another's (Group.shares)
 

@@ -412,10 +412,7 @@ def _byte_of_character() -> dict[str, int]:
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
-    return {
-        **{chr(byte): byte for byte in printable},
-        **{chr(0x100 + number): byte for number, byte in enumerate(others)},
-    }
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + at): byte for at, byte in enumerate(others)}
 
 
 BYTE_OF_CHARACTER = _byte_of_character()
