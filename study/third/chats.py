@@ -52,7 +52,7 @@ def answered(model: Path, questions: Sequence[str]) -> dict[str, str]:
     tokenizer, module = tokenizer_of(model), module_of(str(model)).to(device())
     dialogues = [asked(tokenizer, question, add_generation_prompt=True) or question for question in questions]
     prompts = [tokenizer(dialogue, add_special_tokens=False)["input_ids"] for dialogue in dialogues]
-    ids = (own.ids for own in written(module, prompts, settings_of(module), TOKENS))
+    ids = written(module, prompts, settings_of(module), TOKENS)
     return {
         question: tokenizer.decode(own, skip_special_tokens=True) for question, own in zip(questions, ids, strict=True)
     }
