@@ -102,7 +102,7 @@ lora() {
     local name=$1 model=$2 tokens=$3 length=$4 precision=bf16
     [ "$cpu" = 1 ] && model=$small tokens=128 length=64 precision=fp32
     "$python" -m benchmarks steps --apart --steps adapt-lora --precision "$precision" --tokens "$tokens" \
-        --seq-length "$length" --out "$out/$name" --time-limit 120 "${@:5}" \
+        --seq-length "$length" --out "$out/$name" --time-limit $((120 + 480 * cpu)) "${@:5}" \
         --set "model=$model" 'pretrain={}' 'build_mini={}' 'adapt={rank: 16}' 'mini={depth: 1, new_layers: 1}' \
         tokenizer.vocab_size=$([ "$cpu" = 1 ] && echo 500 || echo 51152)
 }
@@ -117,7 +117,7 @@ table() {
     lora smollm2-1024 "$smollm2" 1024 128 --against hf --repeats "$rounds" || code=$?
     lora llama1b-16384 "$llama1b" 16384 1024 --against hf --repeats "$rounds" || code=$?
     "$python" -m benchmarks steps --apart --steps adapt-mini finetune --against hf-compiled --repeats "$rounds" \
-        --out "$out/roberta" --time-limit 120 "${roberta[@]}" || code=$?
+        --out "$out/roberta" --time-limit $((120 + 480 * cpu)) "${roberta[@]}" || code=$?
     return "$code"
 }
 

@@ -17,10 +17,12 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import SAID, asked
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
-ROWS, LENGTH = 64, 224  # texts at once; tokens of each, after a template's beginning
+ROWS, MOST_ROWS = 64, 1024  # texts at once, and on a GPU, where a token takes as long for few as for many
+LENGTH = 224  # tokens of each, after a template's beginning
 
 
 def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1) -> None:
@@ -40,7 +42,8 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
     length = min(LENGTH, config.max_positions - len(opening))
     if length < 1:
         raise UserError(f"{base}: its chat template begins with more than the {config.max_positions} positions")
-    rows = min(ROWS, -(-tokens // length))
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    rows = min(_rows_within(memory // 4, config, rows_of_base, len(opening) + length), -(-tokens // length))
     batches, done = -(-tokens // (rows * length)), 0
     with atomic_folder(out) as folder:
         wide = resolve_precision("auto", device) == "bf16"  # fp16 has too few numbers for some models
@@ -69,6 +72,12 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
         progress.close()
         facts = {"tokenizer_sha256": tokenizer.sha256, "shards": 1, "whole_documents": True}
         write_manifest(folder, kind="token_store", **vocabulary.facts(), **facts, seed=seed)
+
+
+def _rows_within(memory: int, config: BodyConfig, vocab_size: int, positions: int) -> int:
+    """How many texts' keys, values and scores so many bytes hold: ROWS at least, MOST_ROWS at most."""
+    keys_values = 2 * positions * config.num_layers * config.num_key_heads * config.head_width
+    return min(max(ROWS, memory // (4 * keys_values + 16 * vocab_size)), MOST_ROWS)
 
 
 def _opening(pack: Path) -> list[int]:

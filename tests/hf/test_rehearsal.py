@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.rehearsal import ROWS, rehearse
+from ds_minimodel.hf.rehearsal import MOST_ROWS, ROWS, _rows_within, rehearse
+from ds_minimodel.models import BODIES
 
 from .test_decoders import BEGIN, END, save_llama
 
@@ -65,3 +66,10 @@ def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
     with pytest.raises(UserError, match="changes what a user says"):
         rehearse(*base, tmp_path / "out", 100)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("gigabytes, rows", [(0, ROWS), (5, 426), (20, MOST_ROWS)])
+def test_a_gpu_writes_as_many_texts_at_once_as_it_holds(gigabytes, rows):
+    """Of SmolLM2's sizes, 256 positions each."""
+    config = BODIES["llama"](kind="llama", num_layers=30, hidden_size=576, num_heads=9, num_kv_heads=3, ffn_size=1536)
+    assert _rows_within(gigabytes << 30, config, 49_152, 256) == rows
