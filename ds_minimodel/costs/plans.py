@@ -120,40 +120,17 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
     None without it. UserError for ranks that do not divide a batch, or that engine.tensor_parallel does not divide.
     """
     device, engine = device_named(device_name), recipe.engine
-    replicas = replicas_of(ranks, engine.tensor_parallel)
-    settings = engine.deepspeed.settings
-    check_deepspeed_file(recipe, replicas)
-    precision = device.resolve(engine.precision)
-    stored = (config_of(recipe.base).theirs.dtype if recipe.base else None) or torch.float32
+    check_deepspeed_file(recipe, replicas_of(ranks, engine.tensor_parallel))
     planners: dict[Any, Planner] = {}  # of steps of the same architecture, in which the same trains
-
-    def planner_of(system: System, step: str, section: Training) -> Planner:
-        with torch.device("meta"):
-            module = model_of(recipe, system, step)
-        # The last rank's part is the largest.
-        split_model(module, Group(engine.tensor_parallel - 1, engine.tensor_parallel))
-        key = step, system.trains, module.body.config, module.body.head_depths
-        if key not in planners:
-            batch_of = partial(largest_batch, recipe, section)
-            planners[key] = Planner(module, batch_of, precision, device, PROCESS, reading_bytes(module, stored))
-        return planners[key]
-
     rows = []
     for cost in recipe_costs(recipe):
         system, step = SYSTEMS[cost["system"]], cost["step"]
         section = text_steps(recipe, [system])[step]
-        execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
-        setup = Setup(
-            zero_stage=needed_stage(execution, replicas, recipe.optimizer.clip, settings, device.type),
-            precision=precision,
-            batch_size=section.batch_size,
-            micro_batch_size=engine.micro_batch_size,
-            ranks=ranks,
-            device_memory=device.memory_of_rank(ranks),
-            tensor_parallel=engine.tensor_parallel,
-            zero=zero_memory(settings),
-        )
-        planner = planner_of(system, step, section)
+        setup = setup_of(recipe, section, ranks, device)
+        with torch.device("meta"):
+            module = model_of(recipe, system, step)
+        key = step, system.trains, module.body.config, module.body.head_depths
+        planner = planners.setdefault(key, planner_of(recipe, section, module, device))
         plan = planner.plan(setup)
         rows.append(
             {
@@ -171,6 +148,32 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
             }
         )
     return rows
+
+
+def setup_of(recipe: Recipe, section: Training, ranks: int, device: Device) -> Setup:
+    """The Setup of a step with this section of the recipe."""
+    engine, replicas = recipe.engine, replicas_of(ranks, recipe.engine.tensor_parallel)
+    precision, settings = device.resolve(engine.precision), engine.deepspeed.settings
+    execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
+    return Setup(
+        zero_stage=needed_stage(execution, replicas, recipe.optimizer.clip, settings, device.type),
+        precision=precision,
+        batch_size=section.batch_size,
+        micro_batch_size=engine.micro_batch_size,
+        ranks=ranks,
+        device_memory=device.memory_of_rank(ranks),
+        tensor_parallel=engine.tensor_parallel,
+        zero=zero_memory(settings),
+    )
+
+
+def planner_of(recipe: Recipe, section: Training, module: LanguageModel, device: Device) -> Planner:
+    """The Planner of a step with this section, whose whole model on the meta device is cut for a rank here."""
+    engine, parts = recipe.engine, recipe.engine.tensor_parallel
+    split_model(module, Group(parts - 1, parts))  # the last rank's part is the largest
+    stored = (config_of(recipe.base).theirs.dtype if recipe.base else None) or torch.float32
+    batch_of, precision = partial(largest_batch, recipe, section), device.resolve(engine.precision)
+    return Planner(module, batch_of, precision, device, PROCESS, reading_bytes(module, stored))
 
 
 # --- the steps on text: their models with fresh weights, and the form of their batches

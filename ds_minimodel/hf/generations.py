@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from ds_minimodel.common.progress import Progress
 
 TOKENS = 40  # of a sample
-ROWS = 128  # prompts at once
+ROWS = 64  # prompts at once
 
 
 def device() -> torch.device:

@@ -28,6 +28,7 @@ from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
 from ds_minimodel.hf.generations import continued, device, settings_of, written
 from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions
+from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
 from ds_minimodel.text.reader import read_documents
@@ -42,6 +43,7 @@ TOKENS = 32  # of an answer
 EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a window
 TEXT_BYTES = 30_000  # of each text
 TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 1e8  # of a forward pass: tokens, and numbers that come out
+FP32_BELOW = 400_000_000  # weights of a body, which are in fp32 on a CPU
 SHOWN = 10  # answers
 UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
@@ -147,8 +149,11 @@ class Comparison:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights: on a CPU fp32, which is fast there and rounds least."""
-        return torch.float32 if device().type == "cpu" else lazily(self.base.embeddings)["tokens"].dtype
+        """Of weights: on a CPU fp32, which rounds least, of a small model or where bf16 is slow."""
+        size = sum(math.prod(lazy.shape) for lazy in lazily(self.body.tensors).values())
+        if device().type == "cpu" and (size < FP32_BELOW or resolve_precision("auto", device()) == "fp32"):
+            return torch.float32
+        return lazily(self.base.embeddings)["tokens"].dtype
 
     @functools.cached_property
     def module(self) -> Any:

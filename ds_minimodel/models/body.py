@@ -326,6 +326,13 @@ class Layer(nn.Module, ABC):
         return self.join(x_BQH, self.attention_out(context_BQH), rows)
 
 
+class Table(NamedTuple):
+    """Rows of a language: its own, (N, H), which may train; and before them those of a base that it extends, (K, H)."""
+
+    own: Tensor
+    base: Tensor | None = None
+
+
 class LanguagePack(nn.Module):
     """A language: token embeddings, `tokens`, and an output projection: the same table or `output`, and `bias` or none.
 
@@ -349,43 +356,50 @@ class LanguagePack(nn.Module):
                 )
         self.tied, self.num_base = config.tied, num_base
 
-    def table(self, name: str) -> Tensor:
-        """All rows of `tokens`, `output` or `bias`.
+    def table(self, name: str) -> Table:
+        """Rows of `tokens`, `output` or `bias`.
 
-        A view: at ZeRO 3 it keeps what was gathered of a matrix until the backward pass.
+        Views: at ZeRO 3 they keep what was gathered of a matrix until the backward pass.
         """
-        rows = getattr(self, name)
-        return torch.cat((getattr(self, BASE_ROWS + name), rows)) if self.num_base else rows.view_as(rows)
+        return Table(*(rows.view_as(rows) for rows in self._rows(name)))
 
-    def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows(self, name: str) -> list[Tensor]:
+        return [getattr(self, prefix + name) for prefix in ("", BASE_ROWS)[: 1 + bool(self.num_base)]]
+
+    def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
         """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""
         embedded_BSH, table = self.embed(tokens_BS)
         return embedded_BSH, table if self.tied else self.table("output")
 
-    def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
         """Embeddings of the tokens, and their table as a tied output projection takes it."""
-        return ops.embedding(tokens_BS, self.table("tokens") if self.num_base else self.tokens)
+        if not self.num_base:
+            embedded_BSH, own = ops.embedding(tokens_BS, self.tokens)
+            return embedded_BSH, Table(own)
+        place_BS, (own, base) = tokens_BS - self.num_base, self._rows("tokens")
+        added_BSH, own = ops.embedding(place_BS.clamp(min=0), own)
+        known_BSH = F.embedding(tokens_BS.clamp(max=self.num_base - 1), base)
+        return torch.where(place_BS[..., None] < 0, known_BSH, added_BSH), Table(own, base.view_as(base))
 
-    def logits(self, x_PH: Tensor, table: Tensor) -> Tensor:
-        """Scores (P, V) of all tokens, from a head's outputs; not of a pack that is split."""
-        return ops.linear(x_PH, table, self.bias_of())
+    def logits(self, x_PH: Tensor, table: Table) -> Tensor:
+        """Scores (P, N) of its own tokens, from a head's outputs; not of a pack that is split."""
+        return ops.linear(x_PH, table.own, self.table("bias").own if hasattr(self, "bias") else None)
 
-    def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
+    def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
-        return ops.linear_cross_entropy(x_PH, table, self.bias_of(), targets_P, self.num_base)
+        return ops.linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, table.base)
 
-    def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
+    def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         """The cross-entropy of each target, (P,) float32, without a gradient."""
-        return ops.token_losses(x_PH, table, self.bias_of(), targets_P)
+        return ops.token_losses(x_PH, table.own, self.bias_of(), targets_P, table.base)
 
-    def log_sums(self, x_PH: Tensor, table: Tensor, first: int = 0) -> Tensor:
-        """Logarithms of the sums of the exponentials of the scores of all ids from `first` on, (P,) float32."""
-        bias = self.bias_of()
-        return ops.linear(x_PH, table[first:], None if bias is None else bias[first:]).float().logsumexp(-1)
+    def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
+        """Logarithms of the sums of the exponentials of the scores of its own tokens, (P,) float32."""
+        return self.logits(x_PH, table).float().logsumexp(-1)
 
     def bias_of(self) -> Tensor | None:
-        """The output projection's bias, where there is one."""
-        return self.table("bias") if hasattr(self, "bias") else None
+        """The output projection's bias, of a base's tokens too, where there is one."""
+        return torch.cat(self._rows("bias")[::-1]) if hasattr(self, "bias") else None
 
 
 # Dropout's bits are hashes: the second pass has those of the first.

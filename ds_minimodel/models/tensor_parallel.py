@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import LanguagePack, Linear, Projection
+from ds_minimodel.models.body import LanguagePack, Linear, Projection, Table
 from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, place_of, token_losses
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import copy, gather, reduce
@@ -95,20 +94,19 @@ class _Vocabulary(LanguagePack):
     group: Group
     rows: tuple[range, ...]
 
-    def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
         is_own, place = place_of(tokens_BS, self.rows)
-        table = self.table("tokens") if self.num_base else self.tokens
-        found = F.embedding(place, table).masked_fill(~is_own[..., None], 0)
-        return reduce(found, self.group), table
+        found, table = super().embed(place)
+        return reduce(found.masked_fill(~is_own[..., None], 0), self.group), table
 
-    def cross_entropy(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
-        return linear_cross_entropy(x_PH, table, self.bias_of(), targets_P, self.rows, self.group, self.num_base)
+    def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
+        return linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base)
 
-    def token_losses(self, x_PH: Tensor, table: Tensor, targets_P: Tensor) -> Tensor:
-        return token_losses(x_PH, table, self.bias_of(), targets_P, self.rows, self.group)
+    def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
+        return token_losses(x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base)
 
-    def log_sums(self, x_PH: Tensor, table: Tensor, first: int = 0) -> Tensor:
-        return gather(super().log_sums(x_PH, table, first)[:, None], self.group).logsumexp(-1)
+    def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
+        return gather(super().log_sums(x_PH, table)[:, None], self.group).logsumexp(-1)
 
 
 def _put_before(module: nn.Module, first: type[nn.Module], group: Group) -> None:

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.body import Body, LanguagePack, Linear, Unpadding, init_weights
+from ds_minimodel.models.body import Body, LanguagePack, Linear, Table, Unpadding, init_weights
 from ds_minimodel.models.low_rank import switched_off
 from ds_minimodel.ops.parallel import own_part
 
 Batch = Mapping[str, Any]
 
 
-def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, ...], Table]:
     """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output projection)."""
     tokens_BS, unpadding = batch["tokens"], None
     if "token_index" in batch:
@@ -87,14 +87,14 @@ class NewTokenPenalty(NamedTuple):
     weight: float
     width: int
 
-    def loss(self, pack: LanguagePack, table: Tensor, batch: Batch) -> Tensor:
+    def loss(self, pack: LanguagePack, table: Table, batch: Batch) -> Tensor:
         """`weight` times the nats by which source tokens are less likely for the new pieces, a sum over the batch.
 
         A sample stands for as many source tokens as it has targets, by `width` states from where its key says.
         """
-        places_BW = batch["sample_keys"][:, None].long() + torch.arange(self.width, device=table.device)
+        places_BW = batch["sample_keys"][:, None].long() + torch.arange(self.width, device=self.states.device)
         places_P = places_BW.flatten().remainder(len(self.states))
-        taken_P = F.softplus(pack.log_sums(self.states[places_P], table, pack.num_base) - self.log_sums[places_P])
+        taken_P = F.softplus(pack.log_sums(self.states[places_P], table) - self.log_sums[places_P])
         targets_B = (batch["targets"] != IGNORED).sum(1)
         return self.weight * (taken_P.view(-1, self.width).mean(1) * targets_B).sum()
 
@@ -138,8 +138,8 @@ class LanguageModel(Model):
         return losses + (penalty - penalty.detach())  # what is reported is the loss of the text
 
     def _taught(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows that are replayed, at least one; where they have targets that are learned from; the logarithms of what
-        the body predicts there without its updates, (P, base's ids))."""
+        """(rows that are replayed, at least one; where they have targets that are learned from; what the head makes
+        there of the body without its updates, (P, H))."""
         is_replayed_B = batch.get("replayed", torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool))
         rows = is_replayed_B.nonzero()[:, 0]
         rows = rows if len(rows) else rows.new_zeros(1)
@@ -147,16 +147,15 @@ class LanguageModel(Model):
         is_target = (own["targets"] != IGNORED) & is_replayed_B[rows, None]
         head = self.body.heads[str(self.body.head_depths[-1])]
         with torch.no_grad(), switched_off():
-            (x_BSH,), table = encode(self.pack, self.body, own)
-            scores_PV = F.linear(head(x_BSH[is_target]), table[: self.pack.num_base])
-            return rows, is_target, scores_PV.float().log_softmax(-1)
+            (x_BSH,), _ = encode(self.pack, self.body, own)
+            return rows, is_target, head(x_BSH[is_target])
 
-    def _divergence(self, rows: Tensor, is_target: Tensor, teacher_PV: Tensor, x_BSH: Tensor, table: Tensor) -> Tensor:
+    def _divergence(self, rows: Tensor, is_target: Tensor, taught_PH: Tensor, x_BSH: Tensor, table: Table) -> Tensor:
         """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
         it would without its updates, a sum over their targets: self-distillation, with no teacher beside it."""
         head = self.body.heads[str(self.body.head_depths[-1])]
-        student_PV = F.linear(head(x_BSH[rows][is_target]), table).float().log_softmax(-1)[:, : self.pack.num_base]
-        return F.kl_div(student_PV, teacher_PV, reduction="sum", log_target=True)
+        assert table.base is not None
+        return ops.linear_divergence(head(x_BSH[rows][is_target]), taught_PH, table.own, table.base)
 
 
 class TaskModel(Model):

@@ -5,7 +5,7 @@ torch's dispatcher's work (library.py).
 """
 
 from ds_minimodel.ops.attention import attention
-from ds_minimodel.ops.cross_entropy import linear_cross_entropy, token_losses
+from ds_minimodel.ops.cross_entropy import linear_cross_entropy, linear_divergence, token_losses
 from ds_minimodel.ops.dropout import dropout, row_keys
 from ds_minimodel.ops.embedding import embedding
 from ds_minimodel.ops.gated import gated
@@ -34,6 +34,7 @@ __all__ = [
     "gated",
     "linear",
     "linear_cross_entropy",
+    "linear_divergence",
     "low_rank_linear",
     "masked_softmax",
     "meta_stands_for",

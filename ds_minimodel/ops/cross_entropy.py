@@ -3,8 +3,8 @@
 Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk.
 
 The forward pass turns the logits of a chunk into their gradient in place. When all positions fit in
-one chunk, that gradient is kept and the backward pass makes its two products; otherwise the
-products are made chunk by chunk in the forward pass and only scaled in the backward pass.
+one chunk, that gradient is kept and the backward pass makes its two products; otherwise, and where rows of a base stand
+before those that train, the products are made chunk by chunk in the forward pass and only scaled in the backward pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.cpu import has_bf16_products
@@ -25,7 +24,7 @@ from ds_minimodel.ops.matmul import add_product_, product, upcast_if_emulated
 # own, each chunk's gradient of the weight is added to one in fp32, which costs as much as the product of 300 rows.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
 CHUNK_ROWS_BF16 = 2048  # on CPUs with bf16 products
-TOKEN_ROWS = 1024  # of logits, where each target's loss is wanted
+TOKEN_ROWS = 320  # of logits, where each target's loss is wanted
 SUMMED_COLUMNS = 512  # added up at once on CPUs
 
 
@@ -58,22 +57,29 @@ _loss_and_logit_grad_ = define(
 )
 
 
-def _chunk_rows(x: Tensor) -> int:
+def _chunk_rows(x: Tensor, base: Tensor | None = None) -> int:
     device = device_type(x.device)
-    if device == "cpu" and x.dtype == torch.bfloat16 and has_bf16_products():
+    if device == "cpu" and x.dtype == torch.bfloat16 and has_bf16_products() and base is None:
         return CHUNK_ROWS_BF16
     return CHUNK_ROWS.get(device, CHUNK_ROWS["cuda"])
 
 
-def _is_one_chunk(x: Tensor) -> bool:
-    return x.shape[0] <= _chunk_rows(x)
+def _is_one_chunk(x: Tensor, base: Tensor | None) -> bool:
+    return base is None and x.shape[0] <= _chunk_rows(x)
 
 
-def _forward_by_chunks(x, weight, bias, targets, needs_x, needs_weight, needs_bias, kept):
+def scores(x_RH: Tensor, weight_NH: Tensor, base_KH: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Products with the rows of `base`, if there are such, and those of `weight`, side by side (R, K + N)."""
+    if base_KH is None:
+        return product(x_RH, weight_NH.T, out=out)
+    return torch.cat((product(x_RH, base_KH.T), product(x_RH, weight_NH.T)), -1, out=out)
+
+
+def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, needs_bias):
     """What the operator does on every device: products, and the compiled part of the loss, chunk by chunk."""
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
-    if _is_one_chunk(x):
+    if _is_one_chunk(x, base):
         logits_PV = product(x, weight.T)
         loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
         no_gradients = (x.new_empty(0, dtype=of) for of in (x.dtype, dtype, dtype))
@@ -81,38 +87,39 @@ def _forward_by_chunks(x, weight, bias, targets, needs_x, needs_weight, needs_bi
 
     loss = x.new_zeros((), dtype=dtype)
     grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
-    grad_weight = weight.new_zeros(weight[kept:].shape if needs_weight else 0, dtype=dtype)
-    grad_bias = weight.new_zeros(len(weight) if needs_bias else 0, dtype=dtype)
-    buffer_RV = x.new_empty(_chunk_rows(x), weight.shape[0])
-    (weight,) = upcast_if_emulated(weight)  # once, not for every product
-    for start in range(0, x.shape[0], _chunk_rows(x)):
-        chunk = slice(start, start + _chunk_rows(x))
+    grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
+    size, rows = len(weight) + (0 if base is None else len(base)), _chunk_rows(x, base)
+    grad_bias = weight.new_zeros(size if needs_bias else 0, dtype=dtype)
+    buffer_RV = x.new_empty(min(rows, len(x)), size)
+    weight, base = upcast_if_emulated(weight, base)  # once, not for every product
+    for start in range(0, x.shape[0], rows):
+        chunk = slice(start, start + rows)
         x_RH = x[chunk]
-        logits_RV = product(x_RH, weight.T, out=buffer_RV[: x_RH.shape[0]])
+        logits_RV = scores(x_RH, weight, base, out=buffer_RV[: x_RH.shape[0]])
         loss += _loss_and_logit_grad_(logits_RV, bias, targets[chunk], needs_grad)
         grad_x_RH = grad_x[chunk] if needs_x else None
         wanted = grad_weight if needs_weight else None, grad_bias if needs_bias else None
-        add_chunk_gradients(logits_RV, x_RH, weight, grad_x_RH, *wanted)
+        add_chunk_gradients(logits_RV, x_RH, weight, base, grad_x_RH, *wanted)
     return loss, x.new_empty(0), grad_x, grad_weight, grad_bias
 
 
 def add_chunk_gradients(
     grad_logits_RV: Tensor,
     x_RH: Tensor,
-    weight_VH: Tensor,
+    weight_NH: Tensor,
+    base_KH: Tensor | None,
     grad_x_RH: Tensor | None,
     grad_weight_NH: Tensor | None,
     grad_bias_V: Tensor | None,
 ) -> None:
-    """Write a chunk's gradient of x, and add its gradients of weight, of whose last N rows it is wanted, and bias.
-
-    None: not wanted.
-    """
+    """Write a chunk's gradient of x, and add its gradients of weight and bias. None: not wanted."""
+    parts = grad_logits_RV.split([grad_logits_RV.shape[1] - len(weight_NH), len(weight_NH)], 1)
     if grad_x_RH is not None:
-        product(grad_logits_RV, weight_VH, out=grad_x_RH)
+        product(parts[1], weight_NH, out=grad_x_RH)
+        if base_KH is not None:
+            add_product_(grad_x_RH, parts[0], base_KH)
     if grad_weight_NH is not None:
-        kept = len(weight_VH) - len(grad_weight_NH)
-        add_product_(grad_weight_NH, grad_logits_RV[:, kept:].T, x_RH)
+        add_product_(grad_weight_NH, parts[1].T, x_RH)
     if grad_bias_V is not None:
         grad_bias_V += column_sums(grad_logits_RV, grad_bias_V.dtype)
 
@@ -124,18 +131,18 @@ def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 _forward = define(
-    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, bool needs_x, "
-    "bool needs_weight, bool needs_bias, int kept) "
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, Tensor? base, bool needs_x, "
+    "bool needs_weight, bool needs_bias) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     _forward_by_chunks,
 )
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-    x, weight, bias, *_, ctx.kept = inputs
+    x, weight, bias, _, base, *_ = inputs
     _, grad_logits, grad_x, grad_weight, grad_bias = output
     ctx.bias_dtype, ctx.weight_dtype = None if bias is None else bias.dtype, weight.dtype
-    ctx.one_chunk = _is_one_chunk(x)
+    ctx.one_chunk = _is_one_chunk(x, base)
     if ctx.one_chunk:
         ctx.save_for_backward(grad_logits, x, weight)
     else:
@@ -151,7 +158,7 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_x:
             grad_x = product(grad_logits_PV, weight_VH) * scale
         if needs_weight:
-            grad_weight = _below(ctx.kept, product(grad_logits_PV[:, ctx.kept :].T, x_PH * scale))
+            grad_weight = product(grad_logits_PV.T, x_PH * scale)
         if needs_bias:
             grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.bias_dtype)
     else:
@@ -159,37 +166,67 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_x:
             grad_x = (saved_x * grad_loss).to(saved_x.dtype)
         if needs_weight:
-            grad_weight = _below(ctx.kept, (saved_weight * grad_loss).to(ctx.weight_dtype))
+            grad_weight = (saved_weight * grad_loss).to(ctx.weight_dtype)
         if needs_bias:
             grad_bias = (saved_bias * grad_loss).to(ctx.bias_dtype)
     return grad_x, grad_weight, grad_bias, None, None, None, None, None
 
 
-def _below(kept: int, rows: Tensor) -> Tensor:
-    """`rows` (N, H) below `kept` rows of zeros."""
-    return F.pad(rows, (0, 0, kept, 0)) if kept else rows
-
-
 _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, kept: int = 0) -> Tensor:
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, base: Tensor | None = None
+) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
 
-    x: (P,H). weight: (V,H). bias: (V,), or None. targets: (P,) int64, those equal to IGNORED give no loss.
-    Gradients are made only for those of x, weight and bias that require them. kept: so many first rows of weight do not
-    train, and the product for their gradient is left out.
+    x: (P,H). weight: (V,H). bias: (V,), or None. targets: (P,) int64, those equal to IGNORED give no loss. base: rows
+    before those of weight, (K,H), without a gradient; bias is then (K+V,).
+    Gradients are made only for those of x, weight and bias that require them.
     """
     tracks = torch.is_grad_enabled()
     needed = (tracks and t is not None and t.requires_grad for t in (x, weight, bias))
-    return _differentiable(x, weight, bias, targets, *needed, kept)
+    return _differentiable(x, weight, bias, targets, base, *needed)
 
 
-def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, base: Tensor | None = None) -> Tensor:
     """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
 
     Without a gradient, and never holding all logits.
     """
-    (weight,) = upcast_if_emulated(weight)
+    weight, base = upcast_if_emulated(weight, base)
     chunks = zip(x.split(TOKEN_ROWS), targets.split(TOKEN_ROWS), strict=True)
-    return torch.cat([_losses(product(x_RH, weight.T), bias, targets_R)[0] for x_RH, targets_R in chunks])
+    return torch.cat([_losses(scores(x_RH, weight, base), bias, targets_R)[0] for x_RH, targets_R in chunks])
+
+
+class _LinearDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taught: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+        loss, grad_x = x.new_zeros((), dtype=torch.float32), torch.empty_like(x)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        ctx.dtypes = x.dtype, weight.dtype
+        weight, base = upcast_if_emulated(weight, base)
+        for x_RH, taught_RH, grad_x_RH in zip(*(own.split(TOKEN_ROWS) for own in (x, taught, grad_x)), strict=True):
+            log_p_RK = product(taught_RH, base.T).float().log_softmax(-1)
+            log_q_RV = scores(x_RH, weight, base).float().log_softmax(-1)
+            p_RK = log_p_RK.exp()
+            loss += (p_RK * log_p_RK.sub_(log_q_RV[:, : len(base)])).sum()
+            grad_RV = log_q_RV.exp_()
+            grad_RV[:, : len(base)] -= p_RK
+            add_chunk_gradients(grad_RV.to(x.dtype), x_RH, weight, base, grad_x_RH, grad_weight, None)
+        ctx.save_for_backward(grad_x, grad_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, of_weight = ((own * grad_loss).to(of) for own, of in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        return of_x, None, of_weight, None
+
+
+def linear_divergence(x: Tensor, taught: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+    """Sum of the KL divergences of what is predicted from x, over the rows of base and weight, from what is predicted
+    from `taught` over those of base: a float32 scalar, with gradients of x and weight.
+
+    x, taught: (P,H). weight, base: as of linear_cross_entropy.
+    """
+    return _LinearDivergence.apply(x, taught, weight, base)

@@ -169,8 +169,9 @@ class Model:
     def cross_entropy(self, hidden_BSH: Tensor, table: Tensor, tokens_BS: Tensor) -> Tensor:
         """Sum over the next tokens."""
         kept = len(self.kept) if len(self.rows) and not self.way.full else 0
+        own, base = (table[kept:], table[:kept].detach()) if kept else (table, None)
         return ops.linear_cross_entropy(
-            hidden_BSH[:, :-1].flatten(0, 1), table, table.new_zeros(len(table)), tokens_BS[:, 1:].flatten(), kept
+            hidden_BSH[:, :-1].flatten(0, 1), own, table.new_zeros(len(table)), tokens_BS[:, 1:].flatten(), base
         )
 
     @torch.no_grad()

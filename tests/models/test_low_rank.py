@@ -81,12 +81,12 @@ def test_replayed_rows_are_held_to_what_the_body_was():
 
     def scores(own):
         (x_BSH,), table = encode(own.pack, own.body, batch)
-        return own.pack.logits(own.body.heads["2"](x_BSH), table).log_softmax(-1)
+        return (own.body.heads["2"](x_BSH) @ torch.cat((table.base, table.own)).T).log_softmax(-1)
 
     student, kept = scores(model), model.pack.num_base
     with torch.no_grad():
         (x_BSH,), table = encode(untouched.pack, untouched.body, batch)
-        teacher = (untouched.body.heads["2"](x_BSH) @ table[:kept].T).log_softmax(-1)
+        teacher = (untouched.body.heads["2"](x_BSH) @ table.base.T).log_softmax(-1)
     is_target = batch["targets"] != IGNORED
     text, again = is_target & ~batch["replayed"][:, None], is_target & batch["replayed"][:, None]
     nats = -student[text].gather(1, batch["targets"][text][:, None]).sum()

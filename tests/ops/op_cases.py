@@ -183,9 +183,10 @@ def _cross_entropy(dtype, width):
 
 
 def _linear_cross_entropy(dtype, width):
-    for kept in (0, 20):
-        x, weight, bias = torch.randn(9, width), torch.randn(50, width) / width**0.5, torch.randn(50)
-        yield x.to(dtype), weight.to(dtype), bias.to(dtype), _targets(9, 50), True, True, True, kept
+    for base in (None, torch.randn(20, width, dtype=dtype) / width**0.5):
+        x, weight = torch.randn(9, width), torch.randn(50, width) / width**0.5
+        bias = torch.randn(50 if base is None else 70)
+        yield x.to(dtype), weight.to(dtype), bias.to(dtype), _targets(9, 50), base, True, True, True
 
 
 CASES = {

@@ -39,16 +39,32 @@ def test_gradients_only_where_required():
 
 
 @pytest.mark.usefixtures("chunked")
-def test_rows_that_are_kept_get_no_gradient_and_the_others_their_own():
-    leaves, targets = tensors()
-    grads = []
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_rows_of_a_base_are_read_and_the_others_get_their_gradient(dtype, tolerance):
+    (x, weight, bias), targets = tensors()
+    found = []
     for kept in (0, 200):
-        own = [leaf.clone().requires_grad_() for leaf in leaves]
-        ops.linear_cross_entropy(*own, targets, kept).backward()
-        grads.append([leaf.grad for leaf in own])
-    (x, weight, bias), (kept_x, kept_weight, base_bias) = grads
-    assert torch.equal(kept_x, x) and torch.equal(base_bias, bias) and not kept_weight[:200].any()
-    torch.testing.assert_close(kept_weight[200:], weight[200:])
+        leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in (x, weight[kept:], bias)]
+        base = weight[:kept].to(dtype) if kept else None
+        losses = ops.token_losses(*leaves, targets, base)
+        loss = ops.linear_cross_entropy(*leaves, targets, base)
+        loss.backward()
+        found.append([losses, loss.detach(), *(leaf.grad for leaf in leaves)])
+    found[0][3] = found[0][3][200:]
+    torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+
+
+def test_a_divergence_is_torchs():
+    (x, weight, _), taught = tensors()[0], torch.randn(P, H)
+    leaves = [leaf.clone().requires_grad_() for leaf in (x, weight[200:])]
+    own = [leaf.clone().requires_grad_() for leaf in (x, weight[200:])]
+    loss = 0.3 * ops.linear_divergence(leaves[0], taught, leaves[1], weight[:200])
+    student = (own[0] @ torch.cat((weight[:200], own[1])).T).log_softmax(-1)[:, :200]
+    teacher = (taught @ weight[:200].T).log_softmax(-1)
+    theirs = 0.3 * torch.nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
+    loss.backward()
+    theirs.backward()
+    torch.testing.assert_close([loss, *(leaf.grad for leaf in leaves)], [theirs, *(leaf.grad for leaf in own)])
 
 
 @pytest.mark.usefixtures("chunked")

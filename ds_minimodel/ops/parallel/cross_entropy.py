@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.ops.cross_entropy import add_chunk_gradients
+from ds_minimodel.ops.cross_entropy import add_chunk_gradients, scores
 from ds_minimodel.ops.library import accumulation_dtype
-from ds_minimodel.ops.matmul import product, upcast_if_emulated
+from ds_minimodel.ops.matmul import upcast_if_emulated
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import all_gather, copy
 
@@ -39,38 +39,50 @@ def place_of(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: Ranges, group: Group, kept: int = 0
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    rows: Ranges,
+    group: Group,
+    base: Tensor | None = None,
 ) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
 
     x: (P,H), the same on every rank. weight: (V,H), bias: (V,) or None: the entries in the ranges `rows`, which this
-    rank holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss. kept: as of
+    rank holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss. base: as of
     ops.linear_cross_entropy.
     """
-    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group, kept)
+    return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group, base)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: Ranges, group: Group, kept: int
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        rows: Ranges,
+        group: Group,
+        base: Tensor | None,
     ) -> Tensor:
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         dtype = accumulation_dtype(x.dtype)
         loss = x.new_zeros((), dtype=dtype)
         grad_x = torch.empty_like(x) if needs_x else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
-        grad_rows = None if grad_weight is None else grad_weight[kept:]
-        grad_bias = weight.new_zeros(len(weight), dtype=dtype) if needs_bias else None
+        grad_bias = None if bias is None or not needs_bias else torch.zeros_like(bias, dtype=dtype)
         ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
-        (weight,) = upcast_if_emulated(weight)  # once, not for every product
+        weight, base = upcast_if_emulated(weight, base)  # once, not for every product
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
-            logits_RV = product(x[chunk], weight.T)
+            logits_RV = scores(x[chunk], weight, base)
             chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, group)
             loss += chunk_loss
             grad_x_RH = None if grad_x is None else grad_x[chunk]
-            add_chunk_gradients(grad_RV, x[chunk], weight, grad_x_RH, grad_rows, grad_bias)
+            add_chunk_gradients(grad_RV, x[chunk], weight, base, grad_x_RH, grad_weight, grad_bias)
         ctx.grads = grad_x, grad_weight, grad_bias
         return loss
 
@@ -83,15 +95,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *grads, None, None, None, None
 
 
-def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: Ranges, group: Group) -> Tensor:
+def token_losses(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    rows: Ranges,
+    group: Group,
+    base: Tensor | None = None,
+) -> Tensor:
     """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
 
     Without a gradient, and never holding all logits.
     """
     losses = []
-    (weight,) = upcast_if_emulated(weight)
+    weight, base = upcast_if_emulated(weight, base)
     for x_RH, targets_R in zip(x.split(CHUNK_ROWS), targets.split(CHUNK_ROWS), strict=True):
-        losses_R, *_ = _losses(product(x_RH, weight.T), bias, targets_R, rows, group)
+        losses_R, *_ = _losses(scores(x_RH, weight, base), bias, targets_R, rows, group)
         losses.append(losses_R)
     return torch.cat(losses)
 
