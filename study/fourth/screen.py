@@ -42,11 +42,11 @@ LAYERS = 30
 TEACHER = 2 * (LAYERS * 3_540_096 + 49_152 * 576)  # FLOPs a token of a pass without the update
 ARMS: dict[str, dict[str, Any]] = {  # in this order, also that of dropping from the end
     "default": {},
-    "kl-27": {"replay_kl": 27.0},
     "whole-256": {"seq_length": 256, "batch_size": 4},
+    "kl-27": {"replay_kl": 27.0},
+    "long-512": {"seq_length": 512, "batch_size": 2, "replay": 0.2},
     "replay-0.2": {"replay": 0.2},
     "kl-3": {"replay_kl": 3.0},
-    "long-512": {"seq_length": 512, "batch_size": 2, "replay": 0.2},
     "kl-1": {"replay_kl": 1.0},
     "replay-0.05": {"replay": 0.05},
 }
@@ -143,7 +143,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def run(arm: str, strengths: dict[str, Strengths], budget: float) -> None:
-    """Train an arm and measure it at each strength; answers at the first, and where the default's choose."""
+    """Train an arm and measure it at each strength; answers at the first, which is in full."""
     missing = {
         name: own for name, own in strengths.items() if (arm, name) not in [(r["arm"], r["strength"]) for r in rows()]
     }
@@ -153,7 +153,7 @@ def run(arm: str, strengths: dict[str, Strengths], budget: float) -> None:
     both = opened(arm)
     for name, own in missing.items():
         put(both, own)
-        row = {"arm": arm, "strength": name, **facts, **measured(both, asks=name == "1" or arm == "default")}
+        row = {"arm": arm, "strength": name, **facts, **measured(both, asks=name == "1")}
         with LOG.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         print(time.strftime("%H:%M"), arm, name, json.dumps(row["texts"]["de.manual"]["all"]), flush=True)
