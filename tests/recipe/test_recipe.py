@@ -242,6 +242,6 @@ def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize("device, stage, micro_batch", [("cpu", 0, 8), ("gpu", 1, 32)])
 def test_extend_takes_more_at_once_on_a_gpu_and_zero_1(device, stage, micro_batch):
-    values: dict = {"adapt": {}, "engine": {}}
+    values = {"adapt": {}, "engine": {}}
     extension.set_sizes(values, 4_000_000, 128, device, timed=False)
     assert values["engine"] == {"zero_stage": stage, "micro_batch_size": micro_batch}
