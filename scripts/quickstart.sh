@@ -21,7 +21,7 @@ first_sentence() {
 
 if [ "${1:-}" = extend ]; then
     shift
-    echo "quickstart extend: 10 minutes on 2 cores at most, after downloads (about 400 MB with a CPU build of torch)" >&2
+    echo "quickstart extend: 10 to 20 minutes on 2 cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
     ds-minimodel fetch-sample --set quickstart --languages el --out data/greek
