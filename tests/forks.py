@@ -17,7 +17,7 @@ COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard".split()
 LOADED += "deepspeed.module_inject.auto_ep_layer deepspeed.ops.op_builder.all_ops ruamel.yaml".split()
 LOADED += ["matplotlib.backends.backend_agg", "transformers.models.llama.modeling_llama"]
-OWN = "cli.main cli.steps recipe.reading training.loop report.page steps.run steps.evaluate steps.report costs.plans"
+OWN = "cli.main training.loop report.page pipeline.run steps.evaluate steps.prepare steps.report costs.plans extend"
 LOADED += [f"ds_minimodel.{name}" for name in OWN.split()]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)

@@ -178,8 +178,9 @@ def _do(
             withdraw(layout, job)
         raise
     on_main(lambda: finish(job))
-    gc.collect()  # a job's modules are in cycles
-    trim()
+    if runs_on is RunsOn.RANKS:
+        gc.collect()  # a job's modules are in cycles
+        trim()
     return False
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from ds_minimodel.common.config import (
     DECIDES_NOTHING,
@@ -91,10 +91,8 @@ class AdamWConfig(Section):
 
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's decay."""
-    beta1: Probability = 0.9
-    """Decay of the first moment."""
-    beta2: Probability = 0.98
-    """Decay of the second moment."""
+    betas: Annotated[list[Probability], Field(min_length=2, max_length=2)] = [0.9, 0.98]
+    """Decay of its first moment, and of its second."""
     eps: PositiveFloat = 1e-6
     """Its epsilon."""
     clip: NonNegativeFloat = 0.0

@@ -14,13 +14,10 @@ from ds_minimodel.models import modern
 from ds_minimodel.models.kind import BodyConfig
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-_LINEAR = 1  # GroupedConfig.rotary_original by which all waves, each longer than a position, are slowed down whole
-_SCALED = {
-    "rotary_factor": "factor",
-    "rotary_low": "low_freq_factor",
-    "rotary_high": "high_freq_factor",
-    "rotary_original": "original_max_position_embeddings",
-}
+_LINEAR = (
+    1  # GroupedConfig.rotary_scaling's original by which all waves, each longer than a position, are slowed down whole
+)
+_SCALED = "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
 
 
 def _fields_of_angles(angles: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,9 +26,9 @@ def _fields_of_angles(angles: Mapping[str, Any]) -> dict[str, Any]:
         case "default":
             return fields
         case "linear":
-            return fields | {"rotary_factor": angles["factor"], "rotary_original": _LINEAR}
+            return fields | {"rotary_scaling": [angles["factor"], 1, 4, _LINEAR]}
         case "llama3":
-            return fields | {ours: angles[theirs] for ours, theirs in _SCALED.items()}
+            return fields | {"rotary_scaling": [angles[key] for key in _SCALED]}
     raise ValueError(f"rope_type {angles['rope_type']!r:.40} is not served; there are default, linear and llama3")
 
 
@@ -41,11 +38,12 @@ def _angles(base: float) -> dict[str, Any]:
 
 def _angles_of(config: Any) -> dict[str, Any]:
     angles = _angles(config.rotary_base)
-    if config.rotary_factor == 1:
+    if not config.rotary_scaling:
         return angles
-    if config.rotary_original == _LINEAR:
-        return angles | {"rope_type": "linear", "factor": config.rotary_factor}
-    return angles | {"rope_type": "llama3", **{theirs: getattr(config, ours) for ours, theirs in _SCALED.items()}}
+    *factors, original = config.rotary_scaling
+    if original == _LINEAR:
+        return angles | {"rope_type": "linear", "factor": factors[0]}
+    return angles | {"rope_type": "llama3", **dict(zip(_SCALED, (*factors, int(original)), strict=True))}
 
 
 # What a family says otherwise than by a key a field: fields of its configuration, and keys of config.json.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ds_minimodel.common.config import Few, Length, NonNegativeInt, Probability, Size
 from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
@@ -22,7 +22,6 @@ RotaryBase = Annotated[float, Field(ge=1, le=1e9)]
 Activation = Literal["gelu", "gelu_tanh", "silu"]
 QueryNorm = Literal["none", "head", "whole"]
 Epsilon = Annotated[float, Field(gt=0, le=0.01)]
-Factor = Annotated[float, Field(ge=1, le=1e4)]
 
 
 class Rotation(NamedTuple):
@@ -36,7 +35,13 @@ class Rotation(NamedTuple):
     factor: float = 1.0
     low: float = 1.0
     high: float = 4.0
-    original: int = 8192
+    original: float = 8192
+
+
+def _is_scaling(scaling: list[float]) -> list[float]:
+    if scaling and (len(scaling) != 4 or scaling[1] > scaling[2]):
+        raise ValueError("give none, or factor, low, high and original, of which low is not above high")
+    return scaling
 
 
 class LayerPlan(NamedTuple):
@@ -156,20 +161,8 @@ class GroupedConfig(ModernConfig):
     """Whether the embeddings are the output matrix too."""
     rotary_base: RotaryBase = 10_000.0
     """Rotary base."""
-    rotary_factor: Factor = 1.0
-    """Llama 3.1's scaling of rotary positions: factor."""
-    rotary_low: Factor = 1.0
-    """Factor of low frequencies."""
-    rotary_high: Factor = 4.0
-    """Factor of high frequencies."""
-    rotary_original: Size = 8192
-    """Positions before scaling."""
-
-    @model_validator(mode="after")
-    def _waves_agree(self) -> Self:
-        if self.rotary_low > self.rotary_high:
-            raise ValueError(f"rotary_low {self.rotary_low} is above rotary_high {self.rotary_high}")
-        return self
+    rotary_scaling: Annotated[list[Annotated[float, Field(ge=1, le=1e7)]], AfterValidator(_is_scaling)] = []
+    """Llama 3.1's scaling of rotary positions: factor, factors of low and of high frequencies, positions before it."""
 
     @property
     def num_key_heads(self) -> int:
@@ -184,10 +177,7 @@ class GroupedConfig(ModernConfig):
         return self.tie_output
 
     def layer(self, index: int) -> LayerPlan:
-        rotation = Rotation(
-            self.rotary_base, self.rotary_factor, self.rotary_low, self.rotary_high, self.rotary_original
-        )
-        return LayerPlan((None, 0 if self.causal else None), rotation)
+        return LayerPlan((None, 0 if self.causal else None), Rotation(self.rotary_base, *self.rotary_scaling))
 
 
 class EuroBertConfig(GroupedConfig):

@@ -83,7 +83,7 @@ def adamw_for(parameters: Iterable[torch.nn.Parameter], run: Run, world: World) 
     optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
         parameters,
         lr=run.schedule.lr,
-        betas=(rule.beta1, rule.beta2),
+        betas=(rule.betas[0], rule.betas[1]),
         eps=rule.eps,
         weight_decay=rule.weight_decay,
         fused=True,
