@@ -2,5 +2,5 @@
 it.
 
 plans: the steps of a recipe, planned. tracing: a step's passes without memory. memory: bytes held and sent. measure:
-seconds of a few real steps.
+seconds of a few real steps. sizes: what memory decides of an adaptation.
 """

@@ -1,0 +1,76 @@
+"""What memory decides of an adaptation: its micro-batch, recomputation and ZeRO stage, by the forecast of plans.py."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+
+from ds_minimodel.costs.memory import Device, device_named
+from ds_minimodel.costs.plans import Planner, model_of, planner_of, setup_of
+from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.recipe.schema import Recipe
+
+# Tokens of a micro-batch: fewer than the first take layers' recomputation rather, more than the second bring nothing.
+AT_ONCE = {"cpu": (1024, 1024), "cuda": (4096, 32_768)}
+SHARE = 0.9  # of a device, which has its libraries' buffers to hold, too
+
+
+class Fit(NamedTuple):
+    """Keys of a recipe's section engine, and why they are so."""
+
+    zero_stage: int
+    micro_batch_size: int
+    recompute_layers: bool
+    reason: str
+
+
+def device_here() -> Device:
+    """This machine's GPU, or its CPUs."""
+    if not torch.cuda.is_available():
+        return device_named("cpu")
+    found = torch.device("cuda")
+    memory = torch.cuda.get_device_properties(found).total_memory
+    precisions = dict.fromkeys((resolve_precision("auto", found), "bf16", "fp16", "fp32"))
+    return Device(torch.cuda.get_device_name(found), "cuda", memory, tuple(precisions))
+
+
+def batch_of(size: int, ranks: int) -> int:
+    """A batch of some more than `size` sequences that so many ranks share equally, each by fours where it has those."""
+    own = -(-size // ranks)
+    return ranks * (own if own < 4 else -(-own // 4) * 4)
+
+
+def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
+    """How step 2 of a recipe's one system is computed on so many ranks, whose number divides adapt.batch_size.
+
+    Frozen weights are shared (ZeRO 3) where one device does not hold them; layers are recomputed where too few tokens
+    fit otherwise; then the micro-batch is the largest that fits.
+    """
+    (system,), section = recipe.chosen_systems, recipe.adapt
+    fewest, most = (max(1, tokens // section.seq_length) for tokens in AT_ONCE[device.type])
+    per_rank = section.batch_size // ranks
+    sizes = [size for size in range(1, per_rank + 1) if per_rank % size == 0 and size <= most]
+    device, planners = device._replace(memory=int(SHARE * device.memory)), dict[bool, Planner]()
+    setup = setup_of(recipe, section, ranks, device)
+    for again in (False, True):
+        engine = recipe.engine.model_copy(update={"recompute_layers": again})
+        with torch.device("meta"):
+            module = model_of(recipe.model_copy(update={"engine": engine}), system, "adapt")
+        planners[again] = planner_of(recipe, section, module, device)
+
+    def largest(stage: int, again: bool) -> int:
+        """The largest micro-batch that fits, 0 for none."""
+        own = setup._replace(zero_stage=stage)
+        fits = (size for size in reversed(sizes) if planners[again].plan(own._replace(micro_batch_size=size)).fits)
+        return next(fits, 0)
+
+    wanted = min(fewest, sizes[-1])
+    for stage, again in itertools.product([recipe.engine.zero_stage, 3][: 1 + (ranks > 1)], (False, True)):
+        size = largest(stage, again)
+        if size >= (1 if again else wanted):
+            what = ["frozen weights on every rank", "weights shared by the ranks"][stage == 3]
+            how = ["layers keep their activations", "layers are recomputed, as these would not fit"][again]
+            return Fit(stage, size, again, f"{what}, {how}: the forecast for {device.name}")
+    return Fit(stage, 1, True, f"does not fit by the forecast for {device.name}, and was tried by nobody")
