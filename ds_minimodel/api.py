@@ -13,7 +13,7 @@ from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.serve.bits import bits_per_byte
-from ds_minimodel.serve.packs import plugged_module, save_plugged
+from ds_minimodel.serve.packs import join_packs, plugged_module, save_plugged
 
 if TYPE_CHECKING:
     from ds_minimodel.extend import extend
@@ -35,6 +35,7 @@ __all__ = [
     "export_adapter",
     "export_hf",
     "extend",
+    "join_packs",
     "load_adaptation",
     "load_body",
     "load_model",

@@ -16,7 +16,7 @@ from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="show and check a language pack, put it beside a body")
+    pack = commands.add_parser("pack", help="show and check a language pack, put it beside a body, join several")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
     show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
     show.add_argument("pack", metavar="PACK")
@@ -28,6 +28,10 @@ def add_arguments(commands: Commands) -> None:
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
     plug.set_defaults(run=_plug, folders=["body", "pack"])
+    join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
+    join.add_argument("out", metavar="OUT")
+    join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a token of two of them is the first one's")
+    join.set_defaults(run=_join)
     bits = commands.add_parser("bits", help="bits per byte of texts, by a decoder with each of several packs")
     bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens, or of Hugging Face's")
     bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
@@ -66,6 +70,15 @@ def _plug(options: Options) -> None:
 
     save_plugged(options.body, options.pack, options.out)
     say(f"{options.out}: the pack as one of {options.body}")
+
+
+def _join(options: Options) -> None:
+    from ds_minimodel.serve.packs import join_packs
+
+    if len(options.packs) < 2:
+        raise UserError("pack join: give two packs or more")
+    join_packs(options.packs, options.out)
+    say(f"{options.out}: a pack; `ds-minimodel export-hf` writes it with its model")
 
 
 def _bits(options: Options) -> None:

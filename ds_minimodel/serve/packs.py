@@ -1,5 +1,7 @@
-"""Languages (`ds-minimodel pack`): show one, check that it is whole and fits a model, declare that."""
+"""Languages (`ds-minimodel pack`): show one, check that it is whole and fits a model, declare that, join several."""
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact, read_manifest, refuse_existing
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
 from ds_minimodel.tasks import task_of
+from ds_minimodel.vocabulary.extension import join_tokenizers
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 
@@ -54,11 +57,54 @@ def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -
     if adaptation.space == body.space:
         raise UserError(f"{folder}: is over this body already; `ds-minimodel export-hf` writes both as one model")
     check_fit(folder, adaptation, body)
-    if out.resolve().is_relative_to(Path(folder).resolve()):
-        raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
+    _refuse_inside(out, [folder])
     own = read_artifact(folder, AdaptationManifest).model_extra or {}  # all else is written anew
     facts = {**own, "trained_over": adaptation.space}
     save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
+
+
+def _refuse_inside(out: Path, artifacts: Sequence[str | Path]) -> None:
+    """UserError where `out` lies in one of the folders that go into it."""
+    for folder in artifacts:
+        if out.resolve().is_relative_to(Path(folder).resolve()):
+            raise UserError(f"{out}: lies in {folder}, which is copied there; choose a place outside of it")
+
+
+def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
+    """Write one pack with the rows of several that extend the same base: a model that reads all of their languages.
+
+    A piece that two of them have is one row, that of the first which is named. UserError where they extend different
+    bases, are of one language or replace parts of the body.
+    """
+    out, (first, *others) = Path(out), packs
+    refuse_existing(out)
+    _refuse_inside(out, packs)
+    joined = load_adaptation(first)
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer = Path(first)
+        for number, folder in enumerate(others):
+            other = load_adaptation(folder)
+            for name, one in ((first, joined), (folder, other)):
+                if not one.num_base or one.update:
+                    raise UserError(
+                        f"{name}: does not only add token embeddings, as --train embeddings does; such ones join"
+                    )
+            if other.space != joined.space:
+                raise UserError(f"{folder}: extends another base than {first}")
+            if {*other.language.split("+")} & {*joined.language.split("+")}:
+                raise UserError(f"{folder}: is of {other.language}, as one before it; give each language once")
+            place = Path(temporary) / str(number)
+            chosen = join_tokenizers(tokenizer, folder, place, joined.num_base)
+            rows = {name: torch.cat((own, other.embeddings[name][chosen])) for name, own in joined.embeddings.items()}
+            joined = replace(
+                joined,
+                embeddings=rows,
+                language=f"{joined.language}+{other.language}",
+                steps=joined.steps + other.steps,
+                eflops=joined.eflops + other.eflops,
+            )
+            tokenizer = place
+        save_adaptation(out, joined, tokenizer)
 
 
 def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1.0) -> LanguageModel:

@@ -12,7 +12,7 @@ from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.vocabulary.extension import extend_tokenizer, read_extension
+from ds_minimodel.vocabulary.extension import extend_tokenizer, join_tokenizers, read_extension
 from ds_minimodel.vocabulary.tokenizer import JSON_FILE, open_tokenizer
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
@@ -22,6 +22,7 @@ GERMAN = [
     "ein neuer Wind findet die alte Brücke",
     "kleine Boote, große Brücken",
 ]
+FRENCH = ["le petit bateau voit le grand port", "un nouveau vent trouve le vieux pont", "petit vent, grand bateau"]
 ROWS, NEW = 430, 25
 
 
@@ -209,6 +210,20 @@ def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
         within = sum(times for longer, times in uses.items() if piece.string.removeprefix("##") in longer)
         assert 2 <= count <= within and uses[piece.string] <= count
     assert [*found.counts] == sorted(found.counts, reverse=True)
+
+
+def test_languages_of_any_kind_are_joined(other, texts, tmp_path):
+    write_lines(tmp_path / "fr.txt", FRENCH)
+    first = extended(other, texts, tmp_path / "de")
+    second = extended(other, (texts[0], tmp_path / "fr.txt"), tmp_path / "fr", 20)
+    chosen = join_tokenizers(tmp_path / "de", tmp_path / "fr", tmp_path / "both", ROWS)
+    both = open_tokenizer(tmp_path / "both")
+    assert both.encode(ENGLISH) == open_tokenizer(other).encode(ENGLISH)
+    assert both.pieces()[: ROWS + NEW] == first.pieces()
+    assert both.pieces()[ROWS + NEW :] == [second.pieces()[ROWS + place] for place in chosen]
+    for lines in (GERMAN, FRENCH):
+        assert sum(map(len, both.encode(lines))) < sum(map(len, open_tokenizer(other).encode(lines)))
+    assert [both.decode(ids) for ids in both.encode(FRENCH)] == [second.decode(ids) for ids in second.encode(FRENCH)]
 
 
 def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
