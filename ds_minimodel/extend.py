@@ -20,6 +20,7 @@ from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Content, as_json, atomic_write, lock, paths_of, read_model, write_json
+from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.export import export_adapter, export_hf
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept
@@ -117,7 +118,12 @@ def extend(
             _hold_out(recipe, say)
             row, length = choose_vocabulary(recipe, vocab_size, say)
             values["tokenizer"]["vocab_size"] = row["new_pieces"]
-            extension.set_sizes(values, min(most, MOST_PASSES * row["tokens"]), length, device, timed=tokens is None)
+            extension.set_sizes(
+                values, min(most, MOST_PASSES * row["tokens"]), length, device, tokens is None, ranks or 1
+            )
+            found = fit(recipe_of_values(values, "the recipe of extend"), ranks or 1, device_here())
+            values["engine"] |= {key: value for key, value in found._asdict().items() if key != "reason"}
+            say(f"micro-batches of {found.micro_batch_size}, {found.reason}")
             if base.config.hidden_size != extension.TRIED_WIDTH:
                 say(f"rate {values['adapt']['lr']:g}: not tried at this width ({base.config.hidden_size:,})")
             _write(work.path, values)

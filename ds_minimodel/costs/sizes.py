@@ -36,12 +36,6 @@ def device_here() -> Device:
     return Device(torch.cuda.get_device_name(found), "cuda", memory, tuple(precisions))
 
 
-def batch_of(size: int, ranks: int) -> int:
-    """A batch of some more than `size` sequences that so many ranks share equally, each by fours where it has those."""
-    own = -(-size // ranks)
-    return ranks * (own if own < 4 else -(-own // 4) * 4)
-
-
 def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
     """How step 2 of a recipe's one system is computed on so many ranks, whose number divides adapt.batch_size.
 
@@ -70,7 +64,7 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
     for stage, again in itertools.product([recipe.engine.zero_stage, 3][: 1 + (ranks > 1)], (False, True)):
         size = largest(stage, again)
         if size >= (1 if again else wanted):
-            what = ["frozen weights on every rank", "weights shared by the ranks"][stage == 3]
             how = ["layers keep their activations", "layers are recomputed, as these would not fit"][again]
-            return Fit(stage, size, again, f"{what}, {how}: the forecast for {device.name}")
+            how += ", frozen weights are shared by the ranks" if stage == 3 else ""
+            return Fit(stage, size, again, f"{how} (by the forecast for {device.name})")
     return Fit(stage, 1, True, f"does not fit by the forecast for {device.name}, and was tried by nobody")

@@ -108,12 +108,18 @@ def bytes_to_draw(tokens: int) -> int:
     return max(FEWEST_BYTES, BYTES_A_TOKEN * tokens)
 
 
-def set_sizes(values: dict[str, Any], tokens: int, length: int, device: str, timed: bool) -> None:
+def batch_of(size: int, ranks: int) -> int:
+    """A batch of some more than `size` sequences that so many ranks share equally, each by fours where it has those."""
+    own = -(-size // ranks)
+    return ranks * (own if own < 4 else -(-own // 4) * 4)
+
+
+def set_sizes(values: dict[str, Any], tokens: int, length: int, device: str, timed: bool, ranks: int = 1) -> None:
     """Give a recipe its samples of `length` tokens and steps for about so many tokens in all, on a "cpu" or "gpu".
 
     timed: it begins with steps by whose time it gets its length.
     """
-    batch = next(size for limit, size in BATCHES.items() if tokens <= limit)
+    batch = batch_of(next(size for limit, size in BATCHES.items() if tokens <= limit), ranks)
     steps = max(FEWEST_STEPS, tokens // (batch * length))
     warmup, at_once = round(WARM_UP * steps), max(1, TOKENS_AT_ONCE[device] // length)
     micro_batch = max(size for size in range(1, batch + 1) if batch % size == 0 and size <= at_once)

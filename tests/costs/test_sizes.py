@@ -4,7 +4,8 @@ import pytest
 from transformers import LlamaConfig
 
 from ds_minimodel.costs.memory import Device
-from ds_minimodel.costs.sizes import batch_of, fit
+from ds_minimodel.costs.sizes import fit
+from ds_minimodel.recipe.extension import batch_of
 from ds_minimodel.recipe.reading import recipe_of_values
 
 LLAMA = {"num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32}
