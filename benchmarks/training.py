@@ -201,7 +201,7 @@ def _as_documented(model: nn.Module, work: TimedStep, recipe: Recipe) -> Step:
     optimizer = torch.optim.AdamW(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=recipe.adapt.lr,
-        betas=(rule.betas[0], rule.betas[1]),
+        betas=rule.betas,
         eps=rule.eps,
         weight_decay=rule.weight_decay,
         fused=True,

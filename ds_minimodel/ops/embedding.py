@@ -55,5 +55,5 @@ def embedding(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     gradient is then written to, so that must be a tensor of its own, as linear_cross_entropy's is.
     """
     if device_type(weight.device) != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
-        return F.embedding(tokens, weight), weight
+        return F.embedding(tokens, weight), weight.view_as(weight)  # at ZeRO 3 it keeps what was gathered
     return _TiedEmbedding.apply(tokens, weight)

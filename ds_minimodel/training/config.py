@@ -91,7 +91,7 @@ class AdamWConfig(Section):
 
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's decay."""
-    betas: Annotated[list[Probability], Field(min_length=2, max_length=2)] = [0.9, 0.98]
+    betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
     """Decay of its first moment, and of its second."""
     eps: PositiveFloat = 1e-6
     """Its epsilon."""

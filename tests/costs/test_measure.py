@@ -48,7 +48,7 @@ def test_on_several_ranks(recipe, monkeypatch):
 
     for name, value in CPU.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(costs, "launch", launch)
+    monkeypatch.setattr(costs.launch, "launch", launch)
     with pytest.raises(SystemExit) as end:
         main(["plan", str(recipe), "systems=[minijoint]", "--measure", "--ranks", "2"])
     (out, err), (nothing, _) = said

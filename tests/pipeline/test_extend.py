@@ -216,7 +216,9 @@ def test_mistakes_are_one_line(texts):
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "not allowed with" in refused(*extend(texts, "--hours", "1", "--tokens", "5k"))
     assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(*extend(texts, "--vocab-size", "5"))
-    assert "adapt.strength: Input should be less than or equal to 1" in refused(*extend(texts, "--strength", "2"))
+    assert "adapt.strength: Input should be less than or equal to 1" in refused(
+        *extend(texts, "--strength", "2", "--out", texts / "strong")
+    )
     rows = extend(texts, "--strength", "0.5", "--train", "embeddings", "--tokens", "5k", "--out", texts / "strong")
     assert "only token embeddings train here" in refused(*rows)
     many = extend(texts, "--vocab-size", "1M", "--tokens", "1k", "--out", texts / "many")

@@ -99,7 +99,7 @@ def with_another(recipe, key, files):
         "adapt.rates": {"bl_base": 0.5},
         "adapt.snapshot_at": [3],
         "engine.precision": "bf16",
-        "optimizer.betas": [0.9, 0.999],
+        "optimizer.betas": (0.9, 0.999),
     }
     if key == "finetune.tasks":
         value = {

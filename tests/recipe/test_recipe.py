@@ -36,7 +36,7 @@ def test_values_merges_and_defaults(load):
     assert recipe.pretrain.lr == 7e-4
     assert recipe.build_mini.model_dump() == {**recipe.pretrain.model_dump(), "initialisation": "random"}
     assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
-    assert recipe.optimizer.betas == [0.9, 0.98] and recipe.seed == 1
+    assert recipe.optimizer.betas == (0.9, 0.98) and recipe.seed == 1
     assert recipe.finetune.task("topic").max_length == 96 and recipe.finetune.task("topic").epochs == 3
     with pytest.raises(ValueError):
         recipe.seed = 2

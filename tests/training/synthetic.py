@@ -54,7 +54,7 @@ class Sampler:
 
 
 RUN: dict = dict(steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, decay_steps=0, weight_decay=0.01)
-RUN |= dict(betas=[0.9, 0.98], eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE)
+RUN |= dict(betas=(0.9, 0.98), eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE)
 RUN |= dict(checkpoint_every=1000, keep_last=2, tokens_per_step=BATCH_SIZE * SEQ_LENGTH)
 RUN |= dict(formula_flops=1e9, executed_flops=2e9)
 

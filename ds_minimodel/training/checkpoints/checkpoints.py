@@ -66,6 +66,9 @@ class Checkpoints:
         self.error: BaseException | None = None
         self.saved = 0
 
+    def _is_same_layout(self, manifest: dict[str, Any]) -> bool:
+        return {key: manifest[key] for key in self.layout} == self.layout
+
     def load_newest(self) -> int:
         """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
 
@@ -76,7 +79,7 @@ class Checkpoints:
         if name is not None:
             manifest = self.world.broadcast_from_rank0(lambda: self._checked_manifest(name))
             self.saved = manifest["step"]
-            if {key: manifest[key] for key in self.layout} == self.layout:
+            if self._is_same_layout(manifest):
                 self.files.load(self.folder, name)
             else:
                 self.files.load_other_layout(self.folder / name, manifest, self.world.tensor.rank)

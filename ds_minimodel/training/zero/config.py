@@ -210,7 +210,7 @@ def _owned(run: Run, replicas: int) -> dict[str, Any]:
         "optimizer.type": "AdamW",
         "optimizer.params.torch_adam": True,
         "optimizer.params.lr": schedule.lr,
-        "optimizer.params.betas": rule.betas,
+        "optimizer.params.betas": [*rule.betas],
         "optimizer.params.eps": rule.eps,
         "optimizer.params.weight_decay": rule.weight_decay,
         **({} if schedule.decay_steps else decay),

@@ -81,12 +81,7 @@ def adamw_for(parameters: Iterable[torch.nn.Parameter], run: Run, world: World) 
     rule = run.optimizer
     skips = run.execution.zero_stage == 0 and run.execution.precision == "fp32"
     optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
-        parameters,
-        lr=run.schedule.lr,
-        betas=(rule.betas[0], rule.betas[1]),
-        eps=rule.eps,
-        weight_decay=rule.weight_decay,
-        fused=True,
+        parameters, lr=run.schedule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay, fused=True
     )
     if isinstance(optimizer, SkippingAdamW):
         optimizer.world = world
