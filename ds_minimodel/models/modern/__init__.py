@@ -22,6 +22,7 @@ RotaryBase = Annotated[float, Field(ge=1, le=1e9)]
 Activation = Literal["gelu", "gelu_tanh", "silu"]
 QueryNorm = Literal["none", "head", "whole"]
 Epsilon = Annotated[float, Field(gt=0, le=0.01)]
+Scale = Annotated[float, Field(ge=1, le=1e7)]
 
 
 class Rotation(NamedTuple):
@@ -38,7 +39,7 @@ class Rotation(NamedTuple):
     original: float = 8192
 
 
-def _is_scaling(scaling: list[float]) -> list[float]:
+def _is_scaling(scaling: tuple[float, ...]) -> tuple[float, ...]:
     if scaling and (len(scaling) != 4 or scaling[1] > scaling[2]):
         raise ValueError("give none, or factor, low, high and original, of which low is not above high")
     return scaling
@@ -161,7 +162,7 @@ class GroupedConfig(ModernConfig):
     """Whether the embeddings are the output matrix too."""
     rotary_base: RotaryBase = 10_000.0
     """Rotary base."""
-    rotary_scaling: Annotated[list[Annotated[float, Field(ge=1, le=1e7)]], AfterValidator(_is_scaling)] = []
+    rotary_scaling: Annotated[tuple[Scale, ...], Field(strict=False), AfterValidator(_is_scaling)] = ()
     """Llama 3.1's scaling of rotary positions: factor, factors of low and of high frequencies, positions before it."""
 
     @property
