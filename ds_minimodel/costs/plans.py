@@ -130,7 +130,9 @@ def plans(recipe: Recipe, ranks: int, device_name: str, peak: float | None = Non
         with torch.device("meta"):
             module = model_of(recipe, system, step)
         key = step, system.trains, module.body.config, module.body.head_depths
-        planner = planners.setdefault(key, planner_of(recipe, section, module, device))
+        if key not in planners:
+            planners[key] = planner_of(recipe, section, module, device)
+        planner = planners[key]
         plan = planner.plan(setup)
         rows.append(
             {
