@@ -243,7 +243,8 @@ class _Work:
 
     def _steps_in(self, hours: float) -> int:
         """Steps that fit into so many hours, with what goes before: by the time of the first ones, which stay."""
-        begun, adapt, (folder, _, layout) = time.monotonic(), self.recipe().adapt, self._made()
+        begun, recipe = time.monotonic(), self.recipe()
+        adapt, (folder, _, layout) = recipe.adapt, self._made(recipe)
         self.run(until="adapt")
         lines = (folder / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rates = [row["tokens_per_second"] for row in map(json.loads, lines) if "tokens_per_second" in row]
@@ -256,15 +257,15 @@ class _Work:
         self.say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens{passes} in {took:.1f} hours of training")
         return tokens // a_step
 
-    def _made(self) -> tuple[Path, Path, WorkdirLayout]:
+    def _made(self, recipe: Recipe) -> tuple[Path, Path, WorkdirLayout]:
         """Folder of the adaptation, of the model that it is of, and the workdir's layout."""
-        recipe = self.recipe()
         layout, (system,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems
         return layout.adapt(system, self.language), layout.model(system), layout
 
     def look(self, others: list[str], strengths: Sequence[float], limits: Mapping[str, float]) -> Kept:
         """What a decoder has kept; the recipe gets the strength that keeps enough."""
-        recipe, (folder, model, layout) = self.recipe(), self._made()
+        recipe = self.recipe()
+        folder, model, layout = self._made(recipe)
         (system,), (task,), source = recipe.chosen_systems, recipe.finetune.tasks.values(), recipe.languages.source
         opened = itertools.islice(read_documents([task.test[self.language]]), OPENINGS)
         openings = [" ".join(" ".join(document).split()[:WORDS])[:CHARACTERS] for document in opened]
@@ -277,7 +278,8 @@ class _Work:
 
     def export(self, kept: Kept | None) -> None:
         """Write out/model and out/adapter where they are not as they were, or of another training."""
-        recipe, (folder, base, _) = self.recipe(), self._made()
+        recipe = self.recipe()
+        folder, base, _ = self._made(recipe)
         (system,), pack, out = recipe.chosen_systems, folder / "pack", self.out
         strength = recipe.adapt.of(system).strength
 
