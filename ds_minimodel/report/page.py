@@ -7,11 +7,9 @@ import pandas as pd
 
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.recipe.systems import BASELINE
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
     BITS,
-    OF_SOURCE,
     SCORES_FILE,
     Row,
     RunResults,
@@ -29,10 +27,6 @@ from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdic
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
 _ANSWERED = "First those that were right before and are not any more."
-_NEXT = (
-    "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with more --hours, and "
-    "learns to answer from --chats."
-)
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 
 
@@ -43,7 +37,7 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
     """
     found = verdicts(run)
     first, title = findings(run, found), ADDED if run.recipe.base else TITLE
-    blocks = added_blocks(run, found) if run.recipe.base else [Findings(first), *report_blocks(run)]
+    blocks = [Findings(first), *(added_blocks(run, found) if run.recipe.base else report_blocks(run))]
     with atomic_folder(out_folder) as folder:
         write_json(folder / SCORES_FILE, run.target_scores)
         write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in found])
@@ -57,11 +51,11 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
 
 def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
     """Page over a base: what was there before, what is there after, and what that took."""
-    blocks: list[Block] = [Findings([f"{name_of(own.system)}, {own.sentence(own.clauses)}" for own in found])]
-    blocks += [Heading("What was asked for"), Facts(run.facts), Heading("Before and after"), tables.change_table(found)]
+    blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
+    blocks += [Heading("Before and after"), tables.change_table(found)]
     for (system, language), kept in run.kept.items():
-        blocks += [Findings([f"{name_of(system)}, {language}: {line}" for line in kept.sentences])]
-        blocks += [Heading("Samples"), tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
+        blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
+        blocks += [tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
         blocks += [tables.samples_table("Questions answered", kept.answers, _ANSWERED)]
     blocks += _held_out_blocks(run)
     if len(run.recipe.systems) > 1:
@@ -69,9 +63,7 @@ def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
     if run.fertility:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
-    blocks += [Heading("Cost"), costs]
-    worse = [line for own in found for line in own.worse]
-    return [*blocks, Heading("What to do next"), Findings([*worse, _NEXT])]
+    return [*blocks, Heading("Cost"), costs]
 
 
 def _systems(run: RunResults) -> dict[str, str]:
@@ -104,8 +96,6 @@ def report_blocks(run: RunResults) -> list[Block]:
     blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
         curves = training_curves(run.target_scores)
-        if BASELINE in run.recipe.systems:
-            blocks.append(tables.summary_table(curves, costs))
         blocks += _speedup_blocks(run, left_out)
         caption = (
             f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
@@ -139,28 +129,18 @@ def _speedup_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
 def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]) -> list[Block]:
     """Tables 2 and 3 and Figure 3 of a task by language, its further scores."""
     rows = [row for row in run.target_scores if row["task"] == task]
-    compressed = {language: 100 / bits for (of_task, language), bits in run.compressed.items() if of_task == task}
     metric, estimates = run.metrics[task], near_maximal(curves)
     title = metric if task in run.recipe.finetune.finetuned_tasks else f"{metric}, not finetuned"
-    untouched = _untouched(rows, "score")
-    scores = tables.final_scores_table(task, title, curves, costs, of_source=untouched, compressed=compressed)
-    blocks: list[Block] = [Heading(task), scores]
+    blocks: list[Block] = [Heading(task), tables.final_scores_table(task, title, curves, costs)]
     for column in further_columns(rows):
-        if not column.startswith(OF_SOURCE):
-            scale, name = tables.SCALES.get(column, tables.PERCENT), column.replace("_", " ")
-            further, of_source = training_curves(rows, column), _untouched(rows, column)
-            blocks.append(tables.final_scores_table(task, name, further, costs, scale, of_source))
+        scale, further = tables.SCALES.get(column, tables.PERCENT), training_curves(rows, column)
+        blocks.append(tables.final_scores_table(task, column.replace("_", " "), further, costs, scale))
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"
     is_percent = shown_score(rows[0], metric)[0] not in BITS
     drawn = plots.plot_scores(curves, f"{metric} (%)" if is_percent else metric, task)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
-
-
-def _untouched(rows: Sequence[Row], column: str) -> pd.DataFrame | None:
-    """Curves of the untouched model's scores, where it was scored."""
-    return training_curves(rows, OF_SOURCE + column) if OF_SOURCE + column in further_columns(rows) else None
 
 
 def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:

@@ -59,7 +59,7 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
                 axes.plot([at, at], [one.low, one.high], color=INK, linewidth=0.9)
                 text = f"{one.value:.1f}×" if one.value else "never"
                 axes.annotate(text, (at, max(one.value, one.high)), (0, 2), textcoords="offset points", ha="center")
-        _draw_level(axes, 1, name_of(BASELINE), (0, (1, 1.5)))
+        _draw_level(axes, 1, name_of(BASELINE))
         axes.set_xticks(range(len(groups)), groups, color=INK)
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("speedup over BL_BASE (times)")
@@ -88,7 +88,7 @@ def plot_scores(curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal:
             for system in systems:
                 _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
             if near_maximal and BASELINE in systems:
-                _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE", (0, (1, 1.5)))
+                _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE")
             axes.set_title(title)
             axes.margins(x=0.02, y=0.06)
             axes.set_xlim(0)
@@ -106,8 +106,8 @@ def _draw_curve(axes: Axes, system: str, points: pd.DataFrame, unit: ComputeUnit
     axes.fill_between(x, low, high, color=drawn.color, alpha=0.13, linewidth=0)
 
 
-def _draw_level(axes: Axes, height: float, label: str, dashes: Any) -> None:
-    axes.axhline(height, color=GREY, linestyle=dashes, linewidth=1.1, label=label, zorder=1)
+def _draw_level(axes: Axes, height: float, label: str) -> None:
+    axes.axhline(height, color=GREY, linestyle=(0, (1, 1.5)), linewidth=1.1, label=label, zorder=1)
 
 
 def _figure(width: float, height: float) -> Figure:

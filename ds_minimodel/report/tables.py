@@ -42,10 +42,8 @@ class Scale(NamedTuple):
     form: str = "{:.1f}"
     best: Callable[[Iterable[float]], float] = max
 
-    def cell(self, mean: float | None, std: float = math.nan, best: float | None = None) -> Cell:
+    def cell(self, mean: float, std: float, best: float | None) -> Cell:
         """Cell with a mean and its deviation, bold where it is the best."""
-        if mean is None:
-            return EMPTY
         return Cell(self.form.format(mean), "" if math.isnan(std) else f"±{self.form.format(std)}", mean == best)
 
 
@@ -58,29 +56,7 @@ def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
     return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
 
 
-def _percent(part: float, whole: float | None) -> Cell:
-    return Cell(f"{100 * part / whole:.1f} %") if whole else EMPTY
-
-
 # --- scores
-
-
-def summary_table(curves: pd.DataFrame, costs: Iterable[Row]) -> Table:
-    """Summary as in the paper's section 4.1: cost of step 2, and score retained, of systems with BL_BASE."""
-    spent, kept = adapt_costs(costs), retained(curves)
-    unit = flops_unit(max(spent.values(), default=0))
-    rows: list[CellRow] = [
-        [
-            name_of(system),
-            unit.text(spent[system]),
-            _percent(spent[system], spent[BASELINE]),
-            EMPTY if math.isnan(share) else _percent(share, 1),
-        ]
-        for system, share in kept.items()
-    ]
-    notes = ["Score retained: the system's average final score over BL_BASE's, mean over tasks."]
-    columns = ["System", f"step 2, {unit.name} a language", "of BL_BASE's cost", "score retained"]
-    return Table("Summary", columns, rows, notes=notes)
 
 
 def averages(curves: pd.DataFrame) -> pd.DataFrame:
@@ -115,48 +91,26 @@ def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
 
 
 def final_scores_table(
-    task: str,
-    metric: str,
-    curves: pd.DataFrame,
-    costs: Iterable[Row],
-    scale: Scale = PERCENT,
-    of_source: pd.DataFrame | None = None,
-    compressed: Mapping[str, float] | None = None,
+    task: str, metric: str, curves: pd.DataFrame, costs: Iterable[Row], scale: Scale = PERCENT
 ) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
-    metric: what the scores are, such as "accuracy". Below it the references: `compressed`, {language: score of xz}, the
-    scores before any training (step 0: unadapted embeddings) and `of_source`, those of the source language's pack.
+    metric: what the scores are, such as "accuracy". Below it the scores before any training (step 0: unadapted
+    embeddings).
     """
     ends, first = last_points(curves).xs(task, level="task"), first_points(curves).xs(task, level="task")
     spent = adapt_costs(costs)
     unit = flops_unit(max(spent.values(), default=0))
     best = {language: scale.best(means) for language, means in ends["mean"].groupby(level="language", observed=True)}
-    rows: list[CellRow] = []
-    before: list[CellRow] = []
-    untouched: dict[tuple[Cell, ...], str] = {}  # by its scores: those of a body are the same for all its systems
+    rows, before = list[CellRow](), list[CellRow]()
     for system in names_in(ends, "system"):
         cost = unit.text(spent[system]) if system in spent else EMPTY
         rows.append([name_of(system), cost, *_score_cells(ends.loc[system], scale, best)])
         if (first.loc[system]["step"] == 0).all():
             before.append([f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)])
-        if of_source is not None:
-            own = last_points(of_source).loc[system, task]
-            untouched.setdefault(tuple(_score_cells(own, scale)), f"{name_of(system)}, ")
-    for cells, name in untouched.items():
-        before.append([f"{name if len(untouched) > 1 else ''}untouched (source's pack)", EMPTY, *cells])
-    languages = names_in(ends, "language")
-    references: list[CellRow] = []
-    if compressed:
-        mean = statistics.fmean(compressed.values()) if compressed.keys() >= {*languages} else None
-        references = [["xz", EMPTY, *map(PERCENT.cell, [*map(compressed.get, languages), mean])]]
-    return Table(
-        f"Table 2 ({task}): performance at training completion, {metric}",
-        ["System", unit.name, *languages, AVERAGE],
-        rows,
-        references + before,
-        [_completion_note(ends)],
-    )
+    title = f"Table 2 ({task}): performance at training completion, {metric}"
+    columns = ["System", unit.name, *names_in(ends, "language"), AVERAGE]
+    return Table(title, columns, rows, before, [_completion_note(ends)])
 
 
 def _score_cells(points: pd.DataFrame, scale: Scale, best: Mapping[str, float] | None = None) -> list[Cell]:

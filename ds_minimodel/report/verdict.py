@@ -87,15 +87,12 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
-    found: dict[str, Any] = {"measures": measures, "kept": [], "worse": worse}
+    found: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse}
     if kept := run.kept.get((system, language)):
-        found = {
-            "measures": [*measures, *kept.measures],
-            "kept": [*kept.sentences, *kept.texts],
-            "worse": [*worse, *kept.worse],
-        }
-    cost = _cost(run, system, language)
-    return Verdict(system=system, language=language, steps=steps, clauses=clauses, cost=cost, **found)
+        measures += kept.measures
+        worse += kept.worse
+        found["kept"] = [*kept.sentences, *kept.texts]
+    return Verdict(system=system, language=language, steps=steps, cost=_cost(run, system, language), **found)
 
 
 def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:

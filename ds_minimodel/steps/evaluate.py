@@ -96,8 +96,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 def _config_of(recipe: Recipe, system: System, name: str, language: str, seed: int) -> EvaluateConfig:
     task, source, adapt = recipe.finetune.task(name), recipe.languages.source, recipe.adapt.of(system)
-    reads_likelihoods = bool(KINDS[task.kind].objective)
-    read = {language, source} if recipe.num_base and reads_likelihoods else {language}
+    read = {language, source} if recipe.num_base and KINDS[task.kind].objective else {language}
     of_training = FinetunedConfig.model_fields.keys() - TaskConfig.model_fields.keys()
     unread = dict.fromkeys(of_training & type(task).model_fields.keys())
     task = task.model_copy(update={"test": {key: task.test[key] for key in task.test if key in read}, **unread})
@@ -109,7 +108,7 @@ def _config_of(recipe: Recipe, system: System, name: str, language: str, seed: i
         language=language,
         name=name,
         task=task,
-        beside_source=language != source and (recipe.base is not None or reads_likelihoods),
+        beside_source=language != source and recipe.base is not None,
         snapshots=adapt.snapshots(),
     )
 

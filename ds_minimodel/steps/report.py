@@ -50,7 +50,7 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job], fertilit
         list(_scores(recipe, layout)),
         list(_losses(recipe, layout)),
         fertility,
-        dict(_compressed(recipe)),
+        dict(_compressed(recipe) if recipe.base else ()),
         dict(_kept(recipe, layout)),
     )
     return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
