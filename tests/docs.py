@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _OTHERS = "README.md CONTRIBUTING.md CHANGELOG.md ds_configs/README.md benchmarks/README.md".split()
-PAGES = [*map(ROOT.joinpath, _OTHERS), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "study").glob("*.md"))]
+PAGES = [*map(ROOT.joinpath, _OTHERS), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "study").rglob("*.md"))]
 _COMMAND = re.compile(
     r"(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
     r"|(python|bash) (scripts|study)/|python -m benchmarks)"

@@ -10,7 +10,6 @@ likelier after the question than after the three others' questions), the right c
 nearest to its section, by chrF). THOUSANDS=60 of tokens train. What is there is not made again.
 """
 
-import argparse
 import json
 import os
 import random
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import py3langid
 import torch
+from screen import Row, add, command, read
 
 from ds_minimodel.api import extend
 from ds_minimodel.artifacts.base import module_of
@@ -35,6 +35,7 @@ THOUSANDS = int(os.environ.get("THOUSANDS", "60"))
 NUMBER, OTHERS, TOKENS = 60, 3, 48  # sections; beside each; of an answer
 ORDERS, BETA = range(1, 7), 2.0  # of chrF
 WAYS = "untouched", "plain", "chats"
+LOG = Path("answers.jsonl")
 
 
 def pages(language: str) -> Iterator[tuple[str, set[str]]]:
@@ -133,11 +134,6 @@ def model_of(way: str, language: str) -> Path:
     return extend("model", [text], language, out, source_text=[english], chats=chats, tokens=1000 * THOUSANDS)
 
 
-def read() -> list[dict[str, Any]]:
-    log = Path("answers.jsonl")
-    return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
-
-
 SHARES = {  # key of a row: what it says
     "in_language": "in the language",
     "loops": "loop",
@@ -148,11 +144,11 @@ SHARES = {  # key of a row: what it says
 }
 
 
-def table() -> Iterator[str]:
+def table(answered: list[Row]) -> Iterator[str]:
     """Shares in percent with their standard errors, and chrF with its own section less the mean of the others'."""
     yield f"| language | model | {' | '.join(SHARES.values())} | chrF, above the others |"
     yield "|---" * (3 + len(SHARES)) + "|"
-    for row in read():
+    for row in answered:
         found = {name: np.array([one[name] for one in row["rows"]], float) for name in (*SHARES, "chrf")}
         above = found["chrf"][:, 0] - found["chrf"][:, 1:].mean(1)
         cells = [f"{100 * found[name].mean():.0f} ± {100 * error(found[name]):.0f}" for name in SHARES]
@@ -165,21 +161,11 @@ def error(values: np.ndarray) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("languages", nargs="*")
-    parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_intermixed_args()
-    os.chdir(arguments.folder)
-    if arguments.table:
-        print(*table(), sep="\n")
-        return
-    for language, way in product(arguments.languages or ("de", "cs"), WAYS):
+    languages = command(__doc__ or "", "languages", LOG, table)
+    for language, way in product(languages or ("de", "cs"), WAYS):
         key = {"language": language, "way": way, "thousands": THOUSANDS if way != "untouched" else 0}
-        if not any(key.items() <= row.items() for row in read()):
-            row = key | looked(model_of(way, language), language)
-            with Path("answers.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if not any(key.items() <= row.items() for row in read(LOG)):
+            add(LOG, key | looked(model_of(way, language), language))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ ARMS_IN, LOG = Path(f"arms-{THOUSANDS}"), Path(f"screen-{THOUSANDS}.jsonl")
 RECIPE = Path(__file__).with_name("screen.yaml").resolve()
 SHARED = "corpus", "tokenizer", "tokens", "pretrain"
 TEXTS = "de.help", "de.manual", "en.manual", "cs.manual"
-kept.TEXT_BYTES = 16_000  # of each
+TEXT_BYTES = 16_000  # of each
 DIALOGUE = 248  # tokens of one that the model writes by itself, its template's beginning with it
 LAYERS = 30
 TEACHER = 2 * (LAYERS * 3_540_096 + 49_152 * 576)  # FLOPs a token of a pass without the update
@@ -50,6 +50,7 @@ ARMS: dict[str, dict[str, Any]] = {  # in this order, also that of dropping from
     "kl-1": {"replay_kl": 1.0},
     "replay-0.05": {"replay": 0.05},
 }
+Row = dict[str, Any]
 Strengths = list[float]  # of each layer
 WHOLE: dict[str, Strengths] = {f"{strength:g}": [strength] * LAYERS for strength in (1.0, 0.75, 0.5)}
 BY_LAYER: dict[str, Strengths] = {
@@ -138,14 +139,35 @@ def measured(both: Comparison, asks: bool) -> dict[str, Any]:
     return found
 
 
-def rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in LOG.read_text("utf-8").splitlines()] if LOG.exists() else []
+def read(log: Path) -> list[Row]:
+    return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+
+
+def add(log: Path, row: Row) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def command(description: str, words: str, log: Path, table: Callable[[list[Row]], Iterable[str]]) -> list[str]:
+    """Read FOLDER [WORD…] [--table], go to the folder and give the words; with --table print that of `log` and end."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(words, nargs="*")
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_intermixed_args()
+    os.chdir(arguments.folder)  # the recipe's paths are of there
+    if arguments.table:
+        print(*table(read(log)), sep="\n")
+        parser.exit()
+    return list(getattr(arguments, words))
 
 
 def run(arm: str, strengths: dict[str, Strengths], budget: float) -> None:
     """Train an arm and measure it at each strength; answers at the first, which is in full."""
     missing = {
-        name: own for name, own in strengths.items() if (arm, name) not in [(r["arm"], r["strength"]) for r in rows()]
+        name: own
+        for name, own in strengths.items()
+        if (arm, name) not in [(r["arm"], r["strength"]) for r in read(LOG)]
     }
     if not missing:
         return
@@ -154,18 +176,17 @@ def run(arm: str, strengths: dict[str, Strengths], budget: float) -> None:
     for name, own in missing.items():
         put(both, own)
         row = {"arm": arm, "strength": name, **facts, **measured(both, asks=name == "1")}
-        with LOG.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        add(LOG, row)
         print(time.strftime("%H:%M"), arm, name, json.dumps(row["texts"]["de.manual"]["all"]), flush=True)
 
 
-def gain(row: dict[str, Any]) -> float:
+def gain(row: Row) -> float:
     """Bits per byte of German, mean of help and manual, that are saved."""
     return float(np.mean([row["texts"][name]["all"][0] - row["texts"][name]["all"][1] for name in TEXTS[:2]]))
 
 
-def table() -> Iterator[str]:
-    own = [row for row in rows() if row["arm"] == "default" and row["strength"] in WHOLE]
+def table(rows: list[Row]) -> Iterator[str]:
+    own = [row for row in rows if row["arm"] == "default" and row["strength"] in WHOLE]
     line = sorted((row["chat"]["changed"][0], gain(row)) for row in own)
     changes, gains = zip((0.0, 0.0), *line, strict=True)
     yield (
@@ -173,7 +194,7 @@ def table() -> Iterator[str]:
         "position, % | Czech, % | right before, after (lost) | begin alike |"
     )
     yield "|---" * 10 + "|"
-    for row in rows():
+    for row in rows:
         changed, error = row["chat"]["changed"]
         above = gain(row) - float(np.interp(changed, changes, gains))
         english = ", ".join(f"{rise[0]:+.1f}" for rise in row["texts"]["en.manual"]["rises"].values())
@@ -188,20 +209,13 @@ def table() -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("arms", nargs="*")
-    parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_intermixed_args()
-    os.chdir(arguments.folder)  # the recipe's paths are of there
-    if arguments.table:
-        print(*table(), sep="\n")
-        return
+    arms = command(__doc__ or "", "arms", LOG, table)
+    kept.TEXT_BYTES = TEXT_BYTES
     budget = step_flops("default") * 1000 * float(THOUSANDS) / (8 * 128)
-    for arm in arguments.arms or ARMS:
+    for arm in arms or ARMS:
         strengths = WHOLE if arm == "default" else dict(list(WHOLE.items())[:2])
         run(arm, strengths, budget)
-    if not arguments.arms:
+    if not arms:
         run("default", BY_LAYER, budget)
 
 

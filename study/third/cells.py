@@ -1,28 +1,30 @@
-"""The main part of the third study: every cell is a run of the package, its scores a line of results.jsonl.
+"""The cells of the third study: every one is a run of the package, its scores a line of results.jsonl.
 
-    python study/third/cells.py FOLDER [--thousands N] [WORD…]
+    python -m study.third.cells FOLDER [--thousands N] [WORD…]
 
-FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells run in the order of registration.md; with
-words those alone whose names have one of them. What is in FOLDER/results.jsonl is not run again, a run that was
-interrupted goes on, and several processes share the cells. The rates come first, whatever the words. "In full" is a
-pass of BL_BASE over N thousand tokens.
+FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells are those that the claims' YAML names, a
+claim after the other; with words those of the claims so called, and those whose names have one of the words. What is in
+FOLDER/results.jsonl is not run again, a run that was interrupted goes on, and several processes share the cells. All
+the compute, a share of 1, is a pass of BL_BASE over N thousand tokens.
 """
 
 import argparse
 import fcntl
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
+from ds_minimodel.recipe.reading import read_yaml
 from ds_minimodel.serve.bits import score_files
 from ds_minimodel.tasks.likelihood import Choice, ChoiceConfig
 from ds_minimodel.training.config import WARM_UP
@@ -33,17 +35,16 @@ PIECES = {"de": 2000, "el": 2000, "tr": 1000}  # as `fertility` proposes
 # Positions of old pieces that have as many bytes as 128 with new ones, by the table of `fertility`.
 OLD_LENGTHS = {"de": 217, "el": 416, "tr": 233}
 OLD = 6  # new pieces, the fewest that a recipe takes
-RATES = {"bl_base": (2e-3, 4e-3, 8e-3), "lora": (1e-3, 2e-3, 4e-3), "full": (1e-4, 2e-4, 4e-4)}
-REHEARSED = 2e-3  # rate of `lora` beside what the base writes by itself
 SEEDS = 1, 2, 3
 THIRD = 1 / 3
+CLAIMS = "lora rate replay strength schedule old-tokens vocabulary ways penalty masked written".split()
 STEPS = "corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run. share: of the FLOPs of BL_BASE in full. old: over the base's own pieces. replay: share of English, or
-    with own of what the base writes by itself."""
+    """A run. share: of all the compute. old: over the base's own tokens. replay: share of English, or with own of what
+    the base writes by itself. pieces: new tokens, 0 for PIECES."""
 
     language: str
     system: str
@@ -94,9 +95,7 @@ class Study:
         self.folder, self.thousands, self.results = folder, thousands, folder / "results.jsonl"
 
     def rows(self) -> list[dict[str, Any]]:
-        if not self.results.exists():
-            return []
-        return [json.loads(line) for line in self.results.read_text("utf-8").splitlines()]
+        return read(self.results) if self.results.exists() else []
 
     def flops(self, cell: Cell) -> float:
         """EFLOPs that a step of the cell executes."""
@@ -194,60 +193,18 @@ def bits_of(pack: Path, texts: list[str]) -> dict[str, dict[str, float]]:
     return {kind: {text: getattr(row, kind) for text, row in rows} for kind in ("bits_per_byte", "bytes_per_token")}
 
 
-def rates(study: Study, *names: str) -> Iterator[float]:
-    """Of each that of RATES with the fewest bits of German help, by runs over a third. A system, or "lora-old"."""
-    grids = []
-    for system, _, old in (name.partition("-") for name in names):
-        grids.append({rate: Cell("de", system, THIRD, rate, old=bool(old)) for rate in RATES[system]})
-    every = [cell for grid in grids for cell in grid.values()]
-    while True:
-        for cell in every:
-            study.run(cell)
-        if all(study.has(cell.name) for cell in every):
-            break
-        time.sleep(60)  # another process is at work on the rest
-    bits = {row["cell"]: row.get("bits_per_byte", {}).get("de.help") for row in study.rows()}
-    for grid in grids:
-        yield min((bits[cell.name], rate) for rate, cell in grid.items())[1]
+def declared(claim: Path) -> Iterator[Cell]:
+    """The cells of a claim's folder: each entry of its YAML is the product of its lists. Shares are fractions."""
+    for entry in read_yaml((claim / "claim.yaml").read_text("utf-8"))[0].get("cells", []):
+        lists = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
+        for values in itertools.product(*lists.values()):
+            cell = dict(zip(lists, values, strict=True))
+            share, rate = float(Fraction(str(cell["share"]))), float(cell["rate"])
+            yield Cell(**{**cell, "share": share, "rate": rate})
 
 
-def cells(study: Study) -> Iterator[Cell]:
-    """All cells in the order of registration.md; what is dropped first comes last."""
-    lora, base = rates(study, "lora", "bl_base")
-    for seed in SEEDS:
-        for language in LANGUAGES:
-            yield Cell(language, "lora", THIRD, lora, seed)
-            yield Cell(language, "bl_base", THIRD, base, seed)
-            yield Cell(language, "bl_base", 1.0, base, seed)
-            if seed > 1:
-                yield Cell(language, "lora", THIRD, REHEARSED, seed, replay=0.1, own=True)
-        if seed > 1:
-            continue
-        full, old = rates(study, "full", "lora-old")
-        for language in LANGUAGES:
-            yield Cell(language, "full", THIRD, full)
-            yield Cell(language, "lora", THIRD, old, old=True)
-            yield Cell(language, "lora", THIRD, lora, replay=0.2)
-            yield Cell(language, "minipost", THIRD, base)
-        for language in LANGUAGES:
-            yield Cell(language, "lora", THIRD, REHEARSED, replay=0.1, own=True)
-    for language in LANGUAGES:
-        for share in (1 / 8, 1 / 4, 1 / 2, 1.0):
-            yield Cell(language, "lora", share, lora)
-            if share < 1:
-                yield Cell(language, "bl_base", share, base)
-    yield Cell("de", "lora", 1.0, old, old=True)
-    for language, seed in (("de", 1), ("tr", 1), ("el", 1), ("de", 2), ("de", 3)):
-        yield Cell(language, "lora", THIRD, REHEARSED, seed, old=True, replay=0.1, own=True)
-    for language in LANGUAGES:
-        yield Cell(language, "lora", THIRD, REHEARSED, replay=0.1, own=True, schedule="constant")
-    for language in ("el", "de"):
-        yield Cell(language, "lora", THIRD, lora, replay=0.1, own=True)
-    yield Cell("de", "bl_base", THIRD, 4e-3, schedule="constant")
-    for pieces, vocabulary in ((8000, "extend"), (16000, "extend"), (8000, "replace")):
-        for language in ("el", "de"):
-            yield Cell(language, "lora", THIRD, lora, pieces=pieces, vocabulary=vocabulary)
-            yield Cell(language, "bl_base", THIRD, base, pieces=pieces, vocabulary=vocabulary)
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def main() -> None:
@@ -259,9 +216,10 @@ def main() -> None:
     os.chdir(arguments.folder)  # the recipe's paths are of there
     study = Study(Path.cwd(), arguments.thousands)
     study.untouched()
-    for cell in cells(study):
-        if not arguments.words or any(word in cell.name for word in arguments.words):
-            study.run(cell)
+    for claim in CLAIMS:
+        for cell in declared(Path(__file__).parent / claim):
+            if not arguments.words or claim in arguments.words or any(word in cell.name for word in arguments.words):
+                study.run(cell)
     for row in study.rows():
         is_asked = not arguments.words or any(word in row["cell"] for word in ("untouched", *arguments.words))
         if is_asked and (row["cell"] == "untouched" or row.get("share", 0) >= THIRD):

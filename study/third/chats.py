@@ -1,7 +1,7 @@
 """How far a model has gone from what it was, by dialogues that the untouched one has written and by its answers.
 
-    python study/third/chats.py FOLDER probe
-    python study/third/chats.py FOLDER [WORD…]
+    python -m study.third.chats FOLDER probe
+    python -m study.third.chats FOLDER [WORD…]
 
 FOLDER is that of cells.py. The first writes FOLDER/probe: dialogues by another seed than what trains. The second adds
 to FOLDER/chats.jsonl of "untouched" and each cell of results.jsonl with seed 1, with words of those of any seed that
@@ -26,6 +26,7 @@ from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.generations import TOKENS, device, settings_of, written
 from ds_minimodel.hf.rehearsal import LENGTH, rehearse
+from study.third.cells import read
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -71,10 +72,6 @@ def models(folder: Path, cells: Sequence[str], words: Sequence[str], out: Path) 
             with tempfile.TemporaryDirectory(dir=folder) as temporary:
                 export_hf(folder / "base", Path(temporary) / "model", pack)
                 yield cell, Path(temporary) / "model"
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def add(rows: Iterable[dict[str, Any]], out: Path) -> None:
