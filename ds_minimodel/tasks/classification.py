@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 
 from ds_minimodel.common.config import EachOnce
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks.batches import Examples, join
 from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores, accuracy
 from ds_minimodel.tasks.tables import MULTINLI, PAIR, PAWSX, SENTENCE, XNLI, XNLI_TRAIN, Columns, Records, read_table
@@ -117,10 +116,7 @@ def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separa
     A sentence is cut to fit `max_length`; of a pair the longer text is cut first, and the second
     where both are as long (Hugging Face's `longest_first`).
     """
-    texts = len(records.texts)
-    special = 2 if texts == 1 else 2 + separators
-    if max_length < special + texts:
-        raise UserError(f"max_length {max_length}: too short for {texts} text(s); raise it in the recipe")
+    special = 2 if len(records.texts) == 1 else 2 + separators
     bos, eos = tokenizer.vocabulary.bounds("classification")
     room = max_length - special
     firsts, *rest = [tokenizer.encode(column) for column in records.texts]

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from ds_minimodel.common.config import EachOnce, NonNegativeInt, PositiveInt
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Count, Stored, as_model
 from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import C, Encoded, Labels, Logits, R, Scores, TaskConfig, TaskKind, accuracy
-from ds_minimodel.tasks.tables import read_text
+from ds_minimodel.tasks.tables import rows_of
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.text.rows import json_object, text_field
 
 if TYPE_CHECKING:
     from ds_minimodel.models import BodyConfig
@@ -227,16 +227,19 @@ class Hidden(DocumentKind[HiddenConfig]):
         return {"score": found["score"], "bits_per_hidden_byte": found["bits_per_byte"]}
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Questions with options, and the place of the right one."""
+_Text = Annotated[str, Field(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]  # not empty; SentencePiece takes NUL for <s>
 
-    questions: list[str]
-    options: list[list[str]]
-    answers: np.ndarray
+
+class Asked(Stored):
+    """A question with options, and the place of the right one."""
+
+    question: _Text
+    options: Annotated[list[_Text], Field(min_length=2)]
+    answer: Count
 
 
 _Role = Literal["question", "options", "answer"]
+_FORM = "a row has a question, a list of options, and as answer the place of the right one, from 0"
 
 
 class ChoiceConfig(TaskConfig):
@@ -247,39 +250,26 @@ class ChoiceConfig(TaskConfig):
     """Role → key of a line."""
 
 
-class Choice(LikelihoodKind[Choices, ChoiceConfig]):
+class Choice(LikelihoodKind[list[Asked], ChoiceConfig]):
     """Which option is likeliest after a question, its log-likelihood divided by its bytes."""
 
     name = "multiple-choice"
     config = ChoiceConfig
 
-    def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> Choices:
-        asked, offered, right = (task.columns.get(role, role) for role in get_args(_Role))
-        questions, choices, answers = [], [], []
-        for number, line in enumerate(read_text(path).split("\n"), 1):
-            if not line.strip():
-                continue
-            row, where = json_object(line, path, number), f"{path}:{number}"
-            options, answer = row.get(offered), row.get(right)
-            if not isinstance(options, list) or len(options) < 2:
-                raise UserError(f"{where}: {offered!r} is no list of two texts or more")
-            for option in options:
-                if not text_field({offered: option}, offered, where).strip():
-                    raise UserError(f"{where}: {offered!r} has an empty text")
-            if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(options):
-                raise UserError(f"{where}: {right!r} is no place in the {len(options)} options, from 0")
-            question = text_field(row, asked, where)
-            if not question.strip():
-                raise UserError(f"{where}: {asked!r} is empty")
-            questions.append(question)
-            choices.append(options)
-            answers.append(answer)
-        if not questions:
+    def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> list[Asked]:
+        columns = {role: task.columns.get(role, role) for role in get_args(_Role)}
+        records = []
+        for where, row in rows_of(path, columns.values()):
+            record = as_model({role: row.get(own) for role, own in columns.items()}, Asked, where, _FORM)
+            if record.answer >= len(record.options):
+                raise UserError(f"{where}: answer: {record.answer} of {len(record.options)} options; {_FORM}")
+            records.append(record)
+        if not records:
             raise UserError(f"{path}: no questions; a task needs some")
-        return Choices(questions, choices, np.array(answers))
+        return records
 
     def encode(
-        self, tokenizer: Tokenizer, records: Choices, task: ChoiceConfig, max_length: int, separators: int = 2
+        self, tokenizer: Tokenizer, records: list[Asked], task: ChoiceConfig, max_length: int, separators: int = 2
     ) -> Scored:
         """Two texts for each option: the question, a space and the option, of a long question its end; and the option
         alone, as a document begins. One that is longer than `max_length` is in parts, as documents are.
@@ -290,11 +280,11 @@ class Choice(LikelihoodKind[Choices, ChoiceConfig]):
         """
         bos, sequences, first, owner, unknown = tokenizer.vocabulary.bos, [], [], list[int](), list[int]()
         start, alone = [] if bos is None else [bos], _scored_after(tokenizer)
-        asked = tokenizer.encode([question.rstrip() for question in records.questions])
-        pairs = zip(records.questions, records.options, strict=True)
-        joined = iter(tokenizer.encode([f"{question} {option}" for question, options in pairs for option in options]))
-        for ids, options in zip(asked, records.options, strict=True):
-            for text in options:
+        asked = tokenizer.encode([record.question.rstrip() for record in records])
+        texts = [f"{record.question} {option}" for record in records for option in record.options]
+        joined = iter(tokenizer.encode(texts))
+        for ids, record in zip(asked, records, strict=True):
+            for text in record.options:
                 whole = next(joined)
                 option = whole[len(ids) :]
                 unknown += [sum(size for _, size in tokenizer.unknown(text, option))] * 2
@@ -308,22 +298,22 @@ class Choice(LikelihoodKind[Choices, ChoiceConfig]):
         examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
         return Scored(examples, np.array(first), np.array(owner), unknown)
 
-    def score(self, task: ChoiceConfig, language: str, records: Choices, encoded: Scored, logits: Logits) -> Scores:
+    def score(self, task: ChoiceConfig, language: str, records: list[Asked], encoded: Scored, logits: Logits) -> Scores:
         """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest as a whole.
 
         "mutual_information": of the one that the question makes likelier by most, whatever it is by itself.
         """
-        counts = [len(options) for options in records.options]
         nats = encoded.nats(logits).reshape(-1, 2)
-        sizes = np.array([len(option.encode()) for options in records.options for option in options])
+        sizes = np.array([len(option.encode()) for record in records for option in record.options])
         by_kind = {
             "score": -nats[:, 0] / sizes,
             "unnormalised": -nats[:, 0],
             "mutual_information": nats[:, 1] - nats[:, 0],
         }
-        ends = np.cumsum(counts)[:-1]
+        ends = np.cumsum([len(record.options) for record in records])[:-1]
+        answers = [record.answer for record in records]
         return {
-            kind: accuracy([int(own.argmax()) for own in np.split(of_options, ends)], records.answers)
+            kind: accuracy([int(own.argmax()) for own in np.split(of_options, ends)], answers)
             for kind, of_options in by_kind.items()
         }
 

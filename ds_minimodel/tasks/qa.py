@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from ds_minimodel.common.config import PositiveInt
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Count, Stored, read_model
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import Encoded, FinetunedConfig, FinetunedKind, Labels, Logits, Scores
-from ds_minimodel.tasks.tables import read_text
-from ds_minimodel.text.rows import parse_json, shown, text_field
 
 if TYPE_CHECKING:
     from ds_minimodel.models import BodyConfig
@@ -118,58 +118,59 @@ class Question:
     starts: tuple[int, ...] = (0,)
 
 
+_Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]  # SentencePiece takes NUL for <s>
+
+
+class _Answer(Stored):
+    text: Annotated[_Text, Field(pattern=r"\S")]
+    answer_start: Count
+
+
+class _Asked(Stored):
+    id: str
+    question: _Text
+    answers: Annotated[list[_Answer], Field(min_length=1)]
+
+
+class _Paragraph(Stored):
+    context: _Text
+    qas: list[_Asked]
+
+
+class _Article(Stored):
+    paragraphs: list[_Paragraph]
+
+
+class _Squad(Stored):
+    data: list[_Article]
+
+
 def read_squad(path: str | Path) -> list[Question]:
     """All questions of a file, in its order.
 
     Raises UserError, naming the place in the file, for a missing or damaged file, a question without
     an answer, an answer that is not where its offset says, and an id that comes twice.
     """
-    content = parse_json(read_text(path), path, _FORM)
-    questions: list[Question] = []
-    ids: set[str] = set()
-    for article, in_file in _items(content, "data", f"{path}: "):
-        for paragraph, in_article in _items(article, "paragraphs", f"{in_file}."):
-            context = text_field(paragraph, "context", in_article)
-            for entry, where in _items(paragraph, "qas", f"{in_article}."):
-                question = _question(entry, context, where)
-                if question.id in ids:
-                    raise UserError(f"{where}: the id '{question.id}' comes a second time")
-                ids.add(question.id)
-                questions.append(question)
+    questions: dict[str, Question] = {}
+    for article in read_model(path, _Squad, _FORM).data:
+        for paragraph in article.paragraphs:
+            context = paragraph.context
+            for asked in paragraph.qas:
+                where = f"{path}: the question of id {asked.id:.60}"
+                for answer in asked.answers:
+                    if not context.startswith(answer.text, answer.answer_start):
+                        raise UserError(
+                            f"{where}: character {answer.answer_start} of the context begins "
+                            f"{context[answer.answer_start :][:30]!r}, not with the answer {answer.text[:30]!r}; "
+                            "answer_start counts characters (code points) from 0"
+                        )
+                if asked.id in questions:
+                    raise UserError(f"{where} comes a second time")
+                texts, starts = zip(*((answer.text, answer.answer_start) for answer in asked.answers), strict=True)
+                questions[asked.id] = Question(asked.id, asked.question, context, texts, starts)
     if not questions:
         raise UserError(f"{path}: no questions; a task needs some")
-    return questions
-
-
-def _items(parent: object, key: str, where: str) -> list[tuple[dict[str, Any], str]]:
-    """(item, its place) of the list `key` of a JSON object."""
-    items = parent.get(key) if isinstance(parent, dict) else None
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise UserError(f"{where}{key}: not a list of objects; {_FORM}")
-    return [(item, f"{where}{key}[{number}]") for number, item in enumerate(items)]
-
-
-def _question(entry: dict[str, Any], context: str, where: str) -> Question:
-    name = text_field(entry, "id", where)
-    where = f"{where} (id {name})"
-    answers, starts = [], []
-    for answer, place in _items(entry, "answers", f"{where}."):
-        text, start = text_field(answer, "text", place), answer.get("answer_start")
-        if not text.strip():
-            raise UserError(f"{place}: the answer is empty")
-        if type(start) is not int:
-            raise UserError(f"{place}: 'answer_start' is {shown(start)}, not a whole number")
-        if start < 0 or context[start : start + len(text)] != text:
-            raise UserError(
-                f"{place}: character {start} of the context begins "
-                f"{context[max(start, 0) :][:30]!r}, not with the answer {text[:30]!r}; "
-                "answer_start counts characters (code points) from 0"
-            )
-        answers.append(text)
-        starts.append(start)
-    if not answers:
-        raise UserError(f"{where}: no answer; {_FORM}, and every question has an answer")
-    return Question(name, text_field(entry, "question", where), context, tuple(answers), tuple(starts))
+    return [*questions.values()]
 
 
 # --- Windows over the contexts ---
@@ -202,11 +203,6 @@ def encode_questions(
     Questions are cut to `question_length` tokens. The target is the first answer, or (0, 0), the
     `<s>`, in windows that do not hold all of it (run_squad of BERT; Devlin et al. 2019).
     """
-    if max_length < question_length + 4:
-        raise UserError(
-            f"max_length {max_length}: too short for questions of {question_length} tokens "
-            "and a context; raise max_length or lower question_length in the recipe"
-        )
     bos, eos = tokenizer.vocabulary.bounds("question answering")
     asked_B = tokenizer.encode([question.text for question in questions])
     # Context -> (ids, starts, ends, place of its offsets).
@@ -279,7 +275,9 @@ def find_answers(
 ) -> dict[str, str]:
     """{question id: its answer, "" where there is none}.
 
-    logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores).
+    logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end scores). The best window
+    of a question wins, the earlier one of equals; the text is what the context has between the tokens' offsets, without
+    space around it.
     """
     first, last = np.zeros((2, len(windows.examples)), dtype=np.int64)
     score = np.zeros(len(windows.examples))
@@ -287,7 +285,15 @@ def find_answers(
         first[index], last[index], score[index] = best_spans(
             logits_BS2[..., 0], logits_BS2[..., 1], windows, index, answer_length
         )
-    return answer_texts(questions, windows, first, last, score)
+    best, answers = np.full(len(questions), -np.inf), {question.id: "" for question in questions}
+    shift = windows.first - windows.prefix
+    for window, number in enumerate(windows.question):
+        if score[window] > best[number]:
+            best[number], question = score[window], questions[number]
+            begin = windows.char_starts[shift[window] + first[window]]
+            end = windows.char_ends[shift[window] + last[window]]
+            answers[question.id] = question.context[begin:end].strip()
+    return answers
 
 
 def best_spans(
@@ -327,28 +333,6 @@ def _keep_best(scores: np.ndarray, count: int) -> np.ndarray:
     count = min(count, scores.shape[1])
     least = np.partition(scores, -count, axis=1)[:, -count]
     return np.where(scores >= least[:, None], scores, -np.inf)
-
-
-def answer_texts(
-    questions: Sequence[Question], windows: Windows, first: np.ndarray, last: np.ndarray, score: np.ndarray
-) -> dict[str, str]:
-    """{question id: its answer} from `best_spans` of all windows, each argument (W,) in their order.
-
-    The best window of a question wins, the earlier one of equals; the text is what the context has
-    between the tokens' offsets, without space around it.
-    """
-    order = np.lexsort((-np.arange(len(score)), score, windows.question))
-    owner = windows.question[order]
-    winners = order[np.append(owner[1:] != owner[:-1], True)]
-    shift = windows.first - windows.prefix
-    answers = {}
-    for window in winners:
-        question, begin, end = questions[windows.question[window]], 0, 0
-        if np.isfinite(score[window]):
-            begin = windows.char_starts[shift[window] + first[window]]
-            end = windows.char_ends[shift[window] + last[window]]
-        answers[question.id] = question.context[begin:end].strip()
-    return answers
 
 
 # --- Scores: official metrics, in percent ---

@@ -1,21 +1,20 @@
-"""Labelled tables in JSONL, CSV and TSV files: what their columns are called, and their rows as records.
+"""Labelled tables: what their columns are called, and their rows as records.
 
 The columns have the official files' forms, or a user's own names.
 """
 
 import functools
-import io
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.text.rows import JSON_LINES, TABLES, json_object, table_rows, text_field
+from ds_minimodel.common.errors import UserError, one_line, printable
+from ds_minimodel.text.reader import read_rows
+from ds_minimodel.text.rows import Rows, rows_of_table, text_field
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,11 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read."""
-        return [*self.texts, self.label, *([self.language] if self.language else [])]
+        """The columns that it is told by."""
+        return [*(self.header or (*self.texts, self.label, *filter(None, [self.language])))]
 
     def fits(self, header: Collection[str]) -> bool:
-        return list(self.header) == list(header) if self.header else set(self.names) <= set(header)
+        return self.names == [*header] if self.header else {*self.names} <= {*header}
 
 
 _SPELLINGS = {"contradictory": "contradiction"}  # in XNLI's translated training files (facebookresearch/XNLI#11)
@@ -90,7 +89,7 @@ class Records:
 def read_table(
     path: str | Path, forms: Sequence[Columns], labels: Sequence[str] | None = None, language: str | None = None
 ) -> Records:
-    """Records of a .jsonl, .csv, .tsv or .txt (tab-separated) file with named columns.
+    """Records of a file of rows (reader.py), or of a .txt with tabs.
 
     forms: what its columns may be called; the first row decides. labels: the task's labels
     in order of their ids; where None, those of this file, sorted. Labels are matched by name, numbers
@@ -99,9 +98,8 @@ def read_table(
     Raises UserError with file and line where something is missing, damaged or not of the task.
     """
     columns: Columns | None = None
-    examples: list[tuple[int, list[str], str]] = []  # (line, texts, label)
-    for line, row in rows_of(path):
-        where = f"{path}:{line}"
+    examples: list[tuple[str, list[str], str]] = []  # (where it is, texts, label)
+    for where, row in rows_of(path, dict.fromkeys(name for form in forms for name in form.names)):
         columns = columns or recognise(forms, row, where)
         if columns.language and text_field(row, columns.language, where) != language:
             continue
@@ -110,7 +108,7 @@ def read_table(
             continue
         name = _label(row, columns, where)
         if name not in columns.left_out:
-            examples.append((line, texts, name))
+            examples.append((where, texts, name))
     missing = _no_labels({name for *_, name in examples}, labels)
     labelled = [example for example in examples if example[2] not in missing]
     if len(labelled) < len(examples):
@@ -123,10 +121,10 @@ def read_table(
         raise UserError(f"{path}: no examples{of_language}; a task needs some")
     names = tuple(sorted({name for *_, name in examples}) if labels is None else labels)
     ids = {name: number for number, name in enumerate(names)}
-    for line, _, name in examples:
+    for where, _, name in examples:
         if name not in ids:
             raise UserError(
-                f"{path}:{line}: label '{name}' is not one of the task's ({', '.join(names)}); "
+                f"{where}: label '{name}' is not one of the task's ({', '.join(names)}); "
                 "the recipe's `labels` can name more than the training file has"
             )
     by_column = tuple(list(column) for column in zip(*(texts for _, texts, _ in examples), strict=True))
@@ -147,33 +145,14 @@ def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def rows_of(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, {column: value}) of each row; values of .csv and .tsv files are text."""
-    form = Path(path).suffix.lower()
-    if form not in (*JSON_LINES, *TABLES, ".txt"):
-        raise UserError(
-            f"{path}: the name must end in what the table is: {', '.join((*JSON_LINES, *TABLES))}, .txt (tabs)"
-        )
-    text = read_text(path)
-    if form in JSON_LINES:
-        lines = enumerate(text.split("\n"), 1)  # splitlines would also cut at U+2028 and U+0085
-        yield from ((line, json_object(content, path, line)) for line, content in lines if content.strip())
-    else:
-        yield from table_rows(io.StringIO(text, newline=""), path, ".tsv" if form == ".txt" else form)
-
-
-def read_text(path: str | Path) -> str:
-    """The whole of a UTF-8 file (a byte order mark is dropped); UserError where that cannot be."""
+def rows_of(path: str | Path, columns: Iterable[str]) -> Rows:
+    """The rows of a file, where one is and {column: value}; `columns` are those that are read of a Parquet file."""
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file; check the path")
-    try:
-        return Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        byte = error.object[error.start]
-        raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file") from None
+    if Path(path).suffix.lower() == ".txt":  # MultiNLI's
+        with one_line(path, "cannot be read"):
+            return rows_of_table([Path(path).read_bytes()], Path(path), ".tsv")
+    return read_rows([path], [*columns])
 
 
 def _label(row: Mapping[str, object], columns: Columns, where: str) -> str:

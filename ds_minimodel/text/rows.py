@@ -31,18 +31,20 @@ def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
     """The rows of a file of JSON lines, of which `pieces` are the bytes."""
     for number, line in enumerate(_text_lines(pieces, path), 1):
         if line.strip():
-            yield f"{path}:{number}", json_object(line, path, number)
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{where}: not JSON ({error}); one object a line is expected") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{where}: not a JSON object; one object a line is expected")
+            yield where, row
 
 
 def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
-    """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes."""
-    for number, row in table_rows((f"{line}\n" for line in _text_lines(pieces, path)), path, form):
-        yield f"{path}:{number}", row
-
-
-def table_rows(lines: Iterable[str], path: str | Path, form: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, {column: text}) of each row of a table of such a form, of which `lines` are the lines with ends."""
+    """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes; values are text."""
     csv.field_size_limit(_MOST_BYTES)
+    lines = (f"{line}\n" for line in _text_lines(pieces, path))
     reader, header = csv.reader(lines, strict=True, **TABLES[form]), list[str]()
     try:
         for fields in filter(None, reader):
@@ -56,7 +58,7 @@ def table_rows(lines: Iterable[str], path: str | Path, form: str) -> Iterator[tu
                     f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
                 )
             else:
-                yield reader.line_num, dict(zip(header, fields, strict=True))
+                yield where, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
@@ -113,7 +115,8 @@ def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
             raise UserError(
                 f"{path}:{number}: a line of more than {_MOST_BYTES:,} bytes; one object a line is expected"
             )
-    yield rest
+    if rest:
+        yield rest
 
 
 def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
@@ -135,24 +138,6 @@ def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
 def as_document(lines: Iterable[str]) -> bytes:
     """A document of these lines."""
     return ("\n".join(line or BLANK for line in lines) + "\n\n").encode()
-
-
-def parse_json(text: str, path: str | Path, form: str, line: int = 1) -> Any:
-    """The value of a JSON text that begins at `line` of a file; UserError, with the `form` expected, for another."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}); {form}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}:{line}: not JSON ({error}); {form}") from None
-
-
-def json_object(text: str, path: str | Path, line: int) -> dict[str, Any]:
-    """The JSON object that is line `line` of a file; UserError for another value."""
-    row = parse_json(text, path, "one object a line is expected", line)
-    if not isinstance(row, dict):
-        raise UserError(f"{path}:{line}: not a JSON object; one object a line is expected")
-    return row
 
 
 def shown(value: object) -> str:

@@ -95,7 +95,7 @@ def test_rows_of_a_tab_separated_table(tmp_path):
     with pytest.raises(UserError, match="rows.tsv:2: 3 fields where the header names 2"):
         list(read_documents([tmp_path / "rows.tsv"]))
     (tmp_path / "rows.csv").write_text('id,text\n1,"a\n')
-    with pytest.raises(UserError, match="rows.csv:3: not CSV"):
+    with pytest.raises(UserError, match="rows.csv:2: not CSV"):
         list(read_documents([tmp_path / "rows.csv"]))
 
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
@@ -67,8 +66,3 @@ def test_columns_of_tests_may_differ_from_those_of_training(tmp_path):
     read = KINDS["classification"].read
     assert read(str(train), task, "en", None).texts == (["a", "b"],)
     assert read(str(test), task, "tr", ["1", "2"]).texts == (["d"],)
-
-
-def test_no_room_for_text(tokenizer):
-    with pytest.raises(UserError, match="max_length 5: too short for 2 text"):
-        encode_table(tokenizer, records(["a"], ["b"]), max_length=5)

@@ -21,7 +21,7 @@ from ds_minimodel.models.trainable import TokenLikelihoods, load_into
 from ds_minimodel.serve.packs import open_pack
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.batches import inference_batches, outputs
-from ds_minimodel.tasks.likelihood import ChoiceConfig, Choices, Documents, HiddenConfig, TextConfig
+from ds_minimodel.tasks.likelihood import Asked, ChoiceConfig, Documents, HiddenConfig, TextConfig
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.test_decoders import BEGIN, save_llama
@@ -127,7 +127,7 @@ def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
     tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
     assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
-    choices = Choices(["q?"], [["b", "??"]], np.array([0]))
+    choices = [Asked(question="q?", options=["b", "??"], answer=0)]
     encoded = CHOICE.encode(Letters(bos=150), choices, ChoiceConfig(kind="multiple-choice", test={"de": "de"}), 64)
     assert encoded.unknown == [0, 0, 2, 2]
 
@@ -137,9 +137,9 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         {"question": "qq", "options": ["e", "nnnnnn"], "answer": 1},
         {"question": "q", "options": ["b", "a"], "answer": 0},
     ]
-    (tmp_path / "de").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "de.jsonl").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
     task = ChoiceConfig(kind="multiple-choice", test={"de": "de"})
-    records, tokenizer = CHOICE.read(str(tmp_path / "de"), task, "de", None), Letters(bos=150)
+    records, tokenizer = CHOICE.read(str(tmp_path / "de.jsonl"), task, "de", None), Letters(bos=150)
     for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
         encoded = CHOICE.encode(tokenizer, records, task, max_length)
         assert encoded.examples.lengths.max() == min(10, max_length)
@@ -196,9 +196,8 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
 
     asked = [(TEXTS[0][:14], "Straße"), ("a ", "b"), ("a\n", "c"), ("q'", "s"), ("12", " 5")]
     asked += [("the boat sees " * 20, "a b")]
-    options = [[first, "a"] for _, first in asked]
-    found = likelihoods(CHOICE, Choices([text for text, _ in asked], options, np.zeros(6)))
-    pairs = [(text, f" {option}") for (text, _), both in zip(asked, options) for option in both]
+    found = likelihoods(CHOICE, [Asked(question=text, options=[option, "a"], answer=0) for text, option in asked])
+    pairs = [(text, f" {option}") for text, first in asked for option in (first, "a")]
     assert found[::2] == pytest.approx([own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5)
     if not prepends:  # else theirs has another space, where nothing stands before
         ((alone, _),) = of_harness(HFLM.loglikelihood, [("", " a")])
@@ -216,14 +215,16 @@ def edit(path, change):
     [
         (TEXT, "\n \n", "de: holds no text"),
         (HIDDEN, "a", "de: too short for words to be hidden"),
-        (CHOICE, "", "de: no questions"),
-        (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de:1: no 'question'"),
-        (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de:1: 'options' is no list of two texts"),
-        (CHOICE, r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}', "de:1: 'options' holds half a surr"),
-        (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de:1: 'answer' is no place in the 2"),
+        (CHOICE, "\n", "de.jsonl: no questions"),
+        (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de.jsonl:1: question: .* a row has a question, a list"),
+        (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de.jsonl:1: options: .* at least 2"),
+        (CHOICE, '{"question": "q", "options": ["a", " "], "answer": 0}', "de.jsonl:1: options.1: "),
+        (CHOICE, r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}', "de.jsonl:1: options.1: .* unicode"),
+        (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de.jsonl:1: answer: 2 of 2 options"),
     ],
 )
 def test_files_that_are_none_are_refused(kind, text, said, tmp_path):
-    (tmp_path / "de").write_text(text, encoding="utf-8")
+    path = tmp_path / said.partition(":")[0]
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        kind.read(str(tmp_path / "de"), kind.config(kind=kind.name, test={"de": "de"}), "de", None)
+        kind.read(str(path), kind.config(kind=kind.name, test={"de": "de"}), "de", None)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.tasks import qa
@@ -138,22 +137,17 @@ def test_best_spans_equal_the_plain_definition(tokenizer, n_best, answer_length)
 def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
     questions = [ask(LONG, "7 abci", "a"), ask("abc def", "abc", "b")]
     windows = encode_questions(tokenizer, questions, max_length=60, question_length=8, stride=20)
-    count = len(windows.examples)
-    first = last = windows.prefix.copy()
-    score = np.zeros(count)
-    score[2] = 3.0
-    answers = qa.answer_texts(questions, windows, first, last, score)
+    logits = np.zeros((len(windows.examples), 60, 2))
+
+    def answer_of(question):
+        return qa.find_answers(questions, windows, [(np.arange(len(logits)), logits)])[question]
+
     _, offsets = tokenizer.encode_with_offsets(LONG)
-    assert answers["a"] == LONG[slice(*offsets[40])].strip()
-    equal = qa.answer_texts(questions, windows, first, last, np.zeros(count))
-    assert equal["a"] == LONG[slice(*offsets[0])].strip()
-    none = qa.answer_texts(questions, windows, first, last, np.full(count, -np.inf))
-    assert none == {"a": "", "b": ""}
-
-
-def test_no_room_for_a_context(tokenizer):
-    with pytest.raises(UserError, match="max_length 67: too short"):
-        encode_questions(tokenizer, [ask("abc", "abc")], max_length=67)
+    assert answer_of("a") == LONG[slice(*offsets[0])].strip()
+    logits[2, windows.prefix[2]] = 3
+    assert answer_of("a") == LONG[slice(*offsets[40])].strip()
+    logits[:] = -np.inf
+    assert answer_of("a") == answer_of("b") == ""
 
 
 def scores(predictions, language=None, **accepted):

@@ -91,11 +91,11 @@ GOOD = '{"text": "a", "label": "x"}\n'
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("t.jsonl", "", "t.jsonl: no examples"),
+        ("t.jsonl", "\n", "t.jsonl: no examples"),
         ("t.jsonl", GOOD + "[1]\n", "t.jsonl:2: not a JSON object"),
         ("t.jsonl", GOOD + '{"txt": "a", "label": "x"}\n', "t.jsonl:2: no 'text'; there are: txt, label"),
         ("t.jsonl", '{"text": "a", "label": " "}\n', "t.jsonl:1: the label 'label' is empty"),
-        ("t.jsonl", GOOD.encode() + b'{"text": "\xe4"}\n', "t.jsonl:2: not UTF-8 .byte 0xe4"),
+        ("t.jsonl", GOOD.encode() + b'{"text": "\xe4"}\n', "t.jsonl:2: not UTF-8 text"),
         ("t.tsv", "text\tlabel\na\tx\n\nb\n", "t.tsv:4: 1 fields where the header names 2"),
         ("t.csv", "text,label,,,label\na,x,,,y\n", "t.csv:1: the column 'label' comes twice"),
         ("t.csv", 'text,label\na,x\n"b,x\n', "t.csv:3: not CSV"),
