@@ -99,7 +99,8 @@ def language_model(
 ) -> LanguageModel:
     """A fresh model; num_base: first ids of a target whose rows are the base's."""
     model = LanguageModel(config, vocab_size, head_depths, num_base)
-    model.body.recomputes = engine.recompute_layers
+    for layer in model.body.layers:
+        layer.recomputes = engine.recompute_layers
     return model
 
 

@@ -262,6 +262,7 @@ class Layer(nn.Module, ABC):
     """
 
     cuts: ClassVar[Mapping[str, str]] = {"qkv": "heads", "attention_out": "row", "ffn_in": "column", "ffn_out": "row"}
+    recomputes = False  # whether its input alone is kept, and the backward pass computes the rest again
     qkv: Projection
     attention_out: Linear
     ffn_in: Linear
@@ -292,7 +293,12 @@ class Layer(nn.Module, ABC):
         return inner
 
     def feed_forward(self, x_BQH: Tensor) -> Tensor:
-        return self.ffn_out(self.activate(self.ffn_in(x_BQH)))
+        inner = self.ffn_in(x_BQH)
+        active = self.activate(inner)
+        if active is inner or self.recomputes:
+            return self.ffn_out(active)
+        with _made_again(active, partial(self.activate, inner)):
+            return self.ffn_out(active)
 
     def forward(
         self,
@@ -324,6 +330,19 @@ class Layer(nn.Module, ABC):
         if unpadding and read_BM is None:
             context_BQH, rows = unpadding.unpad(context_BQH), rows.unpadded(unpadding)
         return self.join(x_BQH, self.attention_out(context_BQH), rows)
+
+
+def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
+    """Context in which `x` is not kept for the backward pass, which calls `make` for it."""
+    storage = x.untyped_storage()._cdata
+
+    def pack(kept: Tensor) -> Tensor | torch.Size:
+        return kept.shape if kept.untyped_storage()._cdata == storage else kept
+
+    def unpack(kept: Tensor | torch.Size) -> Tensor:
+        return make().view(kept) if isinstance(kept, torch.Size) else kept
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 class Table(NamedTuple):
@@ -415,7 +434,6 @@ class Body(nn.Module, ABC):
 
     layers: nn.ModuleList
     heads: nn.ModuleDict
-    recomputes = False  # whether of each layer its input alone is kept, and the backward pass computes the rest again
 
     def __init__(self, config: BodyConfig, head_depths: Sequence[int] = ()):
         super().__init__()
@@ -456,10 +474,9 @@ class Body(nn.Module, ABC):
             rows, second_B = rows.unpadded(unpadding), None if second_B is None else second_B[unpadding.row_R]
         x_BSH = self.embed(embedded_BSH, rows.positions, None if second_B is None else second_B[:, None])
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
-        again = self.recomputes and torch.is_grad_enabled()
-        run: Callable[..., Tensor] = _checkpointed if again else nn.Module.__call__
         hidden = []
         *layers, last = self.layers
+        run: Callable[..., Tensor] = _checkpointed if last.recomputes and torch.is_grad_enabled() else nn.Module.__call__
         for depth, layer in enumerate(layers, 1):
             x_BSH = run(layer, x_BSH, lengths_B, dropout, None, unpadding)
             if depth in self.head_depths:

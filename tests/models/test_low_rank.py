@@ -1,5 +1,6 @@
 """Low-rank updates: what trains with them is what their merged weights compute, in every kind of body."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.costs.tracing import Allocations
+from ds_minimodel.models import body
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.modern import FAMILIES
 from ds_minimodel.models.trainable import LanguageModel, encode
@@ -34,6 +37,26 @@ def test_merged_weights_compute_what_the_updates_do(config):
         plain.body.get_parameter(name).data.copy_(tensor)
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
         torch.testing.assert_close(changed(batch), plain(batch), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("low_rank", [True, False])
+def test_what_is_between_the_products_of_a_gated_layer_is_made_again(low_rank, monkeypatch):
+    """With the gradients that it has where it is kept, and less memory."""
+    results = []
+    for own in (body._made_again, lambda *_: contextlib.nullcontext()):
+        monkeypatch.setattr(body, "_made_again", own)
+        module = masked_lm(CONFIGS[-1], VOCAB_SIZE)
+        if low_rank:
+            add_low_rank(module.body, 3, 1)
+        randomise(module)
+        with Allocations() as counter:
+            loss = module(read_everywhere(mlm_batch())).sum()
+        live = counter.live
+        loss.backward()
+        results.append((live, [parameter.grad for parameter in module.parameters()]))
+    (less, ours), (more, plain) = results
+    assert more - less == SIZES["num_layers"] * SIZES["ffn_size"] * mlm_batch()["tokens"].numel() * 4
+    assert all(map(torch.equal, ours, plain))
 
 
 def composed(x, weight, bias, down, up, scale):

@@ -47,7 +47,9 @@ def test_layers_that_are_computed_again_give_the_same_bits(world, stage, precisi
     for recomputes in (False, True):
         run, module = run_config(zero_stage=stage, precision=precision), model(trains)
         module.body.config = module.body.config.model_copy(update={"dropout": 0.1, "attention_dropout": 0.1})
-        module.body.recomputes, calls = recomputes, []
+        calls = []
+        for layer in module.body.layers:
+            layer.recomputes = recomputes
         module.body.layers[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
         engine = zero_engine.build_engine(module, run, world)
         batches = [to_tensors(Sampler.batch(first, first + 8)) for first in (0, 8)]
