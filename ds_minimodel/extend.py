@@ -37,7 +37,7 @@ from ds_minimodel.report.kept import Kept
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.text.draw import draw_parts
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
-from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
+from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu, ranks_on_hosts
 
 TEST_BYTES = 100_000  # of held-out text that is scored
 HOURS = 1.0  # where nothing is said
@@ -118,14 +118,15 @@ def extend(
             _hold_out(recipe, say)
             row, length = choose_vocabulary(recipe, vocab_size, say)
             values["tokenizer"]["vocab_size"] = row["new_pieces"]
-            extension.set_sizes(
-                values, min(most, MOST_PASSES * row["tokens"]), length, device, tokens is None, ranks or 1
-            )
-            found = fit(recipe_of_values(values, "the recipe of extend"), ranks or 1, device_here())
-            values["engine"] |= {key: value for key, value in found._asdict().items() if key != "reason"}
-            say(f"micro-batches of {found.micro_batch_size}, {found.reason}")
+            number = ranks_on_hosts(hostfile, ranks) if hostfile else ranks or 1
+            extension.set_sizes(values, base, min(most, MOST_PASSES * row["tokens"]), length, tokens is None, number)
+            fitting = fit(recipe_of_values(values, "the recipe of extend"), number, device_here())
+            values["engine"] = fitting.engine
+            say(f"micro-batches of {fitting.micro_batch_size}, {fitting.reason}")
             if base.config.hidden_size != extension.TRIED_WIDTH:
                 say(f"rate {values['adapt']['lr']:g}: not tried at this width ({base.config.hidden_size:,})")
+            if (rank := values["adapt"].get("rank", extension.RANK)) != extension.RANK:
+                say(f"rank {rank}: not tried; it holds what so much text says")
             _write(work.path, values)
         work.set_length(asked)
         work.run(until="adapt")

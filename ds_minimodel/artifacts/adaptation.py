@@ -28,7 +28,7 @@ from ds_minimodel.foreign.names.architecture import Architecture, rows_of
 from ds_minimodel.foreign.source import ADAPTER_CONFIG
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import BASE_ROWS
-from ds_minimodel.models.low_rank import DOWN, SCALE, UP, changed_name, is_low_rank, updated
+from ds_minimodel.models.low_rank import ALPHA, DOWN, UP, changed_name, is_low_rank, updated
 from ds_minimodel.models.trainable import load_into
 
 EMBEDDINGS, UPDATE = "embeddings.safetensors", "body.safetensors"
@@ -56,7 +56,6 @@ class AdaptationManifest(VocabularyManifest):
 class _AdapterConfig(files.Stored):
     """Of PEFT's configuration what a read needs."""
 
-    r: Annotated[int, Field(ge=1)]
     lora_alpha: Annotated[float, Field(gt=0)]
 
 
@@ -127,7 +126,7 @@ def load_adaptation(
         config = files.read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
         adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(found.architecture)
         embeddings |= {name: adapter[theirs] for name, theirs in rows.items() if theirs in adapter}
-        update |= _low_rank_of(adapter, found.architecture, config.lora_alpha / config.r / SCALE)
+        update |= _low_rank_of(adapter, found.architecture, config.lora_alpha / ALPHA)
     _check_rows(folder, manifest, shapes_of(embeddings))
     return found
 
@@ -198,7 +197,7 @@ def _adapter_config(
     return {
         "peft_type": "LORA",
         "r": rank,
-        "lora_alpha": SCALE * rank * strength,
+        "lora_alpha": ALPHA * strength,
         "target_modules": sorted(module.removesuffix(".lora_A.weight") for module in modules),
         "trainable_token_indices": {name.rpartition(".")[2]: rows for name, rows in trained.items()} or None,
         "task_type": "CAUSAL_LM" if "ForCausalLM" in architecture.endings else None,

@@ -87,6 +87,8 @@ def _plan(options: steps.Options) -> int:
 
 def _recipe_over_model(options: steps.Options) -> "Recipe":
     """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that KEY=VALUE change."""
+    from ds_minimodel.costs.memory import device_named
+    from ds_minimodel.costs.sizes import fit
     from ds_minimodel.recipe.base import read_base
     from ds_minimodel.recipe.extension import first_values, set_sizes
     from ds_minimodel.recipe.reading import recipe_of_values
@@ -95,11 +97,11 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     texts = {name: [f"{name}.txt"] for name in languages}
     values = first_values(options.recipe, base, Path(options.recipe), languages, texts)
     values["tokenizer"]["vocab_size"] = 8_000
-    set_sizes(
-        values, 4_000_000, values["adapt"]["seq_length"], "cpu" if options.device == "cpu" else "gpu", timed=False
-    )
+    set_sizes(values, base, 4_000_000, values["adapt"]["seq_length"], timed=False, ranks=options.ranks)
     values["adapt"]["warmup_steps"] = 1  # costs do not depend on it, and an override may leave few steps
-    return recipe_of_values(values, options.recipe, steps.overrides_of(options))
+    recipe, overrides = recipe_of_values(values, options.recipe, steps.overrides_of(options)), values.get("engine", {})
+    values["engine"] = fit(recipe, options.ranks, device_named(options.device)).engine | overrides
+    return recipe_of_values(values, options.recipe)
 
 
 def _measure(options: steps.Options) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,6 +11,7 @@ from ds_minimodel.costs.memory import Device, device_named
 from ds_minimodel.costs.plans import Planner, model_of, planner_of, setup_of
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.training.run import replicas_of
 
 # Tokens of a micro-batch: fewer than the first take layers' recomputation rather, more than the second bring nothing.
 AT_ONCE = {"cpu": (1024, 1024), "cuda": (4096, 32_768)}
@@ -24,6 +25,11 @@ class Fit(NamedTuple):
     micro_batch_size: int
     recompute_layers: bool
     reason: str
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """The keys."""
+        return {key: value for key, value in self._asdict().items() if key != "reason"}
 
 
 def device_here() -> Device:
@@ -40,11 +46,12 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
     """How step 2 of a recipe's one system is computed on so many ranks, whose number divides adapt.batch_size.
 
     Frozen weights are shared (ZeRO 3) where one device does not hold them; layers are recomputed where too few tokens
-    fit otherwise; then the micro-batch is the largest that fits.
+    fit otherwise; then the micro-batch is the largest that fits. The recipe's own engine.micro_batch_size and so on
+    don't count.
     """
     (system,), section = recipe.chosen_systems, recipe.adapt
     fewest, most = (max(1, tokens // section.seq_length) for tokens in AT_ONCE[device.type])
-    per_rank = section.batch_size // ranks
+    per_rank = section.batch_size // replicas_of(ranks, recipe.engine.tensor_parallel)
     sizes = [size for size in range(1, per_rank + 1) if per_rank % size == 0 and size <= most]
     device, planners = device._replace(memory=int(SHARE * device.memory)), dict[bool, Planner]()
     setup = setup_of(recipe, section, ranks, device)
@@ -61,7 +68,9 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
         return next(fits, 0)
 
     wanted = min(fewest, sizes[-1])
-    for stage, again in itertools.product([recipe.engine.zero_stage, 3][: 1 + (ranks > 1)], (False, True)):
+    # Stage 0 asks each tensor by itself whether it is finite: 4,500 operators of LoRA's 241, which a GPU waits for.
+    least = int(device.type == "cuda")
+    for stage, again in itertools.product([least, 3][: 1 + (ranks > 1)], (False, True)):
         size = largest(stage, again)
         if size >= (1 if again else wanted):
             how = ["layers keep their activations", "layers are recomputed, as these would not fit"][again]

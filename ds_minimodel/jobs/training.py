@@ -25,6 +25,7 @@ from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import TOKENS
 from ds_minimodel.jobs.records import inputs_hash
 from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.body import Layer
 from ds_minimodel.models.flops import Cost, Workload
 from ds_minimodel.models.objectives import OBJECTIVES, Objective, Sampler
 from ds_minimodel.models.tensor_parallel import split_model
@@ -100,6 +101,7 @@ def language_model(
     """A fresh model; num_base: first ids of a target whose rows are the base's."""
     model = LanguageModel(config, vocab_size, head_depths, num_base)
     for layer in model.body.layers:
+        assert isinstance(layer, Layer)
         layer.recomputes = engine.recompute_layers
     return model
 

@@ -476,7 +476,9 @@ class Body(nn.Module, ABC):
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
         hidden = []
         *layers, last = self.layers
-        run: Callable[..., Tensor] = _checkpointed if last.recomputes and torch.is_grad_enabled() else nn.Module.__call__
+        run: Callable[..., Tensor] = (
+            _checkpointed if last.recomputes and torch.is_grad_enabled() else nn.Module.__call__
+        )
         for depth, layer in enumerate(layers, 1):
             x_BSH = run(layer, x_BSH, lengths_B, dropout, None, unpadding)
             if depth in self.head_depths:

@@ -1,7 +1,7 @@
 """Low-rank updates of a body's linear layers (LoRA, Hu et al. 2022), put on a built model from outside.
 
-The frozen weight W (O, I) of a layer becomes W + 2 B A, of which A (R, I), drawn, and B (O, R), zero at first, train as
-parameters `down` and `up` of the layer. The blocks don't know of it, and names of parameters stay; `updated` gives
+The frozen weight W (O, I) of a layer becomes W + 32/R B A, of which A (R, I), drawn, and B (O, R), zero at first, train
+as parameters `down` and `up` of the layer. The blocks don't know of it, and names of parameters stay; `updated` gives
 weights with it.
 """
 
@@ -19,7 +19,7 @@ from ds_minimodel import ops
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 
-SCALE = 2.0  # alpha over rank, as is usual
+ALPHA = 32.0  # over the rank, so that a rate is good at every rank (LoRA Without Regret, 2025)
 DOWN, UP = "down", "up"
 _is_on = True
 
@@ -63,7 +63,7 @@ def _product(
 ) -> Tensor:
     if not _is_on:
         return ops.linear(x, weight[outputs], bias)
-    return ops.low_rank_linear(x, weight, bias, down, up, SCALE, outputs)
+    return ops.low_rank_linear(x, weight, bias, down, up, ALPHA / len(down), outputs)
 
 
 def _forward(linear: Any, x: Tensor) -> Tensor:
@@ -110,5 +110,6 @@ def updated(
             whole = update[name].float()
             yield name, (whole if strength == 1 else torch.lerp(weight.float(), whole, strength)).to(weight.dtype)
         else:
-            change = SCALE * update[f"{layer}.{UP}"].float() @ update[f"{layer}.{DOWN}"].float()
+            down, up = (update[f"{layer}.{part}"].float() for part in (DOWN, UP))
+            change = ALPHA / len(down) * up @ down
             yield name, (weight.float() + (change if strength == 1 else strength * change)).to(weight.dtype)

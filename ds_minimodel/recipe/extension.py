@@ -3,6 +3,7 @@
 Rates, shares and samples of 128 tokens are those of the third study.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +23,9 @@ FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
 
 TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
+RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
+BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
-TOKENS_AT_ONCE = {"cpu": 1024, "gpu": 32_768}  # of a micro-batch: a GPU only launches at fewer
 GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how large a step is before one was timed
 TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
 
@@ -93,7 +95,6 @@ def first_values(
             **({} if strength is None else {"strength": strength}),
         },
         "finetune": {"tasks": {task["kind"]: task}},
-        "engine": {"zero_stage": 0, "micro_batch_size": min(BATCHES.values())},
     }
 
 
@@ -114,18 +115,20 @@ def batch_of(size: int, ranks: int) -> int:
     return ranks * (own if own < 4 else -(-own // 4) * 4)
 
 
-def set_sizes(values: dict[str, Any], tokens: int, length: int, device: str, timed: bool, ranks: int = 1) -> None:
-    """Give a recipe its samples of `length` tokens and steps for about so many tokens in all, on a "cpu" or "gpu".
+def set_sizes(values: dict[str, Any], base: Base, tokens: int, length: int, timed: bool, ranks: int = 1) -> None:
+    """Give a recipe its samples of `length` tokens, steps for about so many tokens in all, and a rank that holds them.
 
     timed: it begins with steps by whose time it gets its length.
     """
     batch = batch_of(next(size for limit, size in BATCHES.items() if tokens <= limit), ranks)
     steps = max(FEWEST_STEPS, tokens // (batch * length))
-    warmup, at_once = round(WARM_UP * steps), max(1, TOKENS_AT_ONCE[device] // length)
-    micro_batch = max(size for size in range(1, batch + 1) if batch % size == 0 and size <= at_once)
+    warmup = round(WARM_UP * steps)
     if timed:
         steps = TIMED + UNTIMED + 5
         warmup = min(warmup, TIMED)
     values["adapt"] |= {"seq_length": length, "batch_size": batch, "steps": steps, "warmup_steps": warmup}
-    # Stage 0 asks each tensor by itself whether it is finite: 4,500 operators of LoRA's 241, which a GPU waits for.
-    values["engine"] |= {"zero_stage": int(device == "gpu"), "micro_batch_size": micro_batch}
+    if SYSTEMS[values["systems"][0]].trains == "low-rank":
+        from ds_minimodel.models.low_rank import low_rank_size  # with torch
+
+        needed = tokens / (BITS * low_rank_size(base.config, 1))
+        values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))

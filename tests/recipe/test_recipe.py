@@ -9,7 +9,6 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.recipe import extension
 from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.training.config import Engine
 
@@ -238,10 +237,3 @@ def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, caps
         "",
         f"ds-minimodel: reproduction: no such recipe; there are {', '.join(package_recipes())}\n",
     )
-
-
-@pytest.mark.parametrize("device, stage, micro_batch", [("cpu", 0, 8), ("gpu", 1, 32)])
-def test_extend_takes_more_at_once_on_a_gpu_and_zero_1(device, stage, micro_batch):
-    values = {"adapt": {}, "engine": {}}
-    extension.set_sizes(values, 4_000_000, 128, device, timed=False)
-    assert values["engine"] == {"zero_stage": stage, "micro_batch_size": micro_batch}
