@@ -1,12 +1,13 @@
 """Two hosts train together, one of them is lost in the middle, and the run goes on; all on this machine, as root.
 
-    bash scripts/two_hosts.sh [hostfile|torchrun …]
+    bash scripts/two_hosts.sh [hostfile|torchrun|extend …]
 
 A host is a set of Linux namespaces (network, process ids, host name, mounts) with an sshd and keys made on the spot; a
 bridge in a third network connects them. For each launcher training starts on both, one is lost between two checkpoints
 (its network first, then all of its processes), and it is told what the command on the other says and how it ends. What
 is left of it there is then killed. The same command, with the host back, must end with the losses and the bits of an
-undisturbed run of two ranks on one host.
+undisturbed run of two ranks on one host. `extend --hostfile`, over the body that was trained, loses no host; it must
+end with the bits of two ranks on one host, too.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from ds_minimodel.common.files import read_json_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES, ADDRESSES = ("node-a", "node-b"), ("10.77.0.1", "10.77.0.2")
-LAUNCHERS = ("hostfile", "torchrun")
+LAUNCHERS = ("hostfile", "torchrun", "extend")
 STEPS, CHECKPOINT_EVERY, LOST_AFTER = 120, 20, 50
 PATIENCE = 120  # seconds for a command to end on its own after a host is lost, before it is ended
 # With --pdeathsig, so that no host outlives this process.
@@ -55,7 +56,7 @@ workdir: {folder}/reference
 seed: 1
 systems: [bl_base]
 languages: {{source: en, targets: [xx]}}
-tokenizer: {{vocab_size: 40}}
+tokenizer: {{kind: byte-bpe, vocab_size: 300}}
 data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
 model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
 mini: {{depth: 1, new_layers: 1}}
@@ -222,6 +223,21 @@ def trial(cluster: Cluster, launcher: str, reference: tuple) -> None:
     say(f"{launcher}: resumed to the same bits")
 
 
+def try_extend(cluster: Cluster) -> None:
+    """Add a language on both hosts, and with two ranks on one; say what was seen."""
+    folder, log, found = cluster.folder, cluster.folder / "extend.log", []
+    lines = (folder / "text.txt").read_text().splitlines()
+    (folder / "new.txt").write_text("\n\n".join(line[::-1] for line in lines))
+    model = f"{folder}/reference/pretrain/bl_base/model"
+    for place, own in (("two", ["--hostfile", f"{folder}/hostfile"]), ("one", ["--ranks", "2"])):
+        words = [model, f"{folder}/new.txt", "--language", "yy", "--out", f"{folder}/{place}", "--tokens", "5k", *own]
+        code = cluster.run([sys.executable, "-m", "ds_minimodel", "extend", *words], log).wait(300)
+        must(code == 0, log, f"extend: ended with code {code}")
+        found.append((folder / place / "model" / "model.safetensors").read_bytes())
+    must(found[0] == found[1], log, "extend: not the bits of two ranks on one host")
+    say("extend: the bits of two ranks on one host")
+
+
 def until(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
     """Wait until `holds`; end the process after `seconds` in vain."""
     deadline = time.monotonic() + seconds
@@ -258,7 +274,10 @@ def main() -> None:
         reference = make_reference(folder)
         cluster = Cluster(folder, stack)
         for launcher in sys.argv[1:] or LAUNCHERS:
-            trial(cluster, launcher, reference)
+            if launcher == "extend":
+                try_extend(cluster)
+            else:
+                trial(cluster, launcher, reference)
 
 
 if __name__ == "__main__":
