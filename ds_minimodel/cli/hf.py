@@ -77,9 +77,6 @@ def add_arguments(commands: Commands) -> None:
         "--adapter", action="store_true", help="write the LoRA and new token embeddings only, for PEFT"
     )
     exporting.add_argument(
-        "--suppress-new", action="store_true", help="generation leaves out what an added language has of its own"
-    )
-    exporting.add_argument(
         "--pool", choices=("mean", "first"), help="of an encoder: sentence-transformers reads the folder, too"
     )
     exporting.set_defaults(run=_export_hf, folders=["artifact", "pack"])
@@ -155,11 +152,11 @@ def _extend(options: Options) -> None:
 def _export_hf(options: Options) -> None:
     room = hugging_face_module("hf.export")
     if options.adapter:
-        if options.pack is None or options.depth or options.dtype or options.suppress_new or options.pool:
+        if options.pack is None or options.depth or options.dtype or options.pool:
             raise UserError("--adapter: takes --pack, and --strength alone beside it")
         room.export_adapter(options.artifact, options.out, options.pack, options.strength)
     else:
-        more = options.depth, options.dtype, options.suppress_new, options.pool, options.strength
+        more = options.depth, options.dtype, options.pool, options.strength
         room.export_hf(options.artifact, options.out, options.pack, *more)
     say(f"{options.out}: written")
 

@@ -5,6 +5,7 @@ A model of eight billion weights is looked at, changed and written with the memo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,17 +110,13 @@ def open_tensors(path: Path, advice: str) -> LazyTensors:
         return LazyTensors({name: entry(name, file.get_slice(name)) for name in file.keys()})  # noqa: SIM118
 
 
-class _readable:
+@contextlib.contextmanager
+def _readable(path: Path, advice: str) -> Iterator[None]:
     """Turn what safetensors raises into a UserError."""
-
-    def __init__(self, path: Path, advice: str):
-        self.path, self.advice = path, advice
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, SafetensorError | OSError):
-            raise UserError(f"{self.path}: damaged or unreadable ({error}); {self.advice}") from None
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or unreadable ({error}); {advice}") from None
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:

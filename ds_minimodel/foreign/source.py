@@ -75,7 +75,7 @@ class Source(ABC):
         return None
 
     def generation(self) -> dict[str, Any] | None:
-        """Its settings of generation, where it has some."""
+        """Its settings of generation, where it has some, as transformers takes them."""
         return None
 
 
@@ -131,19 +131,15 @@ class Folder(Source):
         return license_name((card or {}).get("license"))
 
     def generation(self) -> dict[str, Any] | None:
-        return generation_settings(self.path / GENERATION_FILE)
+        from transformers import GenerationConfig
 
-
-def generation_settings(path: Path) -> dict[str, Any] | None:
-    """The content of a generation_config.json that transformers takes; None where there is no such file."""
-    from transformers import GenerationConfig
-
-    if not path.exists():
-        return None
-    settings = read_model(path, _Generation, ADVICE).model_dump(exclude_unset=True)
-    with one_line(path, "transformers does not take it"):
-        GenerationConfig.from_dict(dict(settings))
-    return settings
+        path = self.path / GENERATION_FILE
+        if not path.exists():
+            return None
+        settings = read_model(path, _Generation, ADVICE).model_dump(exclude_unset=True)
+        with one_line(path, "transformers does not take it"):
+            GenerationConfig.from_dict(dict(settings))
+        return settings
 
 
 class _Index(Stored):
@@ -153,7 +149,7 @@ class _Index(Stored):
 
 
 class _Generation(Stored):
-    """Of generation_config.json what is added to here."""
+    """Of generation_config.json what is used here."""
 
     suppress_tokens: list[int] | None = None
 

@@ -21,7 +21,7 @@ from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_mode
 from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.foreign.source import LICENSE, hub_name
-from ds_minimodel.jobs.layout import ADAPT, FINETUNE, PRETRAIN, REPORT, TOKENS
+from ds_minimodel.jobs.layout import ADAPT, FINETUNE, REPORT, TOKENS
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
 from ds_minimodel.vocabulary.tokenizer import SETTINGS_FILE
@@ -53,7 +53,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         facts = read_artifact(pack, AdaptationManifest)
     origin = as_model(own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy")
     language, place = facts.language, _Place.of(pack)
-    training: dict[str, Any] = {"system": place.system} if place.system else {}
+    training: dict[str, Any] = {"system": place.system} if place else {}
     training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
     training |= {"embedding_space": own.body.space, "layers": num_layers}
     front = ModelCardData(
@@ -68,7 +68,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         "language": "not known" if language == UNKNOWN_LANGUAGE else language,
         "base": hub_name(origin.base_model) or origin.imported_from or "not known",
         "license of the base": origin.license or "not known",
-        "text": place.text(language),
+        "text": (place and place.text(language)) or "not known",
         **{name.replace("_", " "): value for name, value in training.items()},
     }
     made = (
@@ -76,7 +76,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
     )
     lines = [
         f"# {class_name} with the language pack {escape_markdown(language)}",
-        *place.verdict(facts, task),
+        *(place.verdict(facts, task) if place else ()),
         f"\nMade {made} with ds_minimodel.",
         "\n| | |\n|---|---|",
         *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
@@ -103,27 +103,25 @@ def _settings(tokenizer: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a pack lies in a workdir, as jobs/layout.py lays it out; `root` None where it lies elsewhere."""
+    """Where an adaptation lies in a workdir, as jobs/layout.py lays it out."""
 
-    root: Path | None = None
-    system: str | None = None
-    is_adapted: bool = False
+    root: Path
+    system: str
 
     @classmethod
-    def of(cls, pack: Path) -> _Place:
+    def of(cls, pack: Path) -> _Place | None:
+        """None where it lies elsewhere."""
         folder = pack.resolve()
         for parent in folder.parents:
             system = folder.relative_to(parent).parts[0]
-            if parent.name in (ADAPT, PRETRAIN) and system in SYSTEMS:
-                return cls(parent.parent, system, parent.name == ADAPT)
-        return cls()
+            if parent.name == ADAPT and system in SYSTEMS:
+                return cls(parent.parent, system)
+        return None
 
     def verdict(self, pack: ModelManifest | AdaptationManifest, task: str | None) -> list[str]:
         """What the report says of the pack, of the task that is named or of those that the body is asked as it is."""
-        path = self.root / REPORT / VERDICTS_FILE if self.root and self.is_adapted else None
-        if self.root is None or path is None or not path.is_file():
-            return []
-        for own in read_model(path, list[Verdict], "run the step `report` again"):
+        path = self.root / REPORT / VERDICTS_FILE
+        for own in read_model(path, list[Verdict], "run the step `report` again") if path.is_file() else ():
             if (own.system, own.language, own.steps) == (self.system, pack.language, pack.steps):
                 finetuned = {name for name in own.clauses if any(self.root.glob(f"{FINETUNE}/*/{name}"))}
                 tasks = own.clauses.keys() & ({task} if task else own.clauses.keys() - finetuned)
@@ -131,10 +129,10 @@ class _Place:
                 return [f"\n{escape_markdown(line)}" for line in lines] if tasks else []
         return []
 
-    def text(self, language: str) -> str:
-        """Names of the text that the pack was trained on, and its tokens."""
-        folder = self.root / TOKENS / language if self.root and self.is_adapted else None
-        if folder is None or not (folder / MANIFEST).is_file():
-            return "not known"
+    def text(self, language: str) -> str | None:
+        """Names of the text that the pack was trained on, and its tokens; None where that is gone."""
+        folder = self.root / TOKENS / language
+        if not (folder / MANIFEST).is_file():
+            return None
         facts = read_artifact(folder, _Text)
         return f"{', '.join(facts.text)} ({facts.tokens:,} tokens)"

@@ -38,8 +38,8 @@ from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_exist
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, save_tensors
 from ds_minimodel.foreign.names import architecture_of
-from ds_minimodel.foreign.source import CARD, CONFIG, WEIGHTS, generation_settings
-from ds_minimodel.foreign.tokenizers import GENERATION_FILE, token_ids, write_tokenizer
+from ds_minimodel.foreign.source import CARD, CONFIG, WEIGHTS
+from ds_minimodel.foreign.tokenizers import token_ids, write_tokenizer
 from ds_minimodel.hf.card import model_card
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.low_rank import is_low_rank
@@ -54,7 +54,6 @@ def export_hf(
     language: str | Path | None = None,
     depth: int | None = None,
     dtype: str | None = None,
-    suppress_new: bool = False,
     pool: str | None = None,
     strength: float = 1.0,
 ) -> None:
@@ -63,10 +62,9 @@ def export_hf(
     A model becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of `depth` (default: the
     deepest) and the layers below it; a task model the class of its kind (tasks/), such as
     RobertaForSequenceClassification. language: of an adaptation; default the model's own. dtype: of the weights, as in
-    ops/precision.py; default the model's. suppress_new: whether generation leaves out the tokens that the language
-    adds. pool: "mean" or "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states.
-    strength: share of what the body has learned that it keeps. Raises UserError where a part is missing or does not
-    fit, or that library has no such bodies.
+    ops/precision.py; default the model's. pool: "mean" or "first", by which sentence-transformers makes vectors of
+    length 1 of an encoder's last states. strength: share of what the body has learned that it keeps. Raises UserError
+    where a part is missing or does not fit, or that library has no such bodies.
     """
     artifact, out = Path(artifact), Path(out)
     refuse_existing(out)
@@ -80,10 +78,6 @@ def export_hf(
     check_fit(place, own, body)
     tokenizer = tokenizer_in(place)
     vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
-    if suppress_new and (body.task is not None or not body.config.causal):
-        raise UserError(f"{artifact}: generates no text; leave --suppress-new out")
-    if suppress_new and not added.num_base:
-        raise UserError(f"{place}: adds no tokens to a model's vocabulary that generation could leave out")
     if pool and body.config.causal:
         raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
     model = exported(artifact, body, own, vocabulary, depth, strength)
@@ -93,11 +87,6 @@ def export_hf(
         ids = write_tokenizer(tokenizer, temporary, config, is_task=body.task is not None)
         write_json(temporary / CONFIG, {**model.config, **ids, "dtype": str(as_type).removeprefix("torch.")})
         save_tensors(temporary / WEIGHTS, model.in_type(as_type, artifact))
-        if suppress_new:
-            path = temporary / GENERATION_FILE
-            settings = generation_settings(path) or {}
-            suppressed, new = settings.get("suppress_tokens") or [], range(added.num_base, vocabulary.size)
-            write_json(path, {**settings, "suppress_tokens": [*suppressed, *new]})
         if pool:
             _write_pooling(temporary, config, pool)
         card = model_card(place, model_folder, model.class_name, model.num_layers, (body.task or {}).get("name"))

@@ -28,6 +28,11 @@ TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: re
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
 _ANSWERED = "First those that were right before and are not any more."
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
+_FIGURE_1 = (
+    "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
+    "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single seeds."
+)
+_FIGURE_3 = f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
 
 
 def write_report(out_folder: Path, run: RunResults) -> list[str]:
@@ -90,40 +95,24 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
 
 
 def report_blocks(run: RunResults) -> list[Block]:
-    """The paper's page as a list of blocks, in reading order; what it lacks data for is named at its end."""
-    left_out: dict[str, str] = {}
-    costs = recipe_costs(run.recipe)
+    """The paper's page as a list of blocks, in reading order: those that the run has data for."""
+    costs, source = recipe_costs(run.recipe), run.recipe.languages.source
     blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
         curves = training_curves(run.target_scores)
-        blocks += _speedup_blocks(run, left_out)
-        caption = (
-            f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
-        )
+        if found := speedups(run.target_scores):
+            blocks += [tables.speedups_table(found), Plot("figure-1.png", plots.plot_speedups(found), _FIGURE_1)]
         if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
-            blocks += [Heading("Training curves")]
-            blocks += [Plot("figure-3.png", plots.plot_scores(curves, "mean over languages"), caption)]
+            drawn = plots.plot_scores(curves, "mean over languages")
+            blocks += [Heading("Training curves"), Plot("figure-3.png", drawn, _FIGURE_3)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
-        blocks += _source_blocks(run, left_out)
-    else:
-        left_out["Tables 2, 3, 5, Figures 1, 3"] = "nothing was scored in a target language"
+        if run.source_scores:
+            blocks += [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
     blocks += [Heading("Costs"), tables.cost_table(costs, languages=len(run.recipe.languages.targets))]
-    blocks += _loss_blocks(run.losses, left_out)
-    return [*blocks, Heading("Left out"), Facts(left_out)] if left_out else blocks
-
-
-def _speedup_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
-    """Speedups over BL_BASE and differences at equal compute, and Figure 1."""
-    found = speedups(run.target_scores)
-    if not found:
-        left_out["Figure 1, Table 3"] = "near-maximal performance refers to BL_BASE, beside another system"
-        return []
-    caption = (
-        "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
-        "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single seeds."
-    )
-    return [tables.speedups_table(found), Plot("figure-1.png", plots.plot_speedups(found), caption)]
+    if any(row["held_out"] for row in run.losses):
+        blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
+    return blocks
 
 
 def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]) -> list[Block]:
@@ -141,18 +130,3 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     is_percent = shown_score(rows[0], metric)[0] not in BITS
     drawn = plots.plot_scores(curves, f"{metric} (%)" if is_percent else metric, task)
     return [*blocks, Plot(f"figure-3-{task}.png", drawn, caption)]
-
-
-def _source_blocks(run: RunResults, left_out: dict[str, str]) -> list[Block]:
-    source = run.recipe.languages.source
-    if run.source_scores:
-        return [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
-    left_out["Table 5"] = f"no task was scored in {source}, the source language"
-    return []
-
-
-def _loss_blocks(losses: Sequence[Row], left_out: dict[str, str]) -> list[Block]:
-    if any(row["held_out"] for row in losses):
-        return [Heading("Losses"), tables.held_out_table(losses)]
-    left_out["Losses"] = "no text was held out (data.held_out)" if losses else "no run logged any"
-    return []

@@ -17,7 +17,6 @@ Dialogue = list[dict[str, str]]  # turns: {"role": …, "content": …}
 _LISTS, _PAIR = ("messages", "conversations"), ("prompt", "completion")  # columns
 _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
 _AFTER = {"": ("system", "user"), "system": ("user",), "user": ("assistant",), "assistant": ("user",)}
-_MOST_NAMED = 5  # bad rows in a message
 
 
 def read_dialogues(patterns: Iterable[str | Path]) -> Iterator[tuple[str, Dialogue]]:
@@ -25,19 +24,10 @@ def read_dialogues(patterns: Iterable[str | Path]) -> Iterator[tuple[str, Dialog
 
     A row has `messages`, or ShareGPT's `conversations`: turns with role and content, or from and value; or `prompt` and
     `completion`, texts or such lists. A system may speak first, then user and assistant in turn; what follows the last
-    answer is left out. UserError at the end, with the bad rows' places, and as of `read_rows`.
+    answer is left out. UserError, with its place, for another row, and as of `read_rows`.
     """
-    bad = list[str]()
     for where, row in read_rows(patterns, (*_LISTS, *_PAIR)):
-        try:
-            dialogue = _dialogue_of(row, where)
-        except UserError as error:
-            bad.append(str(error))
-            continue
-        yield where, dialogue
-    if bad:
-        more = f"; and {len(bad) - _MOST_NAMED:,} more rows" if len(bad) > _MOST_NAMED else ""
-        raise UserError("; ".join(bad[:_MOST_NAMED]) + more)
+        yield where, _dialogue_of(row, where)
 
 
 def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:

@@ -43,13 +43,11 @@ def test_the_forms_of_rows(tmp_path):
         ({"prompt": "How?", "n": 1}, "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n"),
     ],
 )
-def test_bad_rows_are_named_after_the_good_ones(tmp_path, row, words):
+def test_bad_rows_are_named(tmp_path, row, words):
     path = tmp_path / "chats.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in [row, ROWS[0][0], *[row] * 6]))
-    dialogues = read_dialogues([path])
-    assert next(dialogues)[0] == f"{path}:2"
-    with pytest.raises(UserError, match=f"^{path}:1: {words}; {path}:3: .*; and 2 more rows$"):
-        next(dialogues)
+    path.write_text("".join(json.dumps(each) + "\n" for each in [ROWS[0][0], row]))
+    with pytest.raises(UserError, match=f"^{path}:2: {words}$"):
+        list(read_dialogues([path]))
     with pytest.raises(UserError, match="chats.txt: rows are expected"):
         (tmp_path / "chats.txt").write_text("How? So.")
         next(read_dialogues([tmp_path / "chats.txt"]))
