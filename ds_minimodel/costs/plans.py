@@ -192,7 +192,7 @@ def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
         if step == "build-mini":
             return module
     config_of_step = AdaptConfig.of_system(recipe, system, recipe.languages.targets[0])
-    sizes, device = (recipe.target_vocab_size, recipe.num_frozen_tokens), torch.get_default_device()
+    sizes, device = (recipe.target_vocab_size, recipe.num_base), torch.get_default_device()
     _, module = adapted_model(config_of_step, body, *sizes, torch.float32, device)
     for parameter in module.pack.parameters():
         torch.nn.init.normal_(parameter, 0, INIT_STD)
@@ -215,7 +215,7 @@ def largest_batch(recipe: Recipe, section: Training, micro: int) -> dict[str, An
     shapes = recipe.trained_by.shapes(section, section.seq_length)
     batch: dict[str, Any] = {name: _integers((micro, *shape)) for name, shape in shapes.items()}
     batch["sample_keys"] = _integers((micro,), torch.int32)
-    if recipe.data.blocks != "complete":
+    if (recipe.data.blocks or recipe.trained_by.blocks) != "complete":
         batch["lengths"] = _integers((micro,), torch.int32)
     return batch
 

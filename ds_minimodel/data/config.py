@@ -4,15 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ds_minimodel.common.config import (
-    DECIDES_NOTHING,
-    NonNegativeInt,
-    OneOrMore,
-    PositiveInt,
-    Probability,
-    Section,
-    Workers,
-)
+from ds_minimodel.common.config import DECIDES_NOTHING, NonNegativeInt, OneOrMore, Probability, Section, Workers
 
 
 class TokenizerSection(Section):
@@ -40,8 +32,8 @@ class Data(Section):
     """Language → files, globs or data sets of the Hub."""
     column: Annotated[str, DECIDES_NOTHING] = "text"
     """Column of the text in JSON lines, CSV, TSV and Parquet."""
-    blocks: Literal["complete", "complete_doc", "none"] = "complete"
-    """What a training sample is made of. Decoders: `none`."""
+    blocks: Literal["complete", "complete_doc", "none"] | None = None
+    """What a training sample is made of. Default: `complete`, of decoders `none`."""
     chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}
     """Target language → dialogues from which a decoder learns to answer."""
     draw: Annotated[int | None, Field(gt=0, le=2**50), DECIDES_NOTHING] = None
@@ -50,7 +42,5 @@ class Data(Section):
     """Language → fewest words of a document."""
     held_out: Probability = 0.005
     """Share of documents and of dialogues that is not trained on."""
-    held_out_every: Annotated[PositiveInt | None, DECIDES_NOTHING] = None
-    """Steps between losses on held-out text. Default: about a twentieth of all."""
     workers: Annotated[Workers | None, DECIDES_NOTHING] = None
     """Processes that tokenise. Default: all cores."""

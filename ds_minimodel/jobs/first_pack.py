@@ -38,19 +38,15 @@ def first_pack(
     target, pieces = Pieces(vocabulary, of_target.pieces()[num_base:]), Pieces(of_source.vocabulary, of_source.pieces())
     match section.initialisation:
         case "overlap":
-            first = initialisation.overlap(target, pieces, source, seed)
+            return initialisation.overlap(target, pieces, source, seed)
         case "random":
-            first = initialisation.random(target, source, seed)
+            return initialisation.random(target, source, seed)
         case "pieces":
             parts = of_source.cut(target.strings, extend_this=num_base > 0)
-            first = initialisation.pieces(target, pieces, source, parts, seed)
+            return initialisation.pieces(target, pieces, source, parts, seed)
         case "ofa":
             words = [read_vectors(section.word_vectors[name]) for name in languages]
             new, old = (
                 torch.from_numpy(piece_vectors(*each)) for each in zip((of_target, of_source), words, strict=True)
             )
-            first = initialisation.ofa(target, pieces, source, new[num_base:], old, seed)
-    if section.base_embeddings == "frozen":
-        return first
-    rows = {name: torch.cat((source[name], rows)) for name, rows in first.tensors.items()}
-    return FirstPack(rows, first.rows_copied + num_base, first.rows_combined)
+            return initialisation.ofa(target, pieces, source, new[num_base:], old, seed)

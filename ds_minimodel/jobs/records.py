@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
-
-from pydantic import model_validator
+from typing import Any
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
@@ -52,12 +50,6 @@ class Record(files.Stored):
     artifacts: dict[files.NameInside, files.Sha256] = {}
     former: list[files.Sha256] = []
     hashes: dict[str, files.Sha256] = {}
-
-    @model_validator(mode="after")
-    def _something_was_made(self) -> Self:
-        if self.complete and not self.artifacts:
-            raise ValueError("artifacts: a complete job has made some")
-        return self
 
     @property
     def identity(self) -> str:

@@ -77,7 +77,7 @@ class TextStepConfig(StepConfig):
     @classmethod
     def of(cls, recipe: Recipe, **own: Any) -> Self:
         """As of a StepConfig."""
-        shared = {"source": recipe.languages.source, "objective": recipe.objective, "data": recipe.data}
+        shared = {"source": recipe.languages.source, "objective": recipe.trained_by.name, "data": recipe.data}
         return super().of(recipe, **shared, **own)
 
     def recorded(self) -> dict[str, Any]:
@@ -89,6 +89,11 @@ class TextStepConfig(StepConfig):
     def trained_by(self) -> Objective:
         """The declaration of the objective."""
         return OBJECTIVES[self.objective]
+
+    @property
+    def blocks(self) -> str:
+        """What a training sample is made of."""
+        return self.data.blocks or self.trained_by.blocks
 
     def work(self, config: BodyConfig, vocab_size: int, num_base: int = 0) -> Workload:
         """What one optimizer step trains on. num_base: as of a Workload."""
@@ -193,7 +198,7 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
     """
     layout, section = context.layout, step.training
 
-    def sampler(folder: Path, language: str, blocks: str = step.data.blocks) -> Sampler:
+    def sampler(folder: Path, language: str, blocks: str = step.blocks) -> Sampler:
         context.world.broadcast_from_rank0(lambda: _store(context, folder, language, verify=True).num_tokens)
         store, tables = _store(context, folder, language), layout.root / TOKENS
         return _sampler(context, step, store, step.seed, blocks, tables)
@@ -299,7 +304,7 @@ def train_on_source(
 
 # --- Held-out text ---
 
-EVALUATIONS = 20  # of a run, where the recipe does not say how often
+EVALUATIONS = 20  # of a run, about
 MOST_COST = 0.02  # of the training's, where a forward pass costs no more than a training step with the same samples
 SHORT_COST = 0.1  # the most of so short a run that FEWEST_SAMPLES are more than that
 FEWEST_SAMPLES, MOST_SAMPLES = 16, 4096
@@ -329,11 +334,11 @@ def held_out_evaluation(
     where the text has them: of a short run there are fewer evaluations.
     """
     section, world, layout = step.training, context.world, context.layout
-    sampler = held_out_sampler(context, step, language, layout.tokens(language), step.data.blocks)
+    sampler = held_out_sampler(context, step, language, layout.tokens(language), step.blocks)
     if sampler is None:
         return Evaluation()
     affordable = int(SHORT_COST * section.steps * section.batch_size / FEWEST_SAMPLES)
-    every = step.data.held_out_every or -(-section.steps // min(EVALUATIONS, max(1, affordable)))
+    every = -(-section.steps // min(EVALUATIONS, max(1, affordable)))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers if body else 0

@@ -40,19 +40,24 @@ class BodyConfig(Section):
     attention_dropout: Probability = 0.1
     """Of attention probabilities."""
 
-    objective: ClassVar[str] = "masked-lm"  # what it is trained with where the recipe names none
-    starts: ClassVar[tuple[str, ...]] = ()  # how a fresh body may start beside `random` (model.initialisation)
+    objective: ClassVar[str] = "masked-lm"  # what it is trained with
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
     token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
     tasks_read_head: ClassVar[bool] = False  # whether a task's scores are of the last head's outputs, not of its inputs
     task_activation: ClassVar[str] = "tanh"  # after a classifier's own dense layer; empty where it has none
     causal: ClassVar[bool] = False  # whether a position sees what is before it alone
+    rotary: ClassVar[bool] = False  # whether positions turn queries and keys
     output_bias: ClassVar[bool] = True  # whether a language's output projection has a bias
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
         if self.hidden_size % self.num_heads:
             raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
+        if self.num_heads % self.num_key_heads:
+            raise ValueError(f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}")
+        if self.rotary and self.head_width % 2:
+            by = "head_size, or hidden_size / num_heads"
+            raise ValueError(f"a head is {self.head_width} wide ({by}), which must be even, for rotary positions")
         if not DropoutSites.fit(self.num_layers, self.num_heads):
             raise ValueError(f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to number")
         return self
@@ -64,10 +69,6 @@ class BodyConfig(Section):
     @property
     def products(self) -> BodyProducts:
         """The products that a pass through a body makes."""
-        raise NotImplementedError
-
-    def start(self, body: Body, name: str) -> None:
-        """Give a fresh body the starting values of `name`, one of `starts`."""
         raise NotImplementedError
 
     @property

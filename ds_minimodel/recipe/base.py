@@ -11,10 +11,9 @@ from ds_minimodel.models import BodyConfig
 
 @dataclass(frozen=True)
 class Base:
-    """Facts of a recipe's base: its body's architecture and objective, its language and number of rows."""
+    """Facts of a recipe's base: its body's architecture, its language and number of rows."""
 
     config: BodyConfig
-    objective: str
     language: str
     vocab_size: int
 
@@ -30,10 +29,10 @@ def read_base(model: str) -> Base:
             raise UserError(
                 f"base: {model} has heads after {depths} layers; a base has one, after its last ({config.num_layers})"
             )
-        return Base(config, manifest.body.objective, manifest.language, manifest.rows)
+        return Base(config, manifest.language, manifest.rows)
     if (Path(model) / "manifest.json").exists():
         raise UserError(f"base: {model} is no model; give one as step 1 makes it, or as transformers reads it")
     from ds_minimodel.artifacts.base import config_of
 
     foreign = config_of(model)
-    return Base(foreign.config, foreign.objective, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
+    return Base(foreign.config, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)

@@ -41,7 +41,7 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
     if system.builds_mini:
         of_step = work(recipe.build_mini, recipe.source_vocab_size)
         costs["build-mini"] = step_flops("build-mini", of_step, [mini.depth + mini.new_layers], mini.depth)
-    of_step = work(adapt, recipe.target_vocab_size, recipe.num_frozen_tokens)
+    of_step = work(adapt, recipe.target_vocab_size, recipe.num_base)
     return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt.rank, of_step)}
 
 

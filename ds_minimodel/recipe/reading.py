@@ -18,8 +18,7 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from ds_minimodel.common.errors import UserError, reason_of
 from ds_minimodel.models import BODIES
-from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.recipe.base import Base, read_base
+from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.schema import Recipe, recipe_class
 from ds_minimodel.tasks import KINDS
 
@@ -50,7 +49,9 @@ def recipe_of_values(values: Any, path: str | Path, overrides: Sequence[str] = (
     for override in overrides:
         _apply_override(values, override)
     base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
-    schema = _class_of(values, base)
+    model = values.get("model")
+    kind = base.config.kind if base else model.get("kind") if isinstance(model, dict) else None
+    schema = recipe_class(BODIES.get(str(kind), BODIES["roberta"]))  # which refuses a kind that there is not
     try:
         return schema.model_validate(values, context={"base": base, "name": " ".join([str(path), *overrides])})
     except ValidationError as error:
@@ -61,15 +62,6 @@ def package_recipes() -> dict[str, str]:
     """{name: text} of the recipes that come with the package."""
     folder = Path(__file__).parents[1] / "recipes"
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
-
-
-def _class_of(values: dict[str, Any], base: Base | None) -> type[Recipe]:
-    """The class of a recipe, by the names in it; where one is none that there is, a class that refuses it."""
-    model = values.get("model")
-    name = model.get("kind") if isinstance(model, dict) else None
-    kind = BODIES.get(base.config.kind if base else str(name), BODIES["roberta"])
-    objective = OBJECTIVES.get(base.objective if base else str(values.get("objective")), OBJECTIVES[kind.objective])
-    return recipe_class(kind, objective)
 
 
 def _text_of(path: str | Path) -> str:
@@ -153,7 +145,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         raise UserError(f"{override}: {text!r} is not a valid YAML value ({error})") from None
 
 
-_CHOOSE_KEYS = (("model", "kind"), ("objective",))  # of a recipe
+_CHOOSES_KEYS = ("model", "kind")  # of a recipe
 
 
 def _refusal(
@@ -163,7 +155,7 @@ def _refusal(
     # First what chose the keys that there are, then an unknown key: where it is a misspelt one, the missing one follows
     # from it.
     faults = error.errors(include_url=False, include_input=False)
-    faults.sort(key=lambda fault: (fault["loc"] not in _CHOOSE_KEYS, fault["type"] != "extra_forbidden"))
+    faults.sort(key=lambda fault: (fault["loc"] != _CHOOSES_KEYS, fault["type"] != "extra_forbidden"))
     first, *others = faults
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
     keys, within = schema, where

@@ -5,7 +5,7 @@ a wrong type or values that contradict each other are refused with file, line an
 """
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, create_model, model_validator
 
@@ -26,35 +26,16 @@ from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, 
 class Languages(Section):
     source: Name
     """Language of steps 1, 1b and 3."""
-    targets: Annotated[list[Name], Field(min_length=1)]
+    targets: Annotated[list[Name], Field(min_length=1), EachOnce]
     """Languages of step 2."""
-
-    @model_validator(mode="after")
-    def _differ(self) -> "Languages":
-        if self.source in self.targets or len(set(self.targets)) < len(self.targets):
-            raise ValueError("the source and the targets must all be different languages")
-        return self
 
     @property
     def all(self) -> list[str]:
         return [self.source, *self.targets]
 
 
-class ModelSection(BodyConfig):
-    """The body: the keys of its kind (models/), and how one starts in step 1."""
-
-    initialisation: str = "random"
-    """How a body starts in step 1."""
-
-    @property
-    def body(self) -> BodyConfig:
-        """The body alone, with all of its layers."""
-        config = BODIES[self.kind]
-        return config.model_validate(self.model_dump(include=set(config.model_fields)))
-
-
 class Recipe(Section):
-    """A whole recipe, of the class that `recipe_class` makes for its kind of body and its objective.
+    """A whole recipe, of the class that `recipe_class` makes for its kind of body.
 
     One with a base is validated with that Base in its context, {"base": Base, "name": what a command line has for the
     recipe} (reading.py).
@@ -71,9 +52,7 @@ class Recipe(Section):
     """Model to start from. Nothing is pretrained then, and `model` is the base's."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
-    objective: Annotated[str, OneOf(OBJECTIVES)]
-    """What is trained. Default: what the kind of body is made for."""
-    model: ModelSection
+    model: BodyConfig
     mini: Mini = Mini()
     optimizer: AdamWConfig = AdamWConfig()
     pretrain: Training
@@ -85,10 +64,6 @@ class Recipe(Section):
 
     _base: Base | None = PrivateAttr(None)
     _name: str = PrivateAttr("")
-
-    def model_post_init(self, context: Any, /) -> None:
-        self._base, self._name = (context or {}).get("base"), (context or {}).get("name", "")
-        assert (self.base is None) == (self._base is None), "a recipe with a base is read by reading.py"
 
     @property
     def name(self) -> str:
@@ -126,13 +101,8 @@ class Recipe(Section):
 
     @property
     def num_base(self) -> int:
-        """First ids of a target's vocabulary that are the base's; 0 where it has one of its own."""
+        """First ids of a target's vocabulary that are the base's, and do not train; 0 where it has one of its own."""
         return self.source_vocab_size if self.tokenizer.vocabulary == "extend" else 0
-
-    @property
-    def num_frozen_tokens(self) -> int:
-        """As many of them as do not train, and are not in packs."""
-        return self.adapt.frozen_of(self.num_base)
 
     @property
     def target_vocab_size(self) -> int:
@@ -142,7 +112,8 @@ class Recipe(Section):
     @property
     def body_config(self) -> BodyConfig:
         """The body as the section `model` has it, with all of its layers."""
-        return self.model.body
+        config = BODIES[self.model.kind]
+        return config.model_validate(self.model.model_dump())
 
     def body_of(self, system: System) -> tuple[BodyConfig, tuple[int, ...]]:
         """(architecture of a system's body, numbers of layers after which it has heads)."""
@@ -155,8 +126,8 @@ class Recipe(Section):
 
     @property
     def trained_by(self) -> Objective:
-        """The declaration of the objective."""
-        return OBJECTIVES[self.objective]
+        """The declaration of the objective: what the kind of body is made for."""
+        return OBJECTIVES[self.model.objective]
 
     @property
     def languages_of_text(self) -> list[str]:
@@ -177,40 +148,34 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _model_is_the_bases(cls, values: Any, info: ValidationInfo) -> Any:
-        """The section `model` and the objective of a recipe with a base; what is given of them must agree."""
-        base = (info.context or {}).get("base")
-        given = values.get("model", {}) if isinstance(values, dict) else None
-        if base is None or not isinstance(given, dict):
+    def _defaults_over_a_base(cls, values: Any, info: ValidationInfo) -> Any:
+        """With a base the section `model` is the base's, with which what is given must agree; how new tokens start."""
+        base, sections = (info.context or {}).get("base"), {key: values.get(key, {}) for key in ("model", "adapt")}
+        tokenizer = values.get("tokenizer")
+        if base is None or not all(isinstance(section, dict) for section in sections.values()):
             return values
         bases = base.config.model_dump()
-        for key in bases.keys() & given.keys():
-            if given[key] != bases[key]:
-                raise ValueError(f"model.{key} {given[key]} is not the base's {bases[key]}; leave the key out")
-        if values.get("objective", base.objective) != base.objective:
-            raise ValueError(f"objective {values['objective']} is not the base's {base.objective}; leave the key out")
-        return {**values, "model": {**given, **bases}, "objective": base.objective}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _new_rows_begin_as_those_of_their_parts(cls, values: Any) -> Any:
-        """The initialisation of a vocabulary that is extended, where none is given."""
-        tokenizer, adapt = (values.get(key, {}) if isinstance(values, dict) else None for key in ("tokenizer", "adapt"))
-        if not isinstance(tokenizer, dict) or not isinstance(adapt, dict) or tokenizer.get("vocabulary") != "extend":
-            return values
-        if "vocab_size" not in tokenizer:
-            raise ValueError(
-                "tokenizer.vocab_size: say how many tokens are added; with any number in its place `ds-minimodel "
-                "fertility` shows what each number brings"
-            )
-        return {**values, "adapt": {"initialisation": "pieces", **adapt}}
+        for key, value in sections["model"].items():
+            if key in bases and value != bases[key]:
+                raise ValueError(f"model.{key} {value} is not the base's {bases[key]}; leave the key out")
+        if isinstance(tokenizer, dict) and tokenizer.get("vocabulary") == "extend":
+            sections["adapt"] = {"initialisation": "pieces", **sections["adapt"]}
+        return {**values, **sections, "model": {**sections["model"], **bases}}
 
     @model_validator(mode="after")
-    def _base_serves(self) -> "Recipe":
+    def _base_serves(self, info: ValidationInfo) -> "Recipe":
+        context = info.context or {}
+        self._base, self._name = context.get("base"), context.get("name", "")
+        assert (self.base is None) == (self._base is None), "a recipe with a base is read by reading.py"
         if self._base is None:
             if self.num_base:
                 raise ValueError("tokenizer.vocabulary extend: there is no base whose vocabulary is extended")
             return self
+        if self.num_base and "vocab_size" not in self.tokenizer.model_fields_set:
+            raise ValueError(
+                "tokenizer.vocab_size: say how many tokens are added; with any number in its place `ds-minimodel "
+                "fertility` shows what each number brings"
+            )
         able = [system.name for system in SYSTEMS.values() if system.starts_from_base]
         others = [name for name in self.systems if name not in able]
         if others:
@@ -222,60 +187,24 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _source_is_kept(self) -> "Recipe":
+    def _adapt_serves_the_systems(self) -> "Recipe":
+        adapt, systems = self.adapt, self.chosen_systems
         for key in ("replay", "new_token_penalty"):
-            if getattr(self.adapt, key) and not self.num_base:
+            if getattr(adapt, key) and not self.num_base:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
-        if self.adapt.replay_from == "base" and not self.trained_by.causal:
+        if adapt.rehearses and not adapt.replay:
+            raise ValueError("adapt.replay_from base: nothing is replayed; give replay, a share of the samples")
+        if adapt.rehearses and not self.trained_by.causal:
             raise ValueError("adapt.replay_from base: an encoder writes nothing by itself; replay is of text there")
-        updated = any(system.trains == "low-rank" for system in self.chosen_systems)
-        if self.adapt.replay_kl and not (updated and self.num_frozen_tokens):
-            raise ValueError(
-                "adapt.replay_kl: the body as it was is there only beside lora over frozen base_embeddings"
-            )
-        if self.adapt.base_embeddings == "trained" and not self.num_base:
-            raise ValueError(
-                "adapt.base_embeddings trained: no vocabulary is extended, and all embeddings train; leave it out"
-            )
-        if self.adapt.new_token_penalty and not self.num_frozen_tokens:
-            raise ValueError(
-                "adapt.new_token_penalty: the base's embeddings train, and their scores move; use adapt.replay"
-            )
-        if self.adapt.new_token_penalty and all(system.trains for system in self.chosen_systems):
+        if adapt.replay_kl and not (adapt.rehearses and any(system.trains == "low-rank" for system in systems)):
+            raise ValueError("adapt.replay_kl: is of lora and of what the base writes by itself; give replay_from base")
+        if adapt.new_token_penalty and all(system.trains for system in systems):
             raise ValueError(
                 f"adapt.new_token_penalty: {self.systems[0]} trains the body, and its states move; use adapt.replay"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _vectors_are_there(self) -> "Recipe":
-        read = set(self.languages.all if self.adapt.initialisation == "ofa" else [])
-        for language in sorted(read ^ self.adapt.word_vectors.keys()):
-            what = "no file for" if language in read else "nothing reads that of"
-            raise ValueError(f"adapt.word_vectors: {what} {language}; ofa reads one for the source and every target")
-        return self
-
-    @model_validator(mode="after")
-    def _body_sees_what_the_objective_wants(self) -> "Recipe":
-        if self.body_config.causal != self.trained_by.causal:
-            fitting = [name for name, objective in OBJECTIVES.items() if objective.causal == self.body_config.causal]
-            raise ValueError(
-                f"objective {self.objective}: a body of kind {self.model.kind} is trained with {' or '.join(fitting)}"
-            )
-        for name, task in self.finetune.tasks.items():
-            if KINDS[task.kind].objective not in ("", self.objective):
-                raise ValueError(
-                    f"finetune.tasks.{name}.kind {task.kind}: it needs a body that is trained with "
-                    f"{KINDS[task.kind].objective}, not with {self.objective}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _bodies_that_train_fit(self) -> "Recipe":
-        unknown = sorted(self.adapt.rates.keys() - set(self.systems))
-        if unknown:
+        if unknown := sorted(adapt.rates.keys() - set(self.systems)):
             raise ValueError(f"adapt.rates: {unknown[0]} is not among the systems {', '.join(self.systems)}")
-        for system in self.chosen_systems:
+        for system in systems:
             if system.trains and self.finetune.finetuned_tasks:
                 raise ValueError(
                     f"systems: {system.name} trains the body itself, not the one that tasks are finetuned on; "
@@ -286,16 +215,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _depths_agree(self) -> "Recipe":
-        layers, mini, systems = self.model.num_layers, self.mini, self.chosen_systems
-        if self.reads_mini_depth and mini.depth > layers - any(system.needs_shallow_mini for system in systems):
+    def _sizes_agree(self) -> "Recipe":
+        layers, mini = self.model.num_layers, self.mini
+        if self.reads_mini_depth and mini.depth > layers - any(one.needs_shallow_mini for one in self.chosen_systems):
             raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
         if self.builds_minis and self.build_mini.initialisation == "last" and mini.new_layers > layers:
             raise ValueError(f"build_mini.initialisation last: the body has {layers} layers, not {mini.new_layers}")
-        return self
-
-    @model_validator(mode="after")
-    def _sizes_agree(self) -> "Recipe":
         for key, size in self.model.split_sizes.items():
             if size % self.engine.tensor_parallel:
                 raise ValueError(f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide {key} {size}")
@@ -304,10 +229,15 @@ class Recipe(Section):
         lengths |= {"adapt": self.adapt.seq_length}
         for name in self.finetune.tasks:
             task = self.finetune.task(name)
-            length, least = task.max_length or 0, task.least_length
+            length, least, objective = task.max_length or 0, task.least_length, KINDS[task.kind].objective
             lengths |= {f"finetune.tasks.{name}": length}
             if length < least:
                 raise ValueError(f"finetune.tasks.{name}: max_length {length}: examples need {least} or more")
+            if objective not in ("", self.trained_by.name):
+                raise ValueError(
+                    f"finetune.tasks.{name}.kind {task.kind}: it needs a body that is trained with {objective}, not "
+                    f"with {self.trained_by.name}"
+                )
         for name, length in lengths.items():
             if length > self.model.max_positions:
                 raise ValueError(
@@ -317,12 +247,19 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _languages_have_text(self) -> "Recipe":
-        served = {*self.data.text, *({*self.languages.all} - {*self.languages_of_text})}
-        named = {"languages": self.languages_of_text, "data.min_words": self.data.min_words}
-        if self.data.chats and not (self.num_base and self.trained_by.causal):
+        source, targets, data = self.languages.source, self.languages.targets, self.data
+        if source in targets:
+            raise ValueError(f"languages.targets: {source} is the source")
+        read = set(self.languages.all if self.adapt.initialisation == "ofa" else [])
+        for language in sorted(read ^ self.adapt.word_vectors.keys()):
+            what = "no file for" if language in read else "nothing reads that of"
+            raise ValueError(f"adapt.word_vectors: {what} {language}; ofa reads one for the source and every target")
+        if data.chats and not (self.num_base and self.trained_by.causal):
             raise ValueError("data.chats: are of a decoder whose vocabulary is extended, by its own chat template")
-        if others := sorted(self.data.chats.keys() - set(self.languages.targets)):
+        if others := sorted(data.chats.keys() - set(targets)):
             raise ValueError(f"data.chats: {others[0]} is not among languages.targets; dialogues are of those")
+        served = {*data.text, *({*self.languages.all} - {*self.languages_of_text})}
+        named = {"languages": self.languages_of_text, "data.min_words": data.min_words}
         named |= {f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()}
         for key, languages in named.items():
             for language in languages:
@@ -332,37 +269,23 @@ class Recipe(Section):
 
 
 @functools.cache
-def recipe_class(kind: type[BodyConfig], objective: Objective) -> type[Recipe]:
-    """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those of an objective."""
+def recipe_class(kind: type[BodyConfig]) -> type[Recipe]:
+    """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those of its objective."""
 
     def section(name: str, *bases: type[Section], **fields: Any) -> type[Section]:
         """A section with the keys of `bases`; of a key that two have, with the default of the first."""
         return create_model(name, __base__=bases, __module__=__name__, **fields)
 
-    starts = Literal["random", *kind.starts]  # type: ignore[valid-type]
-    kinds = Annotated[str, OneOf(BODIES)]
-    model = section(
-        "Model", kind, ModelSection, kind=(kinds, kind.model_fields["kind"].default), initialisation=(starts, "random")
-    )
-    training, build_mini, adapt = (
-        section(base.__name__, base, objective.settings) for base in (Training, BuildMini, Adapt)
-    )
-    tokenizer = LosslessTokenizerSection if objective.needs_lossless else TokenizerSection
-    fields: dict[str, Any] = {
-        "tokenizer": (tokenizer, tokenizer()),
-        "objective": (Annotated[str, OneOf(OBJECTIVES)], objective.name),
-        "model": (model, model()),
-        "pretrain": (training, training()),
-        "build_mini": (build_mini, build_mini()),
-        "adapt": (adapt, adapt()),
+    objective = OBJECTIVES[kind.objective]
+    sections = {
+        "tokenizer": LosslessTokenizerSection if objective.needs_lossless else TokenizerSection,
+        "model": section("Model", kind, kind=(Annotated[str, OneOf(BODIES)], kind.model_fields["kind"].default)),
+        "pretrain": section("Training", Training, objective.settings),
+        "build_mini": section("BuildMini", BuildMini, objective.settings),
+        "adapt": section("Adapt", Adapt, objective.settings),
     }
-    for name, defaults in objective.defaults.items():
-        whole = Recipe.model_fields[name]
-        assert isinstance(whole.annotation, type)
-        keys = {key: (whole.annotation.model_fields[key].annotation, value) for key, value in defaults.items()}
-        own = section(whole.annotation.__name__, whole.annotation, **keys)
-        fields[name] = (own, ...) if whole.is_required() else (own, own())
+    fields: dict[str, Any] = {name: (own, own()) for name, own in sections.items()}
     return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)
 
 
-PaperRecipe = recipe_class(BODIES["roberta"], OBJECTIVES["masked-lm"])  # the defaults are the paper's
+PaperRecipe = recipe_class(BODIES["roberta"])  # the defaults are the paper's

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from ds_minimodel.common.config import (
     DECIDES_BY_CONTENT,
@@ -35,19 +35,16 @@ class BuildMini(Training):
 
 
 _OF_UPDATES = "rank", "replay_kl"
+DECAY = 0.2  # of the steps of a rate that stays until then
 
 
 class Adapt(Training):
     schedule: Literal["linear", "wsd"] = "linear"
     """The rate falls from the warm-up on, or stays first, so that `steps` may grow later."""
-    decay: Share = 0.2
-    """`wsd`: share of the steps in which it falls."""
     initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
     """How the embeddings start."""
     word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
     """`ofa`: language → word vectors in one space (`.vec`)."""
-    base_embeddings: Literal["frozen", "trained"] = "frozen"
-    """With an extended vocabulary: whether the base's own embeddings train, too."""
     replay: Probability = 0.0
     """With an extended vocabulary: share of the samples that is in the source language."""
     replay_from: Literal["text", "base"] = "text"
@@ -74,10 +71,6 @@ class Adapt(Training):
         """Whether what is replayed is what the base writes by itself."""
         return self.replay_from == "base"
 
-    def frozen_of(self, num_base: int) -> int:
-        """Of `kept` first ids of a vocabulary, which are the base's, those that do not train and are not in packs."""
-        return num_base if self.base_embeddings == "frozen" else 0
-
     @property
     def reads_source(self) -> bool:
         """Whether the source's text is read."""
@@ -86,27 +79,7 @@ class Adapt(Training):
     @property
     def decay_steps(self) -> int:
         """As of any Training."""
-        return max(1, round(self.decay * self.steps)) if self.schedule == "wsd" else 0
-
-    @model_validator(mode="after")
-    def _steps_may_grow(self) -> "Adapt":
-        if self.schedule == "wsd":
-            if self.warmup_steps is None:
-                raise ValueError("schedule wsd: give warmup_steps; a share of the steps would grow with them")
-            if self.warmup_steps + self.decay_steps > self.steps:
-                raise ValueError(
-                    f"warmup_steps {self.warmup_steps} and a decay of {self.decay_steps} steps must be at most steps "
-                    f"{self.steps}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _something_is_replayed(self) -> "Adapt":
-        if self.replay_from == "base" and not self.replay:
-            raise ValueError("replay_from base: nothing is replayed; give replay, a share of the samples")
-        if self.replay_kl and self.replay_from != "base":
-            raise ValueError("replay_kl: is of what the base writes by itself; give replay_from base")
-        return self
+        return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" else 0
 
     def of(self, system: System, *languages: str) -> Self:
         """These settings as a system reads them between two languages; what it does not read is at its default."""
@@ -139,8 +112,6 @@ class Finetune(Section):
     """Tokens of an example. Longer texts are cut."""
     lr: PositiveFloat = 1e-5
     """Peak learning rate."""
-    warmup_ratio: Probability = 0.06
-    """Share of the steps in which the rate rises."""
 
     @property
     def finetuned_tasks(self) -> dict[str, FinetunedConfig]:

@@ -120,7 +120,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     folder = layout.adapt(system, language)
     sampler = text_sampler(context, step, language)
     vocabulary = sampler.reader.store.vocabulary
-    num_base = section.frozen_of(vocabulary.num_base)
+    num_base = vocabulary.num_base
     model = layout.model(system)
     body, source = load_model(model)
     body_folder = layout.build_mini(system) / "mini" if system.builds_mini else model
@@ -194,10 +194,9 @@ def _save_first(
     languages, section = (step.language, step.source), step.training
     target, of_source = (open_tokenizer(context.layout.tokenizer(name)) for name in languages)
     first = first_pack(section, step.seed, languages, target, of_source, dict(source.embeddings))
-    num_base = section.frozen_of(target.vocabulary.num_base)
     save_adaptation(
         out,
-        body.adaptation(step.language, first.tensors, num_base=num_base),
+        body.adaptation(step.language, first.tensors, num_base=target.vocabulary.num_base),
         context.layout.tokenizer(step.language),
         rows_copied=first.rows_copied,
         rows_combined=first.rows_combined,

@@ -29,6 +29,8 @@ from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import fill_batch
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
+WARM_UP = 0.06  # of the steps
+
 
 def check_tasks(recipe: Recipe) -> None:
     """Raise UserError for a task file that is missing, lacks a column or has a label that is not the task's."""
@@ -37,10 +39,9 @@ def check_tasks(recipe: Recipe) -> None:
 
 
 class FinetuneConfig(StepConfig):
-    """A job of step 3. warmup_ratio: as the recipe's. task: with all that it does not set, and without test files."""
+    """A job of step 3. task: with all that it does not set, and without test files."""
 
     source: Annotated[Name, DECIDES_NOTHING]
-    warmup_ratio: float
     name: Annotated[str, DECIDES_NOTHING]
     task: FinetunedConfig
 
@@ -48,12 +49,11 @@ class FinetuneConfig(StepConfig):
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
     layout, section, listed = context.layout, recipe.finetune, []
-    shared = {"warmup_ratio": section.warmup_ratio, "source": recipe.languages.source}
     for body, name in product(recipe.bodies, section.finetuned_tasks):
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
         task = section.finetuned_tasks[name].model_copy(update={"test": {}})
         for seed in seeds_of_task(recipe, name):
-            step = FinetuneConfig.of(recipe, seed=seed, name=name, task=task, **shared)
+            step = FinetuneConfig.of(recipe, seed=seed, name=name, task=task, source=recipe.languages.source)
             folder = layout.finetune(body, name, seed)
             make = partial(_finetune, context, step, body)
             listed.append(Job(folder, step.recorded(), parents, make, finished_checkpoints(folder)))
@@ -87,7 +87,7 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     run = training_run(
         step,
         world,
-        schedule=Schedule(steps, lr, round(step.warmup_ratio * steps)),
+        schedule=Schedule(steps, lr, round(WARM_UP * steps)),
         batch_size=slots,
         tokens_per_step=batch_size * mean_length,
         cost=cost,

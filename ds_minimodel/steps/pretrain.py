@@ -10,10 +10,11 @@ from ds_minimodel.artifacts.models import BodyArtifact, save_model, space_of
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.jobs.training import TextStepConfig, finished_checkpoints, language_model, train_on_source
+from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.initialisation import zero_padding_row
 from ds_minimodel.models.trainable import LanguageModel, tensors_under
-from ds_minimodel.recipe.schema import ModelSection, Recipe
+from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.systems import SYSTEMS, System
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
@@ -22,7 +23,7 @@ class PretrainConfig(TextStepConfig):
     """A job of step 1. head_depths: numbers of layers after which its body has heads, all of them last."""
 
     section = "pretrain"
-    model: ModelSection
+    model: BodyConfig
     name: str
     head_depths: tuple[int, ...]
 
@@ -30,7 +31,7 @@ class PretrainConfig(TextStepConfig):
     def of_body(cls, recipe: Recipe, body: System) -> Self:
         """The part of a recipe that the pretraining of a system's body reads."""
         depths = recipe.body_of(body)[1]
-        return cls.of(recipe, training=recipe.pretrain, model=recipe.model, name=body.name, head_depths=depths)
+        return cls.of(recipe, training=recipe.pretrain, model=recipe.body_config, name=body.name, head_depths=depths)
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
@@ -61,11 +62,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 def pretrained_model(step: PretrainConfig, vocab_size: int) -> LanguageModel:
     """The model of step 1 as it starts; all of its weights train."""
-    section, depths = step.model, step.head_depths
-    module = language_model(step.engine, section.body.with_layers(depths[-1]), depths, vocab_size)
-    if section.initialisation != "random":
-        section.start(module.body, section.initialisation)
-    return module
+    depths = step.head_depths
+    return language_model(step.engine, step.model.with_layers(depths[-1]), depths, vocab_size)
 
 
 def _pretrain(context: Context, step: PretrainConfig) -> None:
@@ -75,7 +73,7 @@ def _pretrain(context: Context, step: PretrainConfig) -> None:
     module = pretrained_model(step, vocabulary.size)
     zero_padding_row(module.pack.tokens, vocabulary)
     config, depths = module.body.config, module.body.head_depths
-    cost = step_flops("pretrain", step.work(step.model.body, vocabulary.size), depths)
+    cost = step_flops("pretrain", step.work(step.model, vocabulary.size), depths)
     weights, run = train_on_source(context, step, module, cost, folder, f"pretrain {body.name}")
 
     def save() -> None:

@@ -45,7 +45,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             None if base is None else open_tokenizer(base),
         )
         if recipe.trained_by.needs_lossless:
-            open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.objective}")
+            open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.trained_by.name}")
 
     parents = [corpus, *filter(None, (base, source))]
     return Job(out, {"tokenizer": section.recorded()}, parents, extend if recipe.num_base else train)

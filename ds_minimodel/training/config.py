@@ -65,9 +65,12 @@ class Training(Section):
     """Steps in which the rate rises. Default: 8 % of all."""
 
     @model_validator(mode="after")
-    def _warmup_ends(self) -> Self:
-        if self.warmup >= self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} must be below steps {self.steps}")
+    def _schedule_fits(self) -> Self:
+        if self.decay_steps and self.warmup_steps is None:
+            raise ValueError("schedule wsd: give warmup_steps; a share of the steps would grow with them")
+        if self.warmup + max(1, self.decay_steps) > self.steps:
+            decay = f" and a decay of {self.decay_steps} steps" if self.decay_steps else ""
+            raise ValueError(f"warmup_steps {self.warmup}{decay} do not fit into steps {self.steps}")
         return self
 
     @property

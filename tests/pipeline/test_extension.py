@@ -177,43 +177,6 @@ def test_the_plan_trains_the_new_rows_alone(folder):
         assert {*trained.values()} == {NEW} and sum(map(len, module.pack.table("tokens"))) == ROWS + NEW
 
 
-def test_base_embeddings_may_train_with_the_text(folder, tmp_path):
-    """They begin as the base's, and a pack has all rows; what reads packs takes it, and tokens are the same."""
-    train = "adapt.base_embeddings=trained", "adapt.new_token_penalty=0"
-    settings = [*train, "systems=[bl_base]", f"workdir={tmp_path}/run"]
-    code, _, err = run("run", folder / "recipe.yaml", *settings)
-    assert code == 0, err
-    adapted = tmp_path / "run/adapt/bl_base/xx"
-    first, last = (
-        load_file(adapted / f"{place}/embeddings.safetensors") for place in ("snapshots/step-00000000", "pack")
-    )
-    for name, rows in load_model(folder / "base")[1].embeddings.items():
-        assert first[name][:ROWS].equal(rows) and len(last[name]) == ROWS + NEW
-        assert not last[name][:ROWS].equal(rows)
-        new = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")[name]
-        assert first[name][ROWS:].equal(new)
-    with torch.device("meta"):
-        recipe = load_recipe(folder / "recipe.yaml", settings)
-        module = model_of(recipe, recipe.chosen_systems[0], "adapt")
-    assert {len(rows) for rows in module.parameters() if rows.requires_grad} == {ROWS + NEW}
-    code, _, err = run(
-        "export-hf", tmp_path / "run/pretrain/bl_base/model", tmp_path / "hf", "--pack", adapted / "pack"
-    )
-    assert code == 0, err
-    text = (folder / "xx.txt").read_text()[:600]
-    ids = [
-        AutoTokenizer.from_pretrained(place)(text)["input_ids"]
-        for place in (folder / "run/tokenizer/xx", tmp_path / "hf")
-    ]
-    assert ids[0] == ids[1]
-    assert (
-        AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
-        .get_input_embeddings()
-        .weight[: ROWS + NEW]
-        .equal(last["tokens"])
-    )
-
-
 def test_two_ranks_train_the_same_rows(folder, tmp_path):
     """An output matrix of its own at ZeRO 3; one that is the input's split over the ranks."""
     tied = "output" not in load_rows(folder)
@@ -236,8 +199,3 @@ def test_what_cannot_be_extended_is_refused(tmp_path):
     assert "adapt.new_token_penalty: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
     assert "adapt.new_token_penalty: lora trains the body" in refused("run", other, extended, "systems=[lora]")
-    assert "adapt.new_token_penalty: the base's embeddings train" in refused(
-        "run", other, extended, "adapt.base_embeddings=trained"
-    )
-    alone = "tokenizer={vocab_size: 300}", "adapt.new_token_penalty=0", "adapt.base_embeddings=trained"
-    assert "adapt.base_embeddings trained: no vocabulary is extended" in refused("run", other, *alone)

@@ -16,7 +16,7 @@ from .test_held_out import assert_same_weights
 
 ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"
 WORLD = ("systems=[minijoint]", "finetune.seeds=1", "data.held_out=0.1")
-RUN = (*WORLD, "adapt.schedule=wsd", "adapt.decay=0.25")
+RUN = (*WORLD, "adapt.schedule=wsd")
 LONG = ("adapt.steps=32",)  # instead of 8; the rate falls in the last 8, instead of 2
 
 
@@ -114,9 +114,8 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
         (["adapt.steps=7"], "(adapt.steps: 8 -> 7); they may grow where adapt.schedule is wsd; use another"),
         (["adapt.steps=16", "adapt.schedule=linear"], "(adapt.schedule: wsd -> linear); use another workdir"),
         (["adapt.steps=16", "adapt.lr=1e-3"], "(adapt.lr: 0.002 -> 0.001); use another workdir"),
-        (["adapt.decay=0.5"], "(adapt.decay: 0.25 -> 0.5); use another workdir"),
         (["adapt.warmup_steps=~"], "schedule wsd: give warmup_steps; a share of the steps would grow with them"),
-        (["adapt.decay=0.9"], "warmup_steps 2 and a decay of 7 steps must be at most steps 8"),
+        (["adapt.warmup_steps=7"], "warmup_steps 7 and a decay of 2 steps do not fit into steps 8"),
     ],
 )
 def test_what_cannot_go_on_is_refused(short, overrides, message):

@@ -17,7 +17,6 @@ TRAINING = "mask_prob steps batch_size seq_length lr warmup_steps".split()
 # Jobs by what they are made from: step, or step/system where not all systems read it. What comes after them follows.
 TABLE: dict[str, set[str]] = {
     "seed": ON_TEXT,  # of task models it names the folders
-    "objective": ON_TEXT | {"corpus", "prepare"},
     "tokenizer.vocabulary tokenizer.kind tokenizer.vocab_size tokenizer.character_coverage tokenizer.input_sentences": {
         "tokenizer"
     },
@@ -25,10 +24,10 @@ TABLE: dict[str, set[str]] = {
     "data.chats": {"prepare/the-chats-of-xx"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"corpus"},
-    "data.workers data.held_out_every": set(),
+    "data.workers": set(),
     "model.num_layers": {"pretrain", *(f"adapt/{name}" for name in ("bl_base", "full", "lora"))},
     "model.kind model.hidden_size model.num_heads model.ffn_size model.max_positions model.dropout": {"pretrain"},
-    "model.attention_dropout model.norm_eps model.initialisation": {"pretrain"},
+    "model.attention_dropout model.norm_eps": {"pretrain"},
     "mini.depth": {"pretrain/bl_small", "pretrain/minijoint", "build-mini"}
     | {f"adapt/{name}" for name in ("bl_small", "minijoint", "minipost")},
     "mini.new_layers": {"build-mini", "adapt/minipost"},
@@ -39,7 +38,7 @@ TABLE: dict[str, set[str]] = {
     },
     **{f"adapt.{key}": {"adapt"} for key in TRAINING},
     "build_mini.initialisation": {"build-mini"},
-    "adapt.schedule adapt.decay adapt.initialisation adapt.word_vectors adapt.base_embeddings adapt.replay": {"adapt"},
+    "adapt.schedule adapt.initialisation adapt.word_vectors adapt.replay": {"adapt"},
     "adapt.snapshot_every adapt.snapshot_at": {"adapt"},
     "adapt.replay_kl adapt.rank": {"adapt/lora"},
     "adapt.replay_from adapt.chat_share": {"adapt"},
@@ -47,7 +46,6 @@ TABLE: dict[str, set[str]] = {
     "adapt.rates": {"adapt/bl_base"},
     "adapt.strength": {"evaluate/full", "evaluate/lora"},
     **{f"optimizer.{key}": ON_TEXT | {"finetune"} for key in AdamWConfig.model_fields},
-    "finetune.warmup_ratio": {"finetune"},
     "finetune.epochs finetune.batch_size finetune.lr": {"finetune"},
     "finetune.tasks finetune.max_length": {"finetune", "evaluate"},
     "finetune.seeds": set(),
@@ -78,7 +76,6 @@ def with_another(recipe, key, files):
     special = {
         "tokenizer.vocabulary": "extend",
         "tokenizer.kind": "byte-bpe",
-        "objective": "causal-lm",
         "data.text": {language: [files["other"]] for language in recipe.languages.all},
         "data.column": "other",
         "data.chats": {"xx": recipe.data.text["xx"]},
@@ -89,12 +86,10 @@ def with_another(recipe, key, files):
         "model.hidden_size": 64,
         "model.num_heads": 4,
         "model.norm_eps": 1e-6,
-        "model.initialisation": "other",
         "build_mini.initialisation": "last",
         "adapt.schedule": "wsd",
         "adapt.initialisation": "random",
         "adapt.word_vectors": {"en": files["other"], "xx": files["other"]},
-        "adapt.base_embeddings": "trained",
         "adapt.replay_from": "text",
         "adapt.rates": {"bl_base": 0.5},
         "adapt.snapshot_at": [3],

@@ -62,7 +62,7 @@ def test_values_merges_and_defaults(load):
         ("max_length: 96", "max_length: 512", "recipe.yaml:20: finetune.tasks.topic: sequences of 512 tokens do not"),
         ("targets: [de]", "targets: [de, fr]", "recipe.yaml:3: languages: data.text has no files for fr"),
         ("test: {de: test", "test: {ed: test", "finetune.tasks.topic.test: data.text has no files for ed"),
-        ("warmup_steps: 5", "warmup_steps: 100", "recipe.yaml:8: pretrain: warmup_steps 100 must be below steps 100"),
+        ("warmup_steps: 5", "warmup_steps: 100", "recipe.yaml:8: pretrain: warmup_steps 100 do not fit into steps 100"),
         ("mini: {depth: 2}", "mini: {depth: 2", "recipe.yaml:8: not valid YAML"),
     ],
 )
@@ -106,7 +106,7 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         ("=3", "an override has the form key=value"),
         ("adapt.lr.x=3", "adapt.lr.x=3: lr is a value, not a section"),
         ("adapt.lr=[1", "'[1' is not a valid YAML value"),
-        ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 must be below steps 3 (with adapt.steps=3)"),
+        ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 do not fit into steps 3 (with adapt.steps=3)"),
         (
             "model.num_layers=1",
             "recipe.yaml:7: mini.depth 2 must be below model.num_layers 1 (with model.num_layers=1)",
@@ -127,7 +127,7 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
-        ("languages.targets=[de,de]", "must all be different languages"),
+        ("languages.targets=[de,de]", "'de' is there twice"),
         (TASK % "sentence-pair, train: x, labels: [a, b, a]", "'a' is there twice"),
         (TASK % "sentence-pair, train: x, columns: {sentence1: a, sentence2: a}", "twice"),
         # numbers beyond what can be made

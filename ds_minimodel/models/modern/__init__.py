@@ -8,9 +8,9 @@ from model to model of a family is a field, and so a key of `model` in a recipe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from ds_minimodel.common.config import Few, Length, NonNegativeInt, Probability, Size
 from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
@@ -61,6 +61,7 @@ class ModernConfig(BodyConfig):
     norm_eps: Epsilon = 1e-5
     """Epsilon of the norms."""
 
+    rotary: ClassVar[bool] = True
     output_bias: ClassVar[bool] = False
     tasks_read_head: ClassVar[bool] = True
     task_activation: ClassVar[str] = ""
@@ -76,15 +77,6 @@ class ModernConfig(BodyConfig):
     embedding_norm: ClassVar[bool] = False
     dense_head: ClassVar[bool] = False  # a dense layer, GELU and a norm after the final norm
     scaled_embeddings: ClassVar[bool] = False  # times the square root of the width
-
-    @model_validator(mode="after")
-    def _heads_agree(self) -> Self:
-        if self.head_width % 2:
-            by = "head_size, or hidden_size / num_heads"
-            raise ValueError(f"a head is {self.head_width} wide ({by}), which must be even, for rotary positions")
-        if self.num_heads % self.num_key_heads:
-            raise ValueError(f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}")
-        return self
 
     def make_body(self, head_depths: Sequence[int] = ()) -> Body:
         from ds_minimodel.models.modern.model import ModernBody

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """What a body is trained to do on text.
 
-    name: in recipes (`objective`) and config.json. settings: its own keys of the recipe's sections pretrain, build_mini
+    name: in config.json. settings: its own keys of the recipe's sections pretrain, build_mini
     and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal: whether it is for
     bodies whose positions see what is before them alone. needs_lossless: whether text must come back from the ids of a
     vocabulary that is trained for it. whole_documents: whether a document is one text with its line ends, else each
-    line is one. defaults: of keys of the recipe's other sections. hugging_face_class: how the name of Hugging Face's
-    class for it ends; empty where that library has none.
+    line is one. blocks: what a sample is made of where the recipe does not say. hugging_face_class: how the name of
+    Hugging Face's class for it ends; empty where that library has none.
     """
 
     name: ClassVar[str]
@@ -38,7 +38,7 @@ class Objective(ABC):
     causal: ClassVar[bool] = False
     needs_lossless: ClassVar[bool] = False
     whole_documents: ClassVar[bool] = False
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    blocks: ClassVar[str] = "complete"
     hugging_face_class: ClassVar[str] = ""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class NextToken(Objective):
     causal = True
     needs_lossless = True
     whole_documents = True
-    defaults = {"data": {"blocks": "none"}}
+    blocks = "none"
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:

@@ -24,8 +24,6 @@ class RobertaConfig(BodyConfig):
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
     """Epsilon of the norms."""
 
-    starts: ClassVar[tuple[str, ...]] = ("neighbours",)
-
     def make_body(self, head_depths: Sequence[int] = ()) -> Body:
         from ds_minimodel.models.roberta.model import RobertaBody
 
@@ -36,11 +34,6 @@ class RobertaConfig(BodyConfig):
         h, f = self.hidden_size, self.ffn_size
         layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
         return BodyProducts((layer,) * self.num_layers, head=2 * h * h)
-
-    def start(self, body: Body, name: str) -> None:
-        from ds_minimodel.models.roberta.neighbours import start_at_neighbours
-
-        start_at_neighbours(body)
 
 
 class BertConfig(RobertaConfig):
