@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -17,14 +17,9 @@ from ds_minimodel.pipeline.registry import Step
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.corpus import check_text
 from ds_minimodel.steps.finetune import check_tasks
-from ds_minimodel.training.config import CheckpointPolicy, Schedule
 from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
-from ds_minimodel.training.run import Accounting, Execution, Run, fill_batch, replicas_of, split_batch
-from ds_minimodel.training.zero.config import disagreements, let_deepspeed_check, refuse_disagreements
-
-# Keys of DeepSpeed's JSON that are not compared ahead: at precision "auto"; in finetuning, by the number of examples.
-_OF_PRECISION = ("fp16.enabled", "bf16.enabled", "data_types.grad_accum_dtype")
-_OF_DATA = ("scheduler.params.total_num_steps", "scheduler.params.warmup_num_steps")
+from ds_minimodel.training.run import Accounting, Execution, Run, replicas_of, split_batch
+from ds_minimodel.training.zero.config import check_deepspeed
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
@@ -56,33 +51,16 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
 
 
 def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
-    """Raise UserError, with each key and the steps, where the recipe's DeepSpeed JSON disagrees with what they train.
-
-    And where DeepSpeed does not take it.
-    What only the step knows is left to it: the precision that "auto" means there, and the steps of finetuning.
-    """
-    engine, finetune, file = recipe.engine, recipe.finetune, recipe.engine.deepspeed
-    if not file.path:
-        return
-    unknown = _OF_PRECISION if engine.precision == "auto" else ()
-    forms: dict[str, tuple[Schedule, int, int, Collection[str]]] = {
-        step: (section.lr_schedule, section.batch_size, 0, unknown)
-        for step, section in text_steps(recipe, recipe.chosen_systems).items()
-    }
-    for name, task in finetune.finetuned_tasks.items():
-        size, lr, _, _ = task.training
-        batch_size, micro = fill_batch(size, engine.micro_batch_size, replicas)
-        forms[f"finetune {name}"] = Schedule(10**9, lr), batch_size, micro, (*unknown, *_OF_DATA)
-    steps_of: dict[str, list[str]] = {}  # disagreement -> steps
-    for step, (schedule, batch_size, micro, left) in forms.items():
+    """Raise UserError where DeepSpeed does not take the JSON that the recipe names."""
+    engine, file, section = recipe.engine, recipe.engine.deepspeed, recipe.adapt
+    if file.path:
         precision = "fp32" if engine.precision == "auto" else engine.precision
-        execution = Execution(batch_size, micro or engine.micro_batch_size, engine.zero_stage, precision)
-        run = Run(schedule, execution, Accounting(1), recipe.optimizer, CheckpointPolicy(), file.settings, file.path)
-        for disagreement in disagreements(run, replicas, left):
-            steps_of.setdefault(disagreement, []).append(step)
-    refuse_disagreements(run, [f"{disagreement} ({', '.join(steps)})" for disagreement, steps in steps_of.items()])
-    name_the_cpu()
-    let_deepspeed_check(run, replicas)
+        execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
+        schedule, cost = section.lr_schedule, Accounting(1)
+        name_the_cpu()
+        check_deepspeed(
+            Run(schedule, execution, cost, recipe.optimizer, recipe.checkpoint, file.settings, file.path), replicas
+        )
 
 
 def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:

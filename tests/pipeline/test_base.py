@@ -111,7 +111,7 @@ def test_costs(recipe):
     [
         ("systems=[minipost,minijoint]", "minijoint cannot start from a base"),
         ("model.num_layers=4", "model.num_layers 4 is not the base's 3"),
-        ("languages.source=xx", "must all be different"),
+        ("languages.targets=[en]", "languages.targets: en is the source"),
         ("languages={source: de, targets: [xx]}", "languages.source de: the base's pack is of en"),
         ("base=nowhere", "nowhere is no folder here, so it was looked for on the Hub"),
         ("mini.depth=3", "mini.depth 3 must be below model.num_layers 3"),

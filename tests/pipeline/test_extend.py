@@ -230,7 +230,7 @@ def test_mistakes_are_one_line(texts):
     assert "of the text stays unknown with 6 new tokens" in refused("extend", bert, texts / "strange.txt", *few)
     assert not (texts / "few/recipe.yaml").exists()
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
-    assert "the source and the targets must all be different" in refused(
+    assert "languages.targets: xx is the source" in refused(
         *extend(texts, "--source", "xx", "--out", texts / "other")
     )
     assert "holds a slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))

@@ -73,19 +73,9 @@ def test_the_record_of_a_run_has_the_names_that_run_json_has_always_had():
     assert record == {**RUN, "zero_stage": 2, "precision": "bf16", "checkpoint_every": 7}
 
 
-OWN = {
-    "train_batch_size": 16,
-    "gradient_accumulation_steps": 2,
-    "gradient_clipping": 0,
-    "zero_optimization": {"stage": 2},
-    "bf16": {"enabled": True},
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.98], "eps": 1e-6, "weight_decay": 0.01}},
-    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2}},
-}
 OFFLOADED = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
 FILE = {
-    **OWN,
-    "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True},
+    "zero_optimization": {"reduce_bucket_size": 1000, "overlap_comm": True},
     "wall_clock_breakdown": True,
     "comms_logger": {"enabled": False},
     "fp16": {"initial_scale_power": 4},
@@ -110,17 +100,7 @@ def test_what_a_file_has_beside_the_recipes_own_holds():
     assert in_fp16 == {"enabled": True, "initial_scale_power": 4}
 
 
-@pytest.mark.parametrize(
-    "settings, changes, message",
-    [
-        (OWN, {"batch_size": 32}, "train_batch_size is 16 in the file, but 32 by the recipe"),
-        ({"optimizer": {"type": "Lamb"}}, {}, 'optimizer.type is "Lamb" in the file, but "AdamW" by the recipe'),
-        (OWN, {"decay_steps": 2}, 'scheduler.type "WarmupDecayLR": the recipe has no such setting'),
-        (OFFLOADED, {"zero_stage": 1}, "offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"),
-    ],
-)
-def test_what_the_recipe_owns_must_agree(settings, changes, message):
-    check_deepspeed(run_with(OWN), 1)
-    with pytest.raises(UserError) as refusal:
-        check_deepspeed(run_with(settings, **changes), 1)
-    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+def test_an_optimizer_is_offloaded_at_stages_that_can():
+    check_deepspeed(run_with(OFFLOADED), 1)
+    with pytest.raises(UserError, match="offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"):
+        check_deepspeed(run_with(OFFLOADED, zero_stage=1), 1)

@@ -1,19 +1,19 @@
 """DeepSpeed's JSON for a run, and the constants of DeepSpeed on which memory and traffic depend.
 
 A recipe may name such a JSON of its own (`engine.deepspeed`), which deepspeed_file.py reads and which comes here
-as Run.deepspeed. What the recipe owns must agree in it; all else is DeepSpeed's to read and to check. Nothing flows
-back from DeepSpeed's configuration. This module loads neither torch nor, before a file is checked, DeepSpeed.
+as Run.deepspeed. What the recipe owns is not in it; all else is DeepSpeed's to read and to check. Nothing flows back
+from DeepSpeed's configuration. This module loads neither torch nor, before a file is checked, DeepSpeed.
 """
 
 import contextlib
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError, reason_of
 from ds_minimodel.training.run import Execution, Run
+from ds_minimodel.training.zero.deepspeed_file import leaves
 
 NEVER = 10**9
 # At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
@@ -22,8 +22,6 @@ BUCKET = 50_000_000
 # ZeRO stages at which optimizer state may lie in host memory. DeepSpeed takes stage 1 too, which is not tried here:
 # stage 2 sends no more without accumulation, and keeps less.
 OFFLOAD_STAGES = (2, 3)
-# Sections in which all is the recipe's.
-_OF_THE_RECIPE = ("optimizer", "scheduler", "bf16", "data_types")
 
 
 class ZeroMemory(NamedTuple):
@@ -41,17 +39,17 @@ class ZeroMemory(NamedTuple):
 
 def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
     """The ZeroMemory of Run.deepspeed."""
-    leaves = dict(_leaves(settings))
+    values = dict(leaves(settings))
 
     def elements(key: str) -> int | None:
-        value = leaves.get(f"zero_optimization.{key}")
+        value = values.get(f"zero_optimization.{key}")
         return int(value) if isinstance(value, (int, float)) else None  # DeepSpeed's pages write 5e8
 
     return ZeroMemory(
         elements("reduce_bucket_size"),
         elements("stage3_prefetch_bucket_size"),
-        bool(leaves.get("zero_optimization.overlap_comm")),
-        leaves.get("zero_optimization.offload_optimizer.device", "none") != "none",
+        bool(values.get("zero_optimization.overlap_comm")),
+        values.get("zero_optimization.offload_optimizer.device", "none") != "none",
     )
 
 
@@ -111,8 +109,8 @@ def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dic
         owned["zero_optimization"]["compute_grad_norm"] = False
     if offloads:
         owned["zero_force_ds_cpu_optimizer"] = False  # its own would be compiled first; torch's is handed over
-    left_out = {*_OF_THE_RECIPE, "train_batch_size"} | ({"fp16"} if precision != "fp16" else set())
-    if not dict(_leaves(run.deepspeed)).get("comms_logger.enabled"):
+    left_out = {"fp16"} if precision != "fp16" else set()
+    if not dict(leaves(run.deepspeed)).get("comms_logger.enabled"):
         left_out.add("comms_logger")  # DeepSpeed takes any such section for an order to log
     of_file = {key: value for key, value in run.deepspeed.items() if key not in left_out}
     return _merged(_merged(defaults, of_file), owned)
@@ -129,30 +127,21 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_deepspeed(run: Run, replicas: int) -> None:
-    """UserError where Run.deepspeed does not agree with the recipe, or DeepSpeed does not take it.
+    """UserError where Run.deepspeed offloads at a stage that cannot, or DeepSpeed does not take it.
 
     replicas: ranks among which samples are divided.
     """
-    if run.deepspeed:
-        refuse_disagreements(run, disagreements(run, replicas))
-        let_deepspeed_check(run, replicas)
-
-
-def let_deepspeed_check(run: Run, replicas: int) -> None:
-    """UserError where DeepSpeed does not take Run.deepspeed."""
     from ds_minimodel.training.zero import start
 
-    with deepspeeds_refusals(run):
-        start.check(deepspeed_config(run, replicas))
-
-
-def refuse_disagreements(run: Run, found: Collection[str]) -> None:
-    """UserError where any were found."""
-    if found:
+    stage = run.execution.zero_stage
+    if zero_memory(run.deepspeed).offloads_optimizer and stage not in OFFLOAD_STAGES:
         raise UserError(
-            f"{run.deepspeed_file}: {'; '.join(found)}; the recipe counts: remove these keys from the file, or make "
-            "them agree"
+            f"{run.deepspeed_file}: zero_optimization.offload_optimizer works at stages 2 and 3, but engine.zero_stage "
+            f"is {stage}"
         )
+    if run.deepspeed:
+        with deepspeeds_refusals(run):
+            start.check(deepspeed_config(run, replicas))
 
 
 @contextlib.contextmanager
@@ -167,63 +156,6 @@ def deepspeeds_refusals(run: Run) -> Iterator[None]:
         if isinstance(error, ValidationError):
             faults = [f"{'.'.join(map(str, fault['loc']))}: {reason_of(fault)}" for fault in error.errors()]
         raise UserError(f"{run.deepspeed_file}: DeepSpeed does not take it: {'; '.join(faults)}") from error
-
-
-def disagreements(run: Run, replicas: int, unknown: Collection[str] = ()) -> list[str]:
-    """Each key of Run.deepspeed that has another value than the recipe, or offloads at a stage that cannot.
-
-    replicas: ranks among which samples are divided. unknown: keys whose value by the recipe is not known yet.
-    """
-    owned, stage, found = _owned(run, replicas), run.execution.zero_stage, []
-    for key, value in _leaves(run.deepspeed):
-        if key in owned and key not in unknown and value != owned[key]:
-            found.append(f"{key} is {json.dumps(value)} in the file, but {json.dumps(owned[key])} by the recipe")
-        elif key not in owned and key.partition(".")[0] in _OF_THE_RECIPE:
-            found.append(f"{key} {json.dumps(value)}: the recipe has no such setting")
-    if zero_memory(run.deepspeed).offloads_optimizer and stage not in OFFLOAD_STAGES:
-        found.append(f"zero_optimization.offload_optimizer works at stages 2 and 3, but engine.zero_stage is {stage}")
-    return found
-
-
-def _owned(run: Run, replicas: int) -> dict[str, Any]:
-    """{key of DeepSpeed's JSON: its value by the recipe} of what the recipe owns."""
-    schedule, execution, rule = run.schedule, run.execution, run.optimizer
-    precision, accumulation = execution.precision, execution.split(replicas).accumulation
-    decay = {  # DeepSpeed has none that stays before it falls
-        "scheduler.type": "WarmupDecayLR",
-        "scheduler.params.warmup_min_lr": 0,
-        "scheduler.params.warmup_max_lr": schedule.lr,
-        "scheduler.params.warmup_num_steps": schedule.warmup_steps,
-        "scheduler.params.warmup_type": "linear",
-        "scheduler.params.total_num_steps": schedule.steps,
-    }
-    sums_in_fp32 = accumulation == 1 or accumulates_in_fp32(precision, execution.zero_stage, accumulation)
-    return {
-        "train_batch_size": execution.batch_size,
-        "train_micro_batch_size_per_gpu": execution.micro_batch_size,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": rule.clip,
-        "zero_optimization.stage": execution.zero_stage,
-        "fp16.enabled": precision == "fp16",
-        "bf16.enabled": precision == "bf16",
-        "data_types.grad_accum_dtype": "fp32" if sums_in_fp32 else precision,
-        "optimizer.type": "AdamW",
-        "optimizer.params.torch_adam": True,
-        "optimizer.params.lr": schedule.lr,
-        "optimizer.params.betas": [*rule.betas],
-        "optimizer.params.eps": rule.eps,
-        "optimizer.params.weight_decay": rule.weight_decay,
-        **({} if schedule.decay_steps else decay),
-    }
-
-
-def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested mappings."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}.")
-        elif value is not None:
-            yield f"{above}{key}", value
 
 
 def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict[str, int | bool]:

@@ -1,42 +1,27 @@
 """DeepSpeed's JSON that a recipe may name (`engine.deepspeed`).
 
-The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys may stand in the file where they agree
-(training/zero/config.py compares them). What is not offered is refused here. All else is DeepSpeed's to check. "auto",
-which other libraries fill in, is as good as absent.
+The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys are refused, and so is what is not
+offered. All else is DeepSpeed's to check. "auto", which other libraries fill in, is as good as absent.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.config import Section
 from ds_minimodel.common.errors import UserError
 
-# Keys that are not recorded with a job. The recipe's own keys decide, and are recorded:
-OWNED = {
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "optimizer",
-    "scheduler",
-    "bf16",
-    "data_types",
-}
-# What is sent at once and where state lies, what is printed: it cannot change results.
-INERT = {
-    "zero_optimization",
-    "comms_logger",
-    "flops_profiler",
-    "wall_clock_breakdown",
-    "memory_breakdown",
-    "steps_per_print",
-    "tensorboard",
-    "wandb",
-    "comet",
-    "csv_monitor",
-}
+# Keys and sections that say what the recipe says.
+OWNED = """
+train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer scheduler bf16
+data_types fp16.enabled zero_optimization.stage
+""".split()
+# What is sent at once and where state lies, what is printed: it cannot change results, and is not recorded with a job.
+INERT = """
+zero_optimization comms_logger flops_profiler wall_clock_breakdown memory_breakdown steps_per_print tensorboard wandb
+comet csv_monitor
+""".split()
 # Not offered where they are on: what has no effect here, though DeepSpeed takes it, and what changes the training or
 # what checkpoints and plans rely on.
 REFUSED = """
@@ -68,7 +53,7 @@ class DeepSpeedFile(Section):
 
     def recorded(self) -> dict[str, Any]:
         """The settings that may change results: all that are not known to change none."""
-        return {key: value for key, value in self.settings.items() if key not in OWNED | INERT}
+        return {key: value for key, value in self.settings.items() if key not in INERT}
 
 
 def read_named_file(value: object) -> object:
@@ -83,12 +68,23 @@ def read_named_file(value: object) -> object:
 
 
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
-    """The settings in a JSON file; UserError for a file that is none, and for what is not offered."""
+    """The settings in a JSON file; UserError for a file that is none, and for what the recipe says or nobody offers."""
     settings = _without_auto(_parsed(path))
+    owned = [key for key, _ in leaves(settings) if any(f"{key}.".startswith(f"{own}.") for own in OWNED)]
     refused = [key for key in REFUSED if not _is_off(settings, key)]
-    if refused:
-        raise UserError(f"{path}: not offered: {', '.join(refused)}; remove these keys")
+    for what, keys in (("the recipe says", owned), ("not offered", refused)):
+        if keys:
+            raise UserError(f"{path}: {what}: {', '.join(keys)}; remove these keys")
     return DeepSpeedFile(path=str(path), settings=settings)
+
+
+def leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested mappings."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{key}.")
+        elif value is not None:
+            yield f"{above}{key}", value
 
 
 def _is_off(settings: Mapping[str, Any], key: str) -> bool:
