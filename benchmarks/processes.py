@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks import training
-from ds_minimodel.training.ranks.launch import CPU, has_gpu
+from ds_minimodel.pipeline.launch import CPU, has_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 

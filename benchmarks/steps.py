@@ -18,9 +18,9 @@ from benchmarks.training import IN_ENGINE, PEERS
 from benchmarks.workloads import PAPER, STEPS, TimedStep, workload
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops.cpu import has_bf16_products
+from ds_minimodel.pipeline.launch import CPU
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.report.render import Table
-from ds_minimodel.training.ranks.launch import CPU
 
 PAGE = """Training steps against their peers
 Tokens/s of whole optimizer steps without padding, medians of interleaved rounds in one run, the same batches for all.

@@ -15,14 +15,14 @@ from benchmarks.processes import Contestant, time_in_turns
 from benchmarks.record import table
 from benchmarks.workloads import small_model
 from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.pipeline.launch import cpu_settings
 from ds_minimodel.report.render import Table
-from ds_minimodel.training.ranks.launch import cpu_settings
 
 PAGE = """Threads, ranks and spins
 Tokens a second of a small model (4 layers of width 128) and a large one (4 layers of width 768), and in brackets the
 share of one thread's beside it. Each alone, and beside a process that keeps a core busy. Finetuning is of rows of 8 to
 40 tokens; padding does not count. Spins: how often a waiting thread of OpenMP looks again before it sleeps
-(`GOMP_SPINCOUNT`); as they come: what the package chooses (`training/ranks/launch.py`).
+(`GOMP_SPINCOUNT`); as they come: what the package chooses (`pipeline/launch.py`).
 
 Threads that spin are faster than one where nobody else computes, and far slower where a core is busy; threads that
 sleep at once are nearly as fast as one there. No fixed number of spins serves both, so the package looks at the start

@@ -26,6 +26,7 @@ from ds_minimodel.hf.export import export_adapter, export_hf
 from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept
 from ds_minimodel.jobs.layout import CALL, EVALUATE, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.pipeline.fertility import choose_vocabulary
+from ds_minimodel.pipeline.launch import has_gpu, name_the_cpu, ranks_on_hosts
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import do_step, run_step_here, steps_to_run
 from ds_minimodel.recipe import extension
@@ -37,7 +38,6 @@ from ds_minimodel.report.kept import Kept
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.text.draw import draw_parts
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
-from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu, ranks_on_hosts
 
 TEST_BYTES = 100_000  # of held-out text that is scored
 HOURS = 1.0  # where nothing is said

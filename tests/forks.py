@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from ds_minimodel.training.ranks.launch import CPU
+from ds_minimodel.pipeline.launch import CPU
 
 COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard".split()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.cli import steps
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs.memory import NAMES
-from ds_minimodel.training.ranks import launch
+from ds_minimodel.pipeline import launch
+from ds_minimodel.training.ranks import process
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -108,7 +109,7 @@ def _measure(options: steps.Options) -> int:
     """Measure a step on ranks here, which a launcher may have started; the exit code."""
     recipe, overrides = steps.recipe_of(options)
     launch.restart_with_cpu_settings()
-    if options.ranks > 1 and not launch.launched():
+    if options.ranks > 1 and not process.launched():
         launch.check_ranks(options.ranks)
         arguments = ["plan", options.recipe, *overrides, "--measure", "--step", options.step]
         return launch.launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
@@ -116,12 +117,12 @@ def _measure(options: steps.Options) -> int:
     from ds_minimodel.costs.tables import measured_table
     from ds_minimodel.training.ranks.world import join_ranks
 
-    if launch.launched():
-        launch.end_with_launcher()
+    if process.launched():
+        process.end_with_launcher()
     world = join_ranks(recipe.engine.tensor_parallel)
     try:
         rows = measured_rows(recipe, options.step, world)
-    except launch.Stopped:
+    except process.Stopped:
         return launch.INTERRUPTED
     if world.is_main:
         _show(options, rows, "Plan", lambda: [measured_table(rows)])

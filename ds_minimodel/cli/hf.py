@@ -11,8 +11,8 @@ from ds_minimodel.cli.steps import Commands, Options, number_of_ranks
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.names import LANGUAGE_CODE
+from ds_minimodel.pipeline.launch import restart_with_cpu_settings
 from ds_minimodel.text.reader import find_text
-from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 _AGAIN = "The model itself stays as it is. The same command goes on after an interruption; delete --out to undo it."
 

@@ -21,7 +21,7 @@ from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, recipe
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import holder
 from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE
-from ds_minimodel.training.ranks.launch import name_the_cpu
+from ds_minimodel.pipeline.launch import name_the_cpu
 
 if TYPE_CHECKING:
     from ds_minimodel.pipeline.status import JobStatus

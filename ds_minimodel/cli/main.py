@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError
-from ds_minimodel.training.ranks import launch
+from ds_minimodel.pipeline import launch
+from ds_minimodel.training.ranks import process
 
 USER_ERROR, FAILURE = 2, 1
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
@@ -30,24 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     rank = 0
     try:
         try:
-            launch.check_environment()
-            rank = launch.rank_of_environment()
+            _check_environment()
+            rank = process.rank_of_environment()
             sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
         finally:
             if arguments is None:
-                launch.end_undisturbed()
+                process.end_undisturbed()
     except UserError as error:
         streams.say(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}")
         sys.exit(USER_ERROR)
-    except launch.Stopped as stopped:
+    except process.Stopped as stopped:
         if rank == 0:
             streams.say(f"ds-minimodel: {stopped}")
-        ends = 0 if launch.launched() else launch.PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
+        ends = 0 if process.launched() else launch.PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
         sys.exit(ends if stopped.signal_number == signal.SIGTERM else launch.INTERRUPTED)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except RuntimeError as error:
-        if not (launch.launched() and _CONNECTION_LOST in str(error)):
+        if not (process.launched() and _CONNECTION_LOST in str(error)):
             raise
         streams.say(
             f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the last checkpoint"
@@ -58,6 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(FAILURE)
     except BrokenPipeError:
         os._exit(FAILURE)
+
+
+def _check_environment() -> None:
+    """UserError where the current folder is gone."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the current folder is gone; change to one that is there") from None
+    os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -10,8 +10,8 @@ from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import MANIFEST
+from ds_minimodel.pipeline.launch import restart_with_cpu_settings
 from ds_minimodel.text.reader import find_text
-from ds_minimodel.training.ranks.launch import restart_with_cpu_settings
 
 
 def add_arguments(commands: Commands) -> None:

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ds_minimodel.pipeline.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step
 from ds_minimodel.pipeline.run import check_alone, do_step, steps_to_run
-from ds_minimodel.training.ranks.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe

@@ -13,11 +13,11 @@ from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.jobs.training import text_steps
 from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.pipeline.launch import has_gpu, name_the_cpu
 from ds_minimodel.pipeline.registry import Step
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.corpus import check_text
 from ds_minimodel.steps.finetune import check_tasks
-from ds_minimodel.training.ranks.launch import has_gpu, name_the_cpu
 from ds_minimodel.training.run import Accounting, Execution, Run, replicas_of, split_batch
 from ds_minimodel.training.zero.config import check_deepspeed
 

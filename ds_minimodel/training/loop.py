@@ -19,7 +19,7 @@ from ds_minimodel.common.memory import keeping_blocks, trim
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.training.metrics import MetricsLogger
 from ds_minimodel.training.partition import Partition, partition_of_run
-from ds_minimodel.training.ranks.launch import Stopped, StopSignals
+from ds_minimodel.training.ranks.process import Stopped, StopSignals
 from ds_minimodel.training.ranks.world import World, break_dead_connections
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero import start

@@ -6,7 +6,7 @@ import pytest
 
 from ds_minimodel.cli import costs
 from ds_minimodel.cli.main import main
-from ds_minimodel.training.ranks.launch import CPU
+from ds_minimodel.pipeline.launch import CPU
 
 from ..forks import COMMAND, run, start_ranks
 from ..pipeline.conftest import RECIPE

@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 
 from benchmarks.llama import write_llama
 from benchmarks.peak import peak
-from ds_minimodel.training.ranks.launch import CPU
+from ds_minimodel.pipeline.launch import CPU
 
 from ..forks import run
 from ..hf.test_decoders import save_llama

@@ -16,7 +16,7 @@ from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.data import prepare
 from ds_minimodel.text import reader
 from ds_minimodel.text.workers import MpiRanks
-from ds_minimodel.training.ranks import mpi
+from ds_minimodel.training.ranks import process
 
 
 def kill_after(shards, folder):
@@ -30,7 +30,7 @@ def kill_after(shards, folder):
 
 def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     reader.CHUNK_BYTES = 5000
-    comm = mpi.world()
+    comm = process.join_mpi()
     if rank is not None and comm.rank == int(rank):
         kill_after(int(after), Path(f"{out}.tmp"))
     ranks = MpiRanks(comm)
@@ -47,7 +47,7 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
         sys.exit(USER_ERROR)
     except OtherRankFailed:
         sys.exit(USER_ERROR)
-    mpi.end()
+    process.end_mpi()
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def work(folder, changes):
     from synthetic import resume, run_config
 
     from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
-    from ds_minimodel.training.ranks.launch import Stopped
+    from ds_minimodel.training.ranks.process import Stopped
     from ds_minimodel.training.ranks.world import join_ranks
 
     load_newest = Checkpoints.load_newest

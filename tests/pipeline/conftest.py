@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.pipeline.launch import CPU
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.training.ranks.launch import CPU
 
 from ..docs import ROOT
 from ..forks import run_ranks

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.pipeline.launch import CPU
 from ds_minimodel.recipe.schema import PaperRecipe
-from ds_minimodel.training.ranks.launch import CPU
 
 RECIPE = """\
 workdir: run

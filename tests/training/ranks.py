@@ -38,7 +38,7 @@ from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.partition import partition_of_run
-from ds_minimodel.training.ranks.launch import Stopped
+from ds_minimodel.training.ranks.process import Stopped
 from ds_minimodel.training.ranks.world import join_ranks
 from ds_minimodel.training.zero.engine import build_engine, destroy
 from ds_minimodel.training.zero.state import adamw_of, read_masters, vectors

@@ -7,7 +7,7 @@ from synthetic import losses, model, other_start, resume, run_config, same, sign
 
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.config import Schedule
-from ds_minimodel.training.ranks.launch import Stopped
+from ds_minimodel.training.ranks.process import Stopped
 
 SHORT, LONG = {"steps": 6, "decay_steps": 2}, {"steps": 9, "decay_steps": 3}
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 from synthetic import losses, model, resume, run_config, same, signal_self, train
 
-from ds_minimodel.training.ranks.launch import Stopped
+from ds_minimodel.training.ranks.process import Stopped
 
 OPTIMIZER = {"offload_optimizer": {"device": "cpu"}}
 FORMS = [(2, "fp32", 8), (2, "bf16", 2), (3, "bf16", 2)]

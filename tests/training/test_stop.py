@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
-from ds_minimodel.training.ranks.launch import Stopped
+from ds_minimodel.training.ranks.process import Stopped
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import refuse, why_no_code
 from ds_minimodel.ops.parallel import SOLO, Group, split_world
-from ds_minimodel.training.ranks.launch import check_meeting, launched
+from ds_minimodel.training.ranks.process import check_meeting, launched
 from ds_minimodel.training.run import replicas_of
 from ds_minimodel.training.zero import start
 

@@ -14,11 +14,11 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.pipeline import launch
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.training.checkpoints.storage import step_of
-from ds_minimodel.training.ranks import launch
 
 from .. import forks
 from ..docs import ROOT

@@ -1,25 +1,18 @@
-"""Start and end of ranks: torchrun's and DeepSpeed's launchers, the environment that they need, SIGINT and SIGTERM."""
+"""Start of ranks, here by torchrun's launcher and on hosts by DeepSpeed's, and the environment that they need."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import shlex
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import psutil
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.training.ranks import mpi
 from ds_minimodel.training.zero import start
-
-log = logging.getLogger(__name__)
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
@@ -38,7 +31,6 @@ BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
 BUSY = 0.5  # cores
 
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")  # number of ranks on this host: torchrun's, deepspeed's
-_MEETING = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets beside RANK
 
 # Beginnings of the names of variables that go with the ranks to the hosts of a hostfile, beside those that DeepSpeed
 # takes there.
@@ -47,34 +39,6 @@ EXPORTED = "DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ GOMP_ MKL_ MALLOC_ HF_ 
 
 INTERRUPTED = 1  # the exit code after SIGINT
 PREEMPTED = os.EX_TEMPFAIL  # the exit code of what SIGTERM has ended, its state saved: to be started again
-
-
-def launched() -> bool:
-    """Whether a launcher started this process as one of several ranks."""
-    return "RANK" in os.environ or mpi.started()
-
-
-def check_environment() -> None:
-    """UserError where the current folder is gone."""
-    try:
-        os.getcwd()
-    except OSError:
-        raise UserError("the current folder is gone; change to one that is there") from None
-    os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
-
-
-def check_meeting() -> None:
-    """UserError where a rank is not told how many there are, or where to meet them."""
-    if "RANK" not in os.environ:
-        raise UserError("mpirun starts ranks of `prepare` alone; start others by --ranks, torchrun or deepspeed")
-    missing = [name for name in _MEETING if name not in os.environ]
-    if missing:
-        raise UserError(f"RANK is set but not {', '.join(missing)}; unset it, or start with a launcher or --ranks")
-
-
-def rank_of_environment() -> int:
-    """This process's rank as its launcher has set it; 0 without a launcher."""
-    return int(os.environ.get("RANK", 0)) or mpi.rank()
 
 
 def has_gpu() -> bool:
@@ -121,7 +85,7 @@ def busy_cores(seconds: float = 0.1) -> float:
 
 def _program() -> list[str]:
     """Python's options that start this package, also where the folder in which it was started has one of its name."""
-    own = Path(__file__).parents[3]
+    own = Path(__file__).parents[2]
     return [*([] if own == Path.cwd() else ["-P"]), "-m", "ds_minimodel"]
 
 
@@ -241,49 +205,3 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
 
 def _say(line: str) -> None:
     print(f"ds-minimodel: {line}", file=sys.stderr)
-
-
-class Stopped(Exception):
-    """Training was asked to stop (SIGINT or SIGTERM); its state is saved."""
-
-    def __init__(self, signal_number: int, message: str):
-        super().__init__(message)
-        self.signal_number = signal_number
-
-
-class StopSignals:
-    """Records SIGINT or SIGTERM instead of ending the process; only a SIGINT after it stops at once.
-
-    Launchers send SIGTERM after the terminal's SIGINT, which must not cut the saving short.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.old: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            self.old = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.old.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if self.received is None and rank_of_environment() == 0:
-            log.warning("stopping after this step; the state is being saved")
-        self.received = self.received or number
-
-
-def end_with_launcher() -> None:
-    """From now on send this rank SIGTERM when the process that started it is gone, however that came (Linux)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG of <linux/prctl.h>
-
-
-def end_undisturbed() -> None:
-    """Ignore both signals from now on: the work of this process is done, and what it calls at its end is short."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
