@@ -10,7 +10,7 @@ import sentencepiece
 
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.text.reader import CHUNK_BYTES
-from ds_minimodel.training.ranks import process
+from ds_minimodel.training.ranks.process import processes_of_mpirun
 from ds_minimodel.vocabulary.tokenizer import UNIGRAM_FILE
 
 
@@ -22,12 +22,12 @@ def main(folder: str, workers: int) -> None:
         with open(text, encoding="utf-8") as file:
             while lines := file.readlines(CHUNK_BYTES):
                 model.encode([line.strip() for line in lines], num_threads=1)
-    elif process.started_by_mpirun():
+    elif processes := processes_of_mpirun():
         from ds_minimodel.text.workers import MpiRanks
 
-        ranks = MpiRanks(process.join_mpi())
+        ranks = MpiRanks.join(processes)
         ranks.broadcast_from_rank0(lambda: prepare([text], tokenizer, out, ranks=ranks))
-        process.end_mpi()
+        ranks.end()
     else:
         prepare([text], tokenizer, out, workers=workers)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.training.zero.config import BUCKET
+from ds_minimodel.training.zero.config import BUCKET, accumulates_in_place
 
 if TYPE_CHECKING:
     from ds_minimodel.training.partition import Partition
@@ -103,9 +103,9 @@ def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
     setup, trained = partition.setup, partition.trained
     b, stage, share = setup.width, setup.zero_stage, setup.share(sum(trained))
     accumulates = setup.split.accumulation > 1
-    held = partition.held()
-    weights, gradients, optimizer = held["weights"], held["gradients"], held["optimizer"]
-    bucket = b * partition.bucket if stage > 0 and not setup.accumulates_in_place else 0
+    weights, gradients, optimizer = held(partition)
+    in_place = accumulates_in_place(setup.precision, stage, setup.split.accumulation)
+    bucket = b * partition.bucket if stage > 0 and not in_place else 0
     in_flight = 0  # a bucket's copy that is summed during the passes, while another fills
     if setup.zero.overlaps and stage in (1, 2):
         in_flight = bucket if bucket < b * sum(trained) else 0
@@ -114,13 +114,13 @@ def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
         bucket += b * max(trained)  # where sums of gradients come back to
 
     # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
-    earlier = gradients if setup.accumulates_in_place or accumulates or stage == 3 else 0
+    earlier = gradients if in_place or accumulates or stage == 3 else 0
     passes = peak + earlier + bucket + in_flight + _gathered(partition)
     # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
     if stage == 0:
         reduction = gradients if setup.replicas == 1 else 2 * gradients
         update = gradients + (4 * sum(trained) if b == 2 else 0)
-    elif setup.accumulates_in_place:
+    elif in_place:
         reduction, update = gradients + b * sum(trained), gradients
     elif stage == 2 and accumulates:
         reduction = gradients + 2 * bucket + (4 * max(trained) if setup.accumulates_in_fp32 else gradients)
@@ -132,6 +132,22 @@ def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
     buffers = max(0, fullest - activations - gradients)
     total = weights + optimizer + fullest
     return Memory(weights, gradients, optimizer, activations, buffers, total, _host_bytes(partition))
+
+
+def held(partition: Partition) -> tuple[int, int, int]:
+    """Bytes of weights, gradients and optimizer state on one device between steps; 12 of state for what trains.
+
+    From stage 1 on a share of the state, from stage 2 on of the gradients; at stage 0 in fp32 the copy is the weight.
+    """
+    setup, trained = partition.setup, sum(partition.trained)
+    b, stage, share = setup.width, setup.zero_stage, sum(map(setup.share, partition.trained))
+    whole = sum(parameter.numel for parameter in partition.parameters) - sum(partition.partitioned)
+    weights = b * (whole + sum(map(setup.share, partition.partitioned)))
+    if setup.offloads_optimizer:
+        return weights, 0, 0
+    sums = 4 if setup.accumulates_in_fp32 else 0
+    gradients = (sums or b) * share if stage >= 2 else (b + sums) * trained
+    return weights, gradients, 12 * share if stage else (8 if setup.precision == "fp32" else 12) * trained
 
 
 def _gathered(partition: Partition) -> int:

@@ -19,7 +19,7 @@ from ds_minimodel.jobs.records import Job, is_complete
 from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work, sweep_up, withdraw
 from ds_minimodel.pipeline.launch import check_ranks, launch, launch_on_hosts, name_the_cpu
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step, steps_of
-from ds_minimodel.training.ranks.process import end_mpi, end_with_launcher, join_mpi, launched, started_by_mpirun
+from ds_minimodel.training.ranks.process import end_with_launcher, launched, processes_of_mpirun
 
 if TYPE_CHECKING:
     from ds_minimodel.recipe.schema import Recipe
@@ -76,11 +76,11 @@ def do_step(
     """
     if step.runs_on is not RunsOn.RANKS:
         name_the_cpu()  # before the step is imported, which may bring DeepSpeed
-        if started_by_mpirun() and step.runs_on is RunsOn.MPI_RANKS:
+        if (processes := processes_of_mpirun()) and step.runs_on is RunsOn.MPI_RANKS:
             from ds_minimodel.text.workers import MpiRanks
 
-            run_step(step, recipe, MpiRanks(join_mpi()), rebuild)
-            end_mpi()  # not after an error: a process that ends without it makes mpirun end the others
+            run_step(step, recipe, MpiRanks.join(processes), rebuild)
+            MpiRanks.end()  # not after an error: a process that ends without it makes mpirun end the others
             return 0
         if launched():
             raise UserError(f"{step.name}: it runs in one process; start it without a launcher")

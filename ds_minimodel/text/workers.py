@@ -88,6 +88,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _first_line(text: object) -> str:
+    return str(text).strip().partition("\n")[0]
+
+
 # Ranks under mpirun, on one host or many, that compute for rank 0; it alone reads and writes.
 
 
@@ -97,6 +101,37 @@ class MpiRanks:
     def __init__(self, comm: Any):
         self.comm, self.is_main = comm, comm.rank == 0
         self.executor: Any = None
+
+    @classmethod
+    def join(cls, processes: int) -> MpiRanks:
+        """All of the `processes` that mpirun has started; UserError where mpi4py is missing or of another MPI.
+
+        mpi4py is imported here alone. Call `end` where all processes end well; one that ends without makes mpirun end
+        the others.
+        """
+        try:
+            import mpi4py
+
+            mpi4py.rc.finalize = False  # else a process that failed would wait at its exit for all others
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise UserError(
+                f"mpirun: ranks are found through mpi4py, which does not load ({_first_line(error)}); "
+                "pip install 'ds_minimodel[mpi]'"
+            ) from None
+        if MPI.COMM_WORLD.size != processes:
+            raise UserError(
+                f"mpirun started {processes} processes, of which mpi4py sees {MPI.COMM_WORLD.size}: it loads another "
+                f"MPI ({_first_line(MPI.Get_library_version())})"
+            )
+        return cls(MPI.COMM_WORLD)
+
+    @staticmethod
+    def end() -> None:
+        """Finalise MPI; returns when all processes have called it."""
+        from mpi4py import MPI
+
+        MPI.Finalize()
 
     def broadcast_from_rank0(self, compute: Callable[[], Result]) -> Result:
         """The picklable value that `compute()` gives on rank 0, on every rank.

@@ -69,10 +69,6 @@ class Setup(NamedTuple):
     def accumulates_in_fp32(self) -> bool:
         return config.accumulates_in_fp32(self.precision, self.zero_stage, self.split.accumulation)
 
-    @property
-    def accumulates_in_place(self) -> bool:
-        return config.accumulates_in_place(self.precision, self.zero_stage, self.split.accumulation)
-
     def share(self, numel: int) -> int:
         """Elements of one rank's partition of `numel`."""
         return -(-numel // self.replicas)
@@ -129,49 +125,10 @@ class Partition:
         """Whether each rank holds all of a parameter between steps."""
         return self.setup.zero_stage < 3 or parameter.name in self.whole
 
-    def weight_bytes(self, parameter: ParameterInfo) -> int:
-        """Bytes of a parameter's weights on one device; at stages 1 and 2 without padding."""
-        elements = parameter.numel if self.is_whole(parameter) else self.setup.share(parameter.numel)
-        return self.setup.width * elements
-
-    def gradient_bytes(self, parameter: ParameterInfo) -> int:
-        """Bytes of a parameter's gradient through the backward pass; from stage 2 on of the part that a rank keeps."""
-        setup = self.setup
-        if not parameter.trains or setup.offloads_optimizer:
-            return 0
-        if setup.zero_stage >= 2:
-            return (4 if setup.accumulates_in_fp32 else setup.width) * setup.share(parameter.numel)
-        return (setup.width + (4 if setup.accumulates_in_fp32 else 0)) * parameter.numel
-
-    def optimizer_bytes(self, parameter: ParameterInfo) -> int:
-        """Bytes of a parameter's fp32 copy and its two moments on one device, 12 for an element that trains.
-
-        From stage 1 on a share of them; at stage 0 in fp32 the copy is the weight itself.
-        """
-        setup = self.setup
-        if not parameter.trains or setup.offloads_optimizer:
-            return 0
-        if setup.zero_stage == 0:
-            return (8 if setup.precision == "fp32" else 12) * parameter.numel
-        return 12 * setup.share(parameter.numel)
-
-    def held(self) -> dict[str, int]:
-        """{"weights", "gradients", "optimizer": bytes on one device}."""
-        return {
-            "weights": sum(map(self.weight_bytes, self.parameters)),
-            "gradients": sum(map(self.gradient_bytes, self.parameters)),
-            "optimizer": sum(map(self.optimizer_bytes, self.parameters)),
-        }
-
     def record(self) -> dict[str, Any]:
         """The partition as JSON. At ZeRO 3 the first `frozen_whole` of the `frozen` parameters are whole."""
         frozen = [parameter for parameter in self.parameters if not parameter.trains]
-        return {
-            "frozen": len(frozen),
-            "frozen_whole": sum(map(self.is_whole, frozen)),
-            "held": self.held(),
-            "zero_optimization": self.zero,
-        }
+        return {"frozen": len(frozen), "frozen_whole": sum(map(self.is_whole, frozen)), "zero_optimization": self.zero}
 
 
 def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
@@ -182,10 +139,12 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
     found = Partition(setup, parameters)
     if setup.zero_stage < 3:
         return found
-    held, most, whole = sum(found.held().values()), setup.device_memory // 2, set()
+    state = 0 if setup.offloads_optimizer else 12 + (4 if setup.accumulates_in_fp32 else setup.width)
+    held = sum(setup.share(one.numel) * (setup.width + state * one.trains) for one in parameters)
+    most, whole = setup.device_memory // 2, set()
     for parameter in parameters:
         if not parameter.trains:
-            held += setup.width * parameter.numel - found.weight_bytes(parameter)
+            held += setup.width * (parameter.numel - setup.share(parameter.numel))
             if held > most:
                 break
             whole.add(parameter.name)

@@ -16,7 +16,7 @@ from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.data import prepare
 from ds_minimodel.text import reader
 from ds_minimodel.text.workers import MpiRanks
-from ds_minimodel.training.ranks import process
+from ds_minimodel.training.ranks.process import processes_of_mpirun
 
 
 def kill_after(shards, folder):
@@ -30,10 +30,9 @@ def kill_after(shards, folder):
 
 def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     reader.CHUNK_BYTES = 5000
-    comm = process.join_mpi()
-    if rank is not None and comm.rank == int(rank):
+    ranks = MpiRanks.join(processes_of_mpirun())
+    if rank is not None and ranks.comm.rank == int(rank):
         kill_after(int(after), Path(f"{out}.tmp"))
-    ranks = MpiRanks(comm)
     pause = 0.05 if rank is not None else 0.0
     try:
         ranks.broadcast_from_rank0(
@@ -41,13 +40,13 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
                 [text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks, progress=lambda *_: time.sleep(pause)
             )
         )
-        print(ranks.broadcast_from_rank0(lambda: f"rank 0 says to {comm.size}: done"), flush=True)
+        print(ranks.broadcast_from_rank0(lambda: f"rank 0 says to {ranks.comm.size}: done"), flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(USER_ERROR)
     except OtherRankFailed:
         sys.exit(USER_ERROR)
-    process.end_mpi()
+    ranks.end()
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_what_is_not_offered_is_refused_with_the_recipe(written, settings, messa
 
 
 def test_what_is_off_may_stand_there(written):
-    settings = {"zero_quantized_weights": False, "zero_hpz_partition_size": 1, "sub_group_size": 1e9}
+    settings = {"zero_quantized_weights": False, "sub_group_size": 1e9}
     file = {"data_efficiency": {"enabled": False, "seed": 1}, "fp16": {"loss_scale": 0}, "zero_optimization": settings}
     file |= {"activation_checkpointing": {"partition_activations": False, "number_checkpoints": None}}
     assert read_deepspeed_file(written(file)).settings == file

@@ -6,6 +6,7 @@ import pytest
 import torch
 from synthetic import losses, model, run_config, same, train
 
+from ds_minimodel.costs.memory import held
 from ds_minimodel.training.partition import Setup, partition_of
 from ds_minimodel.training.zero.config import ZeroMemory, deepspeed_config
 
@@ -17,10 +18,6 @@ def partition(what="adapt", **changes):
     return partition_of(model(what), Setup(**usual | changes))
 
 
-def held(found):
-    return sum(found.held().values())
-
-
 def frozen(what):
     return [name for name, parameter in model(what).named_parameters() if not parameter.requires_grad]
 
@@ -29,12 +26,12 @@ def test_at_stage_3_frozen_parameters_stay_whole_as_long_as_half_of_the_memory_i
     """In the module's order; what trains never is."""
     names = frozen("adapt")
     assert partition().whole == set(names) and not partition().splits_linear
-    needed = held(partition())
+    needed = sum(held(partition()))
     assert partition(device_memory=2 * needed).whole == set(names)
     for memory in (2 * needed - 2, needed):
         found = partition(device_memory=memory)
         assert found.whole == set(names[: len(found.whole)]) and 0 < len(found.whole) < len(names)
-        assert held(found) <= memory // 2
+        assert sum(held(found)) <= memory // 2
     nothing_whole = partition(device_memory=1)
     assert nothing_whole.whole == set() and nothing_whole.splits_linear
     assert partition("pretrain").whole == set()

@@ -27,7 +27,7 @@ from ds_minimodel.training.checkpoints import storage
 from ds_minimodel.training.ranks.world import HOST_TIMEOUT, World
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero.files import EngineFiles
-from ds_minimodel.training.zero.state import optimizer_class, read_loss_scale, trainable_shapes, write_loss_scale
+from ds_minimodel.training.zero.state import optimizer_class, read_loss_scale, trainable, write_loss_scale
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -50,7 +50,6 @@ class Checkpoints:
             "job": job,
             "precision": run.execution.precision,
             "tensor_parallel": world.tensor.size,
-            "parameters": trainable_shapes(engine),
         }
         # Facts that decide how its files are cut; those of another layout are converted.
         self.layout = {
@@ -97,6 +96,7 @@ class Checkpoints:
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies run beside the host's work
         facts = {**self.binding, **self.layout, "loss_scale": read_loss_scale(self.engine)}
+        facts["parameters"] = [name for name, _ in trainable(self.engine)]
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
         self.saved = step
@@ -172,12 +172,10 @@ class Checkpoints:
             )
 
     def _checked_manifest(self, name: str) -> dict[str, Any]:
-        """The manifest of a checkpoint; UserError where it is of another job, precision or set of parameters."""
+        """The manifest of a checkpoint; UserError where it is of another job or precision."""
         manifest = read_manifest(self.folder / name)
         for key, here in self.binding.items():
             saved = manifest.get(key)
-            if saved != here and key == "parameters":
-                saved, here = _first_difference(dict(saved or ()), dict(here))
             if saved != here:
                 raise UserError(
                     f"{self.folder / name}: a checkpoint of another run ({key}: {saved}, here "
@@ -217,14 +215,6 @@ def _is_finite(state: Any) -> bool:
         for value in tree_leaves(state)
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
     )
-
-
-def _first_difference(saved: dict[str, list[int]], here: dict[str, list[int]]) -> tuple[object, object]:
-    """The first parameter in which two {name: shape} differ, else their order, as a text for each."""
-    for name in sorted({*saved, *here}):
-        if saved.get(name) != here.get(name):
-            return f"{name} {saved.get(name, 'frozen')}", f"{name} {here.get(name, 'frozen')}"
-    return list(saved), list(here)
 
 
 def _text(layout: dict[str, Any]) -> str:

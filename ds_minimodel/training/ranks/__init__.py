@@ -1,1 +1,1 @@
-"""Start of the ranks, here and on other hosts, and what holds them together."""
+"""The ranks that train together: how the process of one was started, and what holds them together."""

@@ -1,7 +1,4 @@
-"""How this process was started, alone or as a rank by a launcher or by mpirun, and how signals end it.
-
-mpi4py is imported here alone, and only under mpirun, which starts ranks of `prepare`.
-"""
+"""How this process was started, alone or as a rank by a launcher or by mpirun, and how signals end it."""
 
 import ctypes
 import logging
@@ -20,14 +17,14 @@ _MEETING = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  #
 _MPI_SIZES, _MPI_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
-def started_by_mpirun() -> bool:
-    """Whether mpirun started this process."""
-    return any(name in os.environ for name in _MPI_SIZES)
+def processes_of_mpirun() -> int:
+    """How many processes mpirun has started with this one, for `prepare`; 0 without it."""
+    return int(next((os.environ[name] for name in _MPI_SIZES if name in os.environ), 0))
 
 
 def launched() -> bool:
     """Whether a launcher started this process as one of several ranks."""
-    return "RANK" in os.environ or started_by_mpirun()
+    return "RANK" in os.environ or processes_of_mpirun() > 0
 
 
 def rank_of_environment() -> int:
@@ -43,41 +40,6 @@ def check_meeting() -> None:
             f"a launcher has set no {', '.join(missing)}; start ranks by --ranks, torchrun or deepspeed (mpirun: of "
             "`prepare` alone), or unset RANK"
         )
-
-
-def join_mpi() -> Any:
-    """MPI's communicator of all processes; UserError where mpi4py is missing or of another MPI than mpirun.
-
-    Call `end_mpi` where all processes end well; one that ends without it makes mpirun end the others.
-    """
-    try:
-        import mpi4py
-
-        mpi4py.rc.finalize = False  # else a process that failed would wait at its exit for all others
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"mpirun: ranks are found through mpi4py, which does not load ({_line(error)}); "
-            "pip install 'ds_minimodel[mpi]'"
-        ) from None
-    started_processes = int(next(os.environ[name] for name in _MPI_SIZES if name in os.environ))
-    if MPI.COMM_WORLD.size != started_processes:
-        raise UserError(
-            f"mpirun started {started_processes} processes, of which mpi4py sees "
-            f"{MPI.COMM_WORLD.size}: it loads another MPI ({_line(MPI.Get_library_version())})"
-        )
-    return MPI.COMM_WORLD
-
-
-def end_mpi() -> None:
-    """Finalise MPI; returns when all processes have called it."""
-    from mpi4py import MPI
-
-    MPI.Finalize()
-
-
-def _line(text: object) -> str:
-    return str(text).strip().splitlines()[0]
 
 
 class Stopped(Exception):

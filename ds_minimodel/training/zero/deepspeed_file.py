@@ -33,16 +33,6 @@ zero_optimization.sub_group_size zero_optimization.zenflow zero_optimization.zer
 zero_optimization.zero_quantized_gradients zero_optimization.zero_quantized_nontrainable_weights
 zero_optimization.zero_quantized_weights
 """.split()
-# Of these, what is as good as absent beside null, false, 0 and a section that is off.
-HARMLESS: dict[str, Any] = {
-    "gradient_allreduce_op": "mean",
-    "managed_gradient_accumulation": True,
-    "sequence_parallel_size": 1,
-    "zero_optimization.compute_grad_norm": True,
-    "zero_optimization.load_from_fp32_weights": True,  # else a resumed run loses the masters' last bits
-    "zero_optimization.sub_group_size": 10**9,
-    "zero_optimization.zero_hpz_partition_size": 1,
-}
 
 
 class DeepSpeedFile(Section):
@@ -93,7 +83,7 @@ def _is_off(settings: Mapping[str, Any], key: str) -> bool:
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, Mapping):
         return not value.get("enabled", any(value.values()))
-    return value in (None, HARMLESS.get(key, 0))
+    return value in (None, 0) or (key, value) == ("zero_optimization.sub_group_size", 10**9)
 
 
 def _parsed(path: str | Path) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fra
     ]
     model = load_file(models[0], mmap=True)
     if manifest["zero_stage"] == 0:
-        found, states = _of_stage_0(model, [name for name, _ in manifest["parameters"]])
+        found, states = _of_stage_0(model, manifest["parameters"])
     elif manifest["zero_stage"] == 3:
         found, states = _of_stage_3(shards, model["param_shapes"])
     else:

@@ -47,11 +47,6 @@ def trainable(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
     return [(name, parameter) for name, parameter in engine.module.named_parameters() if parameter.requires_grad]
 
 
-def trainable_shapes(engine: DeepSpeedEngine) -> list[list]:
-    """[name, shape] of each parameter that trains, whole, in order."""
-    return [[name, list(getattr(parameter, "ds_shape", parameter.shape))] for name, parameter in trainable(engine)]
-
-
 def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
     """This rank's Fragments, in the order of the parameters."""
     states, stage0_masters = adamw_of(engine).state, _masters_of_stage_0(engine)
