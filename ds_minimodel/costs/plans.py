@@ -158,7 +158,9 @@ def setup_of(recipe: Recipe, section: Training, ranks: int, device: Device) -> S
     precision, settings = device.resolve(engine.precision), engine.deepspeed.settings
     execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
     return Setup(
-        zero_stage=needed_stage(execution, replicas, recipe.optimizer.clip, settings, device.type),
+        zero_stage=needed_stage(
+            execution, replicas, engine.tensor_parallel, recipe.optimizer.clip, settings, device.type
+        ),
         precision=precision,
         batch_size=section.batch_size,
         micro_batch_size=engine.micro_batch_size,

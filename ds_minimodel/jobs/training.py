@@ -186,7 +186,9 @@ def training_run(
         engine.deepspeed.path,
     )
     world.replicated(lambda: check_deepspeed(run, world.data.size))
-    stage = needed_stage(run.execution, world.data.size, step.optimizer.clip, run.deepspeed, world.device.type)
+    stage = needed_stage(
+        run.execution, world.data.size, world.tensor.size, step.optimizer.clip, run.deepspeed, world.device.type
+    )
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 

@@ -179,6 +179,5 @@ def main(folder):
     results["cases"] = train_cases(worlds, folder)
     results["resumed"] = resumed(two, folder / "resumed")
     results["other_layout"] = refusal(four, folder / "resumed", run_config(zero_stage=1))
-    results["unclippable"] = refusal(two, folder / "none", run_config(zero_stage=0, precision="bf16", clip=1.0))
     if two.is_main:
         write_json(folder / "results.json", results)

@@ -54,7 +54,13 @@ def test_bf16_accumulates_in_fp32_where_deepspeed_can(stage, micro, expected):
 )
 def test_one_replica_on_a_cpu_partitions_nothing(stage, changes, replicas, settings, device, needed):
     run = run_config(zero_stage=stage, **changes)
-    assert needed_stage(run.execution, replicas, run.optimizer.clip, settings, device) == needed
+    assert needed_stage(run.execution, replicas, 1, run.optimizer.clip, settings, device) == needed
+
+
+@pytest.mark.parametrize("precision, clip, needed", [("bf16", 1.0, 1), ("bf16", 0.0, 0), ("fp32", 1.0, 0)])
+def test_parts_of_a_replica_are_clipped_where_deepspeed_can(precision, clip, needed):
+    run = run_config(zero_stage=0, precision=precision)
+    assert needed_stage(run.execution, 1, 2, clip, {}, "cuda") == needed
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A run goes on at another ZeRO stage and on another number of ranks."""
 
-import logging
 from unittest import mock
 
 import pytest
@@ -23,32 +22,23 @@ def crash(world, folder, run, what):
         *(("bf16", before, after) for before, after in ((1, 0), (3, 1), (2, 3), (0, 2))),
     ],
 )
-def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, caplog, precision, before, after):
+def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, precision, before, after):
     run = run_config(zero_stage=before, precision=precision, checkpoint_every=4)
     what = "adapt" if before % 2 else "pretrain"
     crash(world, tmp_path, run, what)
-    with caplog.at_level(logging.WARNING):
-        resume(world, tmp_path, run_config(zero_stage=after, precision=precision), what)
-    assert (
-        f"going on from step 4, saved by 1 rank at ZeRO stage {before}, with 1 rank at ZeRO stage {after}"
-        in caplog.text
-    )
+    resume(world, tmp_path, run_config(zero_stage=after, precision=precision), what)
     expected = uninterrupted(run, what)[1]
     assert losses(tmp_path)[:4] == expected[:4]
     assert losses(tmp_path) == pytest.approx(expected, abs=BOUNDS[precision], rel=0)
 
 
-@pytest.mark.parametrize(
-    "precision, stage, micro",
-    [("fp32", 0, 8), ("fp32", 2, 8), ("bf16", 0, 8), ("bf16", 1, 2), ("bf16", 3, 8), ("fp16", 0, 8), ("fp16", 3, 8)],
-)
-def test_what_is_restored_is_what_was_saved(world, tmp_path, fp16_on_cpu, precision, stage, micro):
-    """Through our own reader at the same layout: bit for bit, and the run ends with the same bits."""
-    run = run_config(zero_stage=stage, precision=precision, micro_batch_size=micro, checkpoint_every=4)
+@pytest.mark.parametrize("stage", [0, 3])
+def test_fp16_goes_on_to_the_same_bits(world, tmp_path, fp16_on_cpu, stage):
+    """Other precisions are in test_stop.py."""
+    run = run_config(zero_stage=stage, precision="fp16", checkpoint_every=4)
     weights = train(world, tmp_path / "uninterrupted", run)
     crash(world, tmp_path / "crashed", run, "pretrain")
-    with mock.patch.object(Checkpoints, "_is_same_layout", lambda self, manifest: False):
-        assert same(resume(world, tmp_path / "crashed", run), weights)
+    assert same(resume(world, tmp_path / "crashed", run), weights)
 
 
 def test_the_loss_scale_goes_along(world, tmp_path, fp16_on_cpu):

@@ -118,10 +118,6 @@ def test_a_checkpoint_of_another_layout_is_refused(seen):
     assert "another run (tensor_parallel: 2, here 4)" in seen[1]["other_layout"]
 
 
-def test_clipping_in_low_precision_at_stage_0_is_refused(seen):
-    assert "use stage 1" in seen[1]["unclippable"]
-
-
 def test_ranks_that_are_no_multiple_are_refused():
     assert replicas_of(6, 2) == 3
     with pytest.raises(UserError, match="2 ranks to a replica do not divide 3 in all"):

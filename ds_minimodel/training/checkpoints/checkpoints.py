@@ -27,7 +27,7 @@ from ds_minimodel.training.checkpoints import storage
 from ds_minimodel.training.ranks.world import HOST_TIMEOUT, World
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.zero.files import EngineFiles
-from ds_minimodel.training.zero.state import optimizer_class, read_loss_scale, trainable, write_loss_scale
+from ds_minimodel.training.zero.state import read_loss_scale, trainable, write_loss_scale
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -51,12 +51,7 @@ class Checkpoints:
             "precision": run.execution.precision,
             "tensor_parallel": world.tensor.size,
         }
-        # Facts that decide how its files are cut; those of another layout are converted.
-        self.layout = {
-            "world_size": world.size,
-            "zero_stage": run.execution.zero_stage,
-            "optimizer": optimizer_class(engine),
-        }
+        self.zero_stage = run.execution.zero_stage
         # A group of their own for the threads: collectives of two threads on one group would mix.
         group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT) if world.size > 1 else None
         self.writers = replace(world, host_group=group)
@@ -64,9 +59,6 @@ class Checkpoints:
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
         self.saved = 0
-
-    def _is_same_layout(self, manifest: dict[str, Any]) -> bool:
-        return {key: manifest[key] for key in self.layout} == self.layout
 
     def load_newest(self) -> int:
         """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
@@ -78,13 +70,7 @@ class Checkpoints:
         if name is not None:
             manifest = self.world.broadcast_from_rank0(lambda: self._checked_manifest(name))
             self.saved = manifest["step"]
-            if self._is_same_layout(manifest):
-                self.files.load(self.folder, name)
-            else:
-                self.files.load_other_layout(self.folder / name, manifest, self.world.tensor.rank)
-                self._warn(
-                    "going on from step %d, saved by %s, with %s", self.saved, _text(manifest), _text(self.layout)
-                )
+            self.files.load(self.folder / name, manifest, self.world.tensor.rank)
             write_loss_scale(self.engine, manifest["loss_scale"])
         return self.saved
 
@@ -95,7 +81,7 @@ class Checkpoints:
         states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies run beside the host's work
-        facts = {**self.binding, **self.layout, "loss_scale": read_loss_scale(self.engine)}
+        facts = {**self.binding, "zero_stage": self.zero_stage, "loss_scale": read_loss_scale(self.engine)}
         facts["parameters"] = [name for name, _ in trainable(self.engine)]
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
@@ -157,11 +143,11 @@ class Checkpoints:
         for name in names:
             # Each rank reads and hashes its share of the files.
             examine = partial(storage.damage, self.folder / name, self.world.rank, self.world.size)
-            found = self.world.all_gather_object(examine)
-            damages.append(next(filter(None, found), None))
+            damages.append(next(filter(None, self.world.all_gather_object(examine)), None))
             if damages[-1] is None:
                 return name
-            self._warn("passing over a damaged checkpoint: %s", damages[-1])
+            if self.world.is_main:
+                log.warning("passing over a damaged checkpoint: %s", damages[-1])
         return self.world.broadcast_from_rank0(lambda: self._refuse(damages))
 
     def _refuse(self, damages: list[str | None]) -> None:
@@ -182,10 +168,6 @@ class Checkpoints:
                     f"{here}); use another workdir, or delete {self.folder} to start again"
                 )
         return manifest
-
-    def _warn(self, message: str, *arguments: object) -> None:
-        if self.world.is_main:
-            log.warning(message, *arguments)
 
 
 def to_host(state: Any) -> Any:
@@ -215,8 +197,3 @@ def _is_finite(state: Any) -> bool:
         for value in tree_leaves(state)
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
     )
-
-
-def _text(layout: dict[str, Any]) -> str:
-    ranks = layout["world_size"]
-    return f"{ranks} rank{'s' if ranks > 1 else ''} at ZeRO stage {layout['zero_stage']}"

@@ -64,15 +64,23 @@ def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> 
 
 
 def needed_stage(
-    execution: Execution, replicas: int, clip: float, settings: Mapping[str, Any], device_type: str
+    execution: Execution,
+    replicas: int,
+    tensor_parallel: int,
+    clip: float,
+    settings: Mapping[str, Any],
+    device_type: str,
 ) -> int:
-    """The ZeRO stage at which a recipe's `execution` runs: its own, or 0 where that gives the same with less work.
+    """The ZeRO stage at which a recipe's `execution` runs: its own, or another that gives the same with less work.
 
     On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as if it had. They
     stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in fp16, and where the recipe names
-    settings of DeepSpeed's. clip: of the optimizer. settings: Run.deepspeed.
+    settings of DeepSpeed's. At stage 0 the norm of clipped low-precision gradients of parts comes out wrong: DeepSpeed
+    0.19.8 asks the gradients, not the parameters, whether they are parts. Stage 1 costs no more. clip: of the optimizer. settings: Run.deepspeed.
     """
     precision, stage = execution.precision, execution.zero_stage
+    if stage == 0 and tensor_parallel > 1 and precision != "fp32" and clip:
+        return 1
     if stage not in (1, 2) or replicas > 1 or device_type != "cpu" or precision == "fp16" or clip or settings:
         return stage
     return stage if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation) else 0

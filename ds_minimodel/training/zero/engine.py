@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.memory import return_blocks
 from ds_minimodel.ops.parallel import fill
 from ds_minimodel.ops.precision import DTYPES
@@ -43,7 +42,7 @@ def build_engine(
     # Frozen parameters are not handed over: a group without one that trains is an IndexError at stages 1 and 2. The
     # optimizer is made here: DeepSpeed would compile one of its own.
     optimizer = adamw_for((parameter for parameter in module.parameters() if parameter.requires_grad), run, world)
-    mpu = world.replicated(lambda: model_parallel_unit(run, world))
+    mpu = ModelParallelUnit(world) if world.tensor.size > 1 else None
     config = deepspeed_config(run, world.data.size, zero)
 
     def initialize() -> deepspeed.DeepSpeedEngine:
@@ -189,19 +188,6 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         deepspeed.zero.Init._zero_init_param = cut
-
-
-def model_parallel_unit(run: Run, world: World) -> ModelParallelUnit | None:
-    """DeepSpeed's `mpu` for `world`, None where every rank holds a replica of its own."""
-    if world.tensor.size == 1:
-        return None
-    if run.execution.zero_stage == 0 and run.execution.precision != "fp32" and run.optimizer.clip:
-        # DeepSpeed 0.19.8 asks the gradients, not the parameters, whether they are parts: the norm comes out wrong.
-        raise UserError(
-            f"engine.zero_stage: stage 0 cannot clip {run.execution.precision} gradients with "
-            f"engine.tensor_parallel {world.tensor.size}; use stage 1, which costs no more"
-        )
-    return ModelParallelUnit(world)
 
 
 class ModelParallelUnit:

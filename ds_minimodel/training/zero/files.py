@@ -28,10 +28,10 @@ KNOWN_CLASSES = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
 Fragments = dict[str, list[Fragment]]  # of each parameter by name, in the order of their starts
 
 
-def load_file(path: Path | str, mmap: bool = False) -> Any:
-    """A file of a checkpoint, on the CPU; of all classes, only KNOWN_CLASSES are made."""
+def load_file(path: Path) -> Any:
+    """A file of a checkpoint, mapped, on the CPU; of all classes, only KNOWN_CLASSES are made."""
     with torch.serialization.safe_globals(KNOWN_CLASSES):
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 class EngineFiles:
@@ -54,22 +54,18 @@ class EngineFiles:
         states, self.copier.states = self.copier.states, {}
         return states
 
-    def load(self, folder: Path, name: str) -> None:
-        """Set the engine's state from a checkpoint of the same stage and number of ranks, bit for bit."""
-        path, _ = self.engine.load_checkpoint(folder, tag=name, load_module_strict=False)
-        assert path is not None, f"{name}: DeepSpeed did not load this checkpoint"
-
-    def load_other_layout(self, checkpoint: Path, manifest: dict, tensor_rank: int) -> None:
+    def load(self, checkpoint: Path, manifest: dict, tensor_rank: int) -> None:
         """Set masters, Adam moments, step count and parameters from a checkpoint of any stage and number of ranks.
 
-        Every rank reads all files of its part of the model (`tensor_rank`), but holds one whole parameter at a time.
+        Every rank maps all files of its part of the model (`tensor_rank`), but holds one whole parameter at a time.
         """
         saved, steps_taken = saved_fragments(checkpoint, manifest, tensor_rank)
         write_state(self.engine, lambda name, part: _whole(saved[name], part), steps_taken)
+        self.engine.global_steps = manifest["step"]  # by which its monitors and profiler count
 
 
 class _Copier(CheckpointEngine):
-    """DeepSpeed's reader and writer of files: keeps copies of what it is to write in `states`, {path: state}."""
+    """In place of DeepSpeed's writer of files: keeps copies of what it is to write in `states`, {path: state}."""
 
     def __init__(self, copy: Callable[[Any], Any]):
         super().__init__()
@@ -83,7 +79,7 @@ class _Copier(CheckpointEngine):
         self.states[Path(path)] = self.copy(state_dict)
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        return load_file(path)
+        raise NotImplementedError
 
     def commit(self, info: Any) -> bool:
         return True
@@ -96,10 +92,10 @@ def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fra
     """
     models = sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_model_states.pt"), key=_rank)
     shards = [
-        load_file(path, mmap=True)["optimizer_state_dict"]
+        load_file(path)["optimizer_state_dict"]
         for path in sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_optim_states.pt"), key=_rank)
     ]
-    model = load_file(models[0], mmap=True)
+    model = load_file(models[0])
     if manifest["zero_stage"] == 0:
         found, states = _of_stage_0(model, manifest["parameters"])
     elif manifest["zero_stage"] == 3:

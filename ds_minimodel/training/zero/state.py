@@ -63,11 +63,6 @@ def adamw_of(engine: DeepSpeedEngine) -> torch.optim.AdamW:
     return getattr(engine.optimizer, "optimizer", engine.optimizer)
 
 
-def optimizer_class(engine: DeepSpeedEngine) -> str:
-    """Name of the class of DeepSpeed's optimizer, which decides the form of its checkpoint files."""
-    return type(engine.optimizer).__name__
-
-
 def vectors(engine: DeepSpeedEngine) -> list[torch.Tensor]:
     """The fp32 tensors that AdamW updates on this rank."""
     if is_stage_3(engine):  # it shows them to AdamW in a step only
