@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import os
+import re
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +14,6 @@ from pathlib import Path
 import psutil
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.training.zero import start
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
@@ -36,6 +37,9 @@ _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")  # number of ranks on this host
 # takes there.
 EXPORTED = "DS_ DEEPSPEED_ DSMM_ NCCL_ GLOO_ TORCH_ OMP_ GOMP_ MKL_ MALLOC_ HF_ LD_LIBRARY_PATH".split()
 
+
+# Of a hostfile. ssh takes what begins with a dash for an option; pdsh reads lists, ranges and ways to connect.
+_HOST = re.compile(r"(?:\w[\w.-]*@)?\w[\w.-]*", re.ASCII)
 
 INTERRUPTED = 1  # the exit code after SIGINT
 PREEMPTED = os.EX_TEMPFAIL  # the exit code of what SIGTERM has ended, its state saved: to be started again
@@ -176,7 +180,7 @@ def passed_on_to_children() -> Iterator[list[int]]:
 
 def ranks_on_hosts(hostfile: str, ranks: int | None) -> int:
     """How many ranks launch_on_hosts starts; UserError for a hostfile that is wrong or has fewer slots than ranks."""
-    slots = start.slots_of(hostfile)
+    slots = _slots_of(hostfile)
     for host, number in slots.items():
         if number < (ranks or 1):
             raise UserError(f"{hostfile}: {host} has {number} slots for {ranks or 1} ranks")
@@ -197,10 +201,50 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
     os.environ["PDSH_SSH_ARGS_APPEND"] = f"{os.environ.get('PDSH_SSH_ARGS_APPEND', '')} {alive}"
     # pdsh hands a line to the other hosts' shells; DeepSpeed quotes what has spaces, and nothing else.
     words = [word if " " in word else shlex.quote(word) for word in arguments]
-    code = start.run_on_hosts([*own, *options, "--module", "ds_minimodel", *words], EXPORTED)
+    code = _run_on_hosts([*own, *options, "--module", "ds_minimodel", *words], EXPORTED)
     if code not in (0, 2):
         _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
     return code if code in (0, 2) else 1
+
+
+def _slots_of(hostfile: str) -> dict[str, int]:
+    """{host: slots} of a hostfile, as DeepSpeed's launcher reads it; UserError for one that it does not take."""
+    from deepspeed.launcher import runner
+
+    try:
+        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+        if slots is None:
+            raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
+        with open(hostfile) as file:
+            for number, line in enumerate(file, 1):
+                host = [*line.split(), "#"][0]
+                if not host.startswith("#") and not _HOST.fullmatch(host):
+                    raise UserError(f"{hostfile}:{number}: {host} is no host's name; a line reads `HOST slots=N`")
+    except ValueError as error:
+        raise UserError(f"{hostfile}: {error}") from None
+    return slots
+
+
+def _run_on_hosts(options: Sequence[str], exported: Sequence[str]) -> int:
+    """Run the command `deepspeed` with these options; its exit code. UserError where it cannot start.
+
+    exported: beginnings of names of variables that it takes to other hosts, beside its own.
+    """
+    from deepspeed.launcher import runner
+
+    own, runner.EXPORT_ENVS = runner.EXPORT_ENVS, [*runner.EXPORT_ENVS, *exported]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        runner.main(list(options))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except (RuntimeError, ValueError, NotImplementedError, subprocess.CalledProcessError) as error:
+        raise UserError(f"deepspeed: {error}") from None
+    finally:
+        runner.EXPORT_ENVS = own
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 0
 
 
 def _say(line: str) -> None:

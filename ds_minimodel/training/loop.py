@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import signal
 from collections import deque
 from collections.abc import Callable, Collection, Generator
@@ -22,7 +23,6 @@ from ds_minimodel.training.partition import Partition, partition_of_run
 from ds_minimodel.training.ranks.process import Stopped, StopSignals
 from ds_minimodel.training.ranks.world import World, break_dead_connections
 from ds_minimodel.training.run import Run
-from ds_minimodel.training.zero import start
 from ds_minimodel.training.zero.engine import backward_and_step, build_engine, destroy, gradient_norm, set_learning_rate
 from ds_minimodel.training.zero.state import read_masters
 
@@ -175,7 +175,7 @@ def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
         "device": device,
         "ds_minimodel": __version__,
         "torch": torch.__version__,
-        "deepspeed": start.version(),
+        "deepspeed": importlib.metadata.version("deepspeed"),
         "partition": partition.record(),
     }
 

@@ -76,7 +76,8 @@ def needed_stage(
     On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as if it had. They
     stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in fp16, and where the recipe names
     settings of DeepSpeed's. At stage 0 the norm of clipped low-precision gradients of parts comes out wrong: DeepSpeed
-    0.19.8 asks the gradients, not the parameters, whether they are parts. Stage 1 costs no more. clip: of the optimizer. settings: Run.deepspeed.
+    0.19.8 asks the gradients, not the parameters, whether they are parts. Stage 1 costs no more. clip: of the
+    optimizer. settings: Run.deepspeed.
     """
     precision, stage = execution.precision, execution.zero_stage
     if stage == 0 and tensor_parallel > 1 and precision != "fp32" and clip:

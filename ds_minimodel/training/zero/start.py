@@ -1,23 +1,15 @@
-"""Start of DeepSpeed in a process: device, process group, launcher. Neither it nor torch is loaded before."""
+"""Start of DeepSpeed in a process: device and process group. Neither it nor torch is loaded before."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import re
-import signal
-import subprocess
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from ds_minimodel.common.errors import UserError
 
 if TYPE_CHECKING:
     import torch
-
-# Of a hostfile. ssh takes what begins with a dash for an option; pdsh reads lists, ranges and ways to connect.
-_HOST = re.compile(r"(?:\w[\w.-]*@)?\w[\w.-]*", re.ASCII)
 
 
 def configure() -> None:
@@ -87,50 +79,3 @@ def device(local_rank: int) -> torch.device:
     import torch
 
     return torch.device(deepspeed.get_accelerator().device_name(local_rank))
-
-
-def version() -> str:
-    """DeepSpeed's version."""
-    import deepspeed
-
-    return deepspeed.__version__
-
-
-def slots_of(hostfile: str) -> dict[str, int]:
-    """{host: slots} of a hostfile, as DeepSpeed's launcher reads it; UserError for one that it does not take."""
-    from deepspeed.launcher import runner
-
-    try:
-        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
-        if slots is None:
-            raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
-        with open(hostfile) as file:
-            for number, line in enumerate(file, 1):
-                host = [*line.split(), "#"][0]
-                if not host.startswith("#") and not _HOST.fullmatch(host):
-                    raise UserError(f"{hostfile}:{number}: {host} is no host's name; a line reads `HOST slots=N`")
-    except ValueError as error:
-        raise UserError(f"{hostfile}: {error}") from None
-    return slots
-
-
-def run_on_hosts(options: Sequence[str], exported: Sequence[str]) -> int:
-    """Run the command `deepspeed` with these options; its exit code. UserError where it cannot start.
-
-    exported: beginnings of names of variables that it takes to other hosts, beside its own.
-    """
-    from deepspeed.launcher import runner
-
-    own, runner.EXPORT_ENVS = runner.EXPORT_ENVS, [*runner.EXPORT_ENVS, *exported]
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        runner.main(list(options))
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    except (RuntimeError, ValueError, NotImplementedError, subprocess.CalledProcessError) as error:
-        raise UserError(f"deepspeed: {error}") from None
-    finally:
-        runner.EXPORT_ENVS = own
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return 0
