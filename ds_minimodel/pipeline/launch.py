@@ -180,8 +180,17 @@ def passed_on_to_children() -> Iterator[list[int]]:
 
 def ranks_on_hosts(hostfile: str, ranks: int | None) -> int:
     """How many ranks launch_on_hosts starts; UserError for a hostfile that is wrong or has fewer slots than ranks."""
-    slots = _slots_of(hostfile)
+    from deepspeed.launcher import runner
+
+    try:
+        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+    except ValueError as error:
+        raise UserError(f"{hostfile}: {error}") from None
+    if slots is None:
+        raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
     for host, number in slots.items():
+        if not _HOST.fullmatch(host):
+            raise UserError(f"{hostfile}: {host} is no host's name; a line reads `HOST slots=N`")
         if number < (ranks or 1):
             raise UserError(f"{hostfile}: {host} has {number} slots for {ranks or 1} ranks")
     return sum(ranks or number for number in slots.values())
@@ -193,6 +202,8 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
     ranks: of each host; None: as many as it has slots. options: further ones of the command `deepspeed`. SIGINT and
     SIGTERM are DeepSpeed's.
     """
+    from deepspeed.launcher import runner
+
     ranks_on_hosts(hostfile, ranks)
     own = ["--hostfile", hostfile, "--force_multi", "--log_level", "error"]
     own += ["--num_gpus", str(ranks)] if ranks else []
@@ -201,50 +212,21 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
     os.environ["PDSH_SSH_ARGS_APPEND"] = f"{os.environ.get('PDSH_SSH_ARGS_APPEND', '')} {alive}"
     # pdsh hands a line to the other hosts' shells; DeepSpeed quotes what has spaces, and nothing else.
     words = [word if " " in word else shlex.quote(word) for word in arguments]
-    code = _run_on_hosts([*own, *options, "--module", "ds_minimodel", *words], EXPORTED)
-    if code not in (0, 2):
-        _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
-    return code if code in (0, 2) else 1
-
-
-def _slots_of(hostfile: str) -> dict[str, int]:
-    """{host: slots} of a hostfile, as DeepSpeed's launcher reads it; UserError for one that it does not take."""
-    from deepspeed.launcher import runner
-
-    try:
-        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
-        if slots is None:
-            raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
-        with open(hostfile) as file:
-            for number, line in enumerate(file, 1):
-                host = [*line.split(), "#"][0]
-                if not host.startswith("#") and not _HOST.fullmatch(host):
-                    raise UserError(f"{hostfile}:{number}: {host} is no host's name; a line reads `HOST slots=N`")
-    except ValueError as error:
-        raise UserError(f"{hostfile}: {error}") from None
-    return slots
-
-
-def _run_on_hosts(options: Sequence[str], exported: Sequence[str]) -> int:
-    """Run the command `deepspeed` with these options; its exit code. UserError where it cannot start.
-
-    exported: beginnings of names of variables that it takes to other hosts, beside its own.
-    """
-    from deepspeed.launcher import runner
-
-    own, runner.EXPORT_ENVS = runner.EXPORT_ENVS, [*runner.EXPORT_ENVS, *exported]
+    runner.EXPORT_ENVS = sorted({*runner.EXPORT_ENVS, *EXPORTED})
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    code: object = 0
     try:
-        runner.main(list(options))
+        runner.main([*own, *options, "--module", "ds_minimodel", *words])
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
+        code = end.code
     except (RuntimeError, ValueError, NotImplementedError, subprocess.CalledProcessError) as error:
         raise UserError(f"deepspeed: {error}") from None
     finally:
-        runner.EXPORT_ENVS = own
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return 0
+    if code not in (0, 2):
+        _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
+    return code if isinstance(code, int) and code in (0, 2) else 1
 
 
 def _say(line: str) -> None:

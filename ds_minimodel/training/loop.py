@@ -116,7 +116,7 @@ def train(
         for step in range(first, steps):
             micro_batches = next(stream)
             counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
-            count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.has_failed)
+            count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.error is not None)
             if failed:
                 checkpoints.wait()
             end_if(stopping, step)

@@ -170,7 +170,7 @@ def test_ranks_on_hosts_are_counted(hostfile):
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "-l", "me@-x", "a,b", "exec:a", "n[1-2]", "a;b", "ö"])
 def test_what_is_no_name_of_a_host_does_not_reach_ssh(hostfile, host):
-    with pytest.raises(UserError, match=r"hosts:2: \S+ is no host's name"):
+    with pytest.raises(UserError, match=r"hosts: \S+ is no host's name"):
         launch.launch_on_hosts(["pretrain", "paper"], hostfile(f"a slots=1\n{host} slots=1\n"), None, [])
 
 

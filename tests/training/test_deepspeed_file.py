@@ -77,8 +77,8 @@ def test_deepspeeds_own_option_names_the_file(written):
         ({"fp16": {"loss_scale": 128}}, "not offered: fp16.loss_scale; remove"),
         ({"bfloat16": {"enabled": True}}, "not offered: bfloat16; remove"),
         ({"managed_gradient_accumulation": False}, "not offered: managed_gradient_accumulation; remove"),
-        ('{"comms_logger": {},, }', "ds.json: not valid JSON (Expecting property name"),
-        ("[1]", "ds.json: a DeepSpeed JSON is an object of settings"),
+        ('{"comms_logger": {},, }', "ds.json: not a readable JSON file (Expecting property name"),
+        ("[1]", "ds.json: Input should be a valid dictionary; a DeepSpeed JSON is an object of settings"),
     ],
 )
 def test_what_is_not_offered_is_refused_with_the_recipe(written, settings, message):
@@ -121,7 +121,7 @@ def test_our_own_files_are_taken(path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"engine.deepspeed: .*none.json: No such file"):
+    with pytest.raises(UserError, match="none.json: no such file"):
         load_recipe(PAPER, [f"engine.deepspeed={tmp_path}/none.json"])
     with pytest.raises(UserError, match="engine.deepspeed=7: Input should be the path"):
         load_recipe(PAPER, ["engine.deepspeed=7"])

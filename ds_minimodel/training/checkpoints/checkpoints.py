@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 class Checkpoints:
     """The checkpoints of one run. A context manager: at the end of a block without errors all are on disk.
 
-    Every method is called on all ranks. `saved` is the step of the newest one.
+    Every method is called on all ranks. `saved` is the step of the newest one, `error` what a save has failed by, which
+    `wait` raises.
     """
 
     def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
@@ -86,11 +87,6 @@ class Checkpoints:
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
         self.saved = step
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a save in the background has failed; `wait` raises what happened."""
-        return self.error is not None
 
     def wait(self) -> None:
         """Wait until the last save is on disk; UserError where it could not be written."""

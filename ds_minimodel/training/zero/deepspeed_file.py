@@ -4,13 +4,13 @@ The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such key
 offered. All else is DeepSpeed's to check. "auto", which other libraries fill in, is as good as absent.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.config import Section
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_model
 
 # Keys and sections that say what the recipe says.
 OWNED = """
@@ -59,7 +59,9 @@ def read_named_file(value: object) -> object:
 
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
     """The settings in a JSON file; UserError for a file that is none, and for what the recipe says or nobody offers."""
-    settings = _without_auto(_parsed(path))
+    settings = _without_auto(
+        read_model(path, dict[str, Any], "a DeepSpeed JSON is an object of settings, see ds_configs/")
+    )
     owned = [key for key, _ in leaves(settings) if any(f"{key}.".startswith(f"{own}.") for own in OWNED)]
     refused = [key for key in REFUSED if not _is_off(settings, key)]
     for what, keys in (("the recipe says", owned), ("not offered", refused)):
@@ -84,18 +86,6 @@ def _is_off(settings: Mapping[str, Any], key: str) -> bool:
     if isinstance(value, Mapping):
         return not value.get("enabled", any(value.values()))
     return value in (None, 0) or (key, value) == ("zero_optimization.sub_group_size", 10**9)
-
-
-def _parsed(path: str | Path) -> dict[str, Any]:
-    try:
-        values = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise UserError(f"engine.deepspeed: {path}: {error.strerror}; name a DeepSpeed JSON, see ds_configs/") from None
-    except (ValueError, RecursionError) as error:  # of JSON, of UTF-8
-        raise UserError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a DeepSpeed JSON is an object of settings; see ds_configs/")
-    return values
 
 
 def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,10 @@ def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run
 
     loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of micro-batches.
     """
-    engine.backward(loss * _missing_loss_scale(engine, run), scale_wrt_gas=False)
+    if run.execution.precision == "fp16" and run.execution.zero_stage == 0:
+        # DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it (DeepSpeed#8393).
+        loss = loss * engine.optimizer.loss_scale
+    engine.backward(loss, scale_wrt_gas=False)
     engine.step()
 
 
@@ -143,16 +146,6 @@ def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> 
     if norm is None or (run.execution.zero_stage == 0 and world.tensor.size > 1) or not math.isfinite(norm):
         return None
     return float(norm)
-
-
-def _missing_loss_scale(engine: deepspeed.DeepSpeedEngine, run: Run) -> float:
-    """Factor that DeepSpeed's loss lacks.
-
-    In fp16 at stage 0 DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it
-    (DeepSpeed#8393).
-    """
-    lacks_scale = run.execution.precision == "fp16" and run.execution.zero_stage == 0
-    return engine.optimizer.loss_scale if lacks_scale else 1.0
 
 
 def _hide(module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype) -> None:

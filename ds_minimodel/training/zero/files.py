@@ -106,8 +106,7 @@ def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fra
 
 
 def _rank(path: Path) -> int:
-    words = path.name.split("_")
-    return int(words[words.index("rank") + 1])
+    return int(path.name.partition("rank_")[2].partition("_")[0])
 
 
 def _whole(fragments: list[Fragment], part: str) -> torch.Tensor:
