@@ -5,7 +5,7 @@ import torch
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models import initialisation
-from ds_minimodel.models.initialisation import FirstPack, Pieces
+from ds_minimodel.models.initialisation import Pieces
 from ds_minimodel.models.trainable import Tensors
 from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.vocabulary.tokenizer import Tokenizer
@@ -25,8 +25,8 @@ def check_vectors(section: Adapt) -> None:
 
 def first_pack(
     section: Adapt, seed: int, languages: tuple[str, str], of_target: Tokenizer, of_source: Tokenizer, source: Tensors
-) -> FirstPack:
-    """The FirstPack of a target language.
+) -> Tensors:
+    """The first tensors of a target language.
 
     languages: the target and the source, whose tokenizers follow. source: the tensors of the source pack.
     UserError as check_vectors.

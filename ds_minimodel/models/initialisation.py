@@ -20,6 +20,7 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models.body import INIT_STD
 
 Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
+Tensors = dict[str, Tensor]  # of a first pack, with the source's names
 
 NEIGHBOURS, TEMPERATURE = 10, 0.1  # OFA's, of WECHSEL (Minixhofer et al. 2022)
 RANK = 400  # of OFA's factorised embeddings
@@ -37,16 +38,7 @@ class Pieces:
         return len(self.strings)
 
 
-@dataclass(frozen=True)
-class FirstPack:
-    """A first pack, with the source's tensors. Rows are copied from the source, combined of several, or drawn."""
-
-    tensors: dict[str, Tensor]
-    rows_copied: int
-    rows_combined: int = 0
-
-
-def random(target: Pieces, pack: Pack, seed: int) -> FirstPack:
+def random(target: Pieces, pack: Pack, seed: int) -> Tensors:
     """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {name: torch.zeros(len(target), *pack[name].shape[1:]) for name in _in_order(pack)}
@@ -54,20 +46,20 @@ def random(target: Pieces, pack: Pack, seed: int) -> FirstPack:
         if name != "bias":
             tensor.normal_(0, INIT_STD, generator=generator)
     zero_padding_row(tensors["tokens"], target.vocabulary)
-    return FirstPack(tensors, 0)
+    return tensors
 
 
-def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> FirstPack:
+def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> Tensors:
     """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote 1)."""
-    tensors = random(target, pack, seed).tensors
+    tensors = random(target, pack, seed)
     into, out_of = _shared(target, source)
     for name, tensor in tensors.items():
         tensor[into] = pack[name][out_of]
     zero_padding_row(tensors["tokens"], target.vocabulary)
-    return FirstPack(tensors, len(into))
+    return tensors
 
 
-def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int) -> FirstPack:
+def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int) -> Tensors:
     """Each row is the mean of the source's rows of its `parts`, the ids by which the source's tokenizer cuts the piece.
 
     Special tokens are copied; a piece of no parts is drawn.
@@ -78,14 +70,12 @@ def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[
             rows[id] = _rows(pack, [*ids]).mean(0)
     special = _shared_special(target, source)
     rows[[*special]] = _rows(pack, [*special.values()])
-    return _first_pack(
-        rows, pack, target, len(special), sum(bool(ids) for id, ids in enumerate(parts) if id not in special)
-    )
+    return _tensors_of(rows, pack, target)
 
 
 def ofa(
     target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
-) -> FirstPack:
+) -> Tensors:
     """Rows of shared pieces are copied, others combined, all from source embeddings cut to rank 400.
 
     A row is combined of its 10 nearest of the source, by cosine of the vectors, as their softmax-weighted mean. The
@@ -106,7 +96,7 @@ def ofa(
         weights_RK = (nearest.values / TEMPERATURE).softmax(1)
         rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
     rows[into] = old[out_of]
-    return _first_pack(rows, pack, target, len(into), len(ids_N))
+    return _tensors_of(rows, pack, target)
 
 
 def low_rank(rows: Tensor, rank: int) -> Tensor:
@@ -170,10 +160,10 @@ def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
     return tokens
 
 
-def _first_pack(rows: Tensor, pack: Pack, target: Pieces, copied: int, combined: int) -> FirstPack:
-    """The first pack of `rows`, with the tensors that `pack` has."""
+def _tensors_of(rows: Tensor, pack: Pack, target: Pieces) -> Tensors:
+    """The tensors, as `pack` has them, of `rows`."""
     names = _in_order(pack)
     parts = rows.split([pack[name][0].numel() for name in names], 1)
     tensors = {name: part.reshape(-1, *pack[name].shape[1:]).clone() for name, part in zip(names, parts, strict=True)}
     zero_padding_row(tensors["tokens"], target.vocabulary)
-    return FirstPack(tensors, copied, combined)
+    return tensors

@@ -15,10 +15,9 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ds_minimodel.artifacts.adaptation import AdaptationManifest, keep_rows, load_adaptation, plug, save_adaptation
+from ds_minimodel.artifacts.adaptation import keep_rows, load_adaptation, plug, save_adaptation
 from ds_minimodel.artifacts.mini import prefix
-from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, identity, load_body, load_model
-from ds_minimodel.common.files import Count, read_artifact
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.jobs.context import Context
@@ -50,13 +49,6 @@ from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 PENALTY_TOKENS = 16_384  # of the source's text; their states take 36 MiB at a width of 576 where all are read
 PENALTY_ROWS = 1024  # of scores at once
-
-
-class FirstManifest(AdaptationManifest):
-    """Manifest of the pack of step 0."""
-
-    rows_copied: Count
-    rows_combined: Count
 
 
 class AdaptConfig(TextStepConfig):
@@ -121,23 +113,15 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     sampler = text_sampler(context, step, language)
     vocabulary = sampler.reader.store.vocabulary
     num_base = vocabulary.num_base
-    model = layout.model(system)
-    body, source = load_model(model)
-    body_folder = layout.build_mini(system) / "mini" if system.builds_mini else model
+    body, source = load_model(layout.model(system))
     work = step.work(body.config, vocabulary.size, num_base)
     run = text_run(step, world, adapt_step_flops(system, step.depth, section.rank, work))
-    over = load_body(body_folder) if system.builds_mini else body
+    over = load_body(layout.build_mini(system) / "mini") if system.builds_mini else body
     dtype = DTYPES[run.execution.precision]
     frozen, module = adapted_model(step, over, vocabulary.size, num_base, dtype, world.device)
-    facts: dict[str, Any] = {
-        "initialisation": section.initialisation,
-        "parents": {"body": identity(body_folder), "source": identity(model)},
-    }
     first_folder = snapshot_folder(folder, 0)
-    world.broadcast_from_rank0(lambda: _save_first(context, step, body, source, first_folder, facts))
+    world.broadcast_from_rank0(lambda: _save_first(context, step, body, source, first_folder))
     initial = load_adaptation(first_folder, frozen.space, language, 0)
-    manifest = read_artifact(first_folder, FirstManifest)
-    facts |= {"rows_copied": manifest.rows_copied, "rows_combined": manifest.rows_combined}
     plug(module, initial)
     keep_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
@@ -151,9 +135,9 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         return replace(initial, embeddings=embeddings, update=update, steps=step, eflops=eflops)
 
     def save(step: int, weights: trainable.Tensors, target: Path) -> None:
-        tokenizer = layout.tokenizer(language)
+        tokenizer, how = layout.tokenizer(language), section.initialisation
         world.broadcast_from_rank0(
-            lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, **facts)
+            lambda: save_adaptation(target, learned(step, weights), tokenizer, body.config, initialisation=how)
         )
 
     num_layers = body.config.num_layers
@@ -185,23 +169,15 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     save(run.schedule.steps, weights, folder / "pack")
 
 
-def _save_first(
-    context: Context, step: AdaptConfig, body: BodyArtifact, source: Adaptation, out: Path, facts: dict[str, Any]
-) -> None:
+def _save_first(context: Context, step: AdaptConfig, body: BodyArtifact, source: Adaptation, out: Path) -> None:
     """Save what step 0 has: the language as it starts; a resumed run has it already."""
     if out.exists():
         return
     languages, section = (step.language, step.source), step.training
     target, of_source = (open_tokenizer(context.layout.tokenizer(name)) for name in languages)
     first = first_pack(section, step.seed, languages, target, of_source, dict(source.embeddings))
-    save_adaptation(
-        out,
-        body.adaptation(step.language, first.tensors, num_base=target.vocabulary.num_base),
-        context.layout.tokenizer(step.language),
-        rows_copied=first.rows_copied,
-        rows_combined=first.rows_combined,
-        **facts,
-    )
+    pack = body.adaptation(step.language, first, num_base=target.vocabulary.num_base)
+    save_adaptation(out, pack, context.layout.tokenizer(step.language), initialisation=section.initialisation)
 
 
 def adapted_model(

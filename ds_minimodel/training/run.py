@@ -22,9 +22,6 @@ class Execution:
     zero_stage: int = 1
     precision: str = "fp32"
 
-    def __post_init__(self) -> None:
-        assert self.precision != "auto", "'auto' is not resolved to a precision of this device"
-
     def split(self, world_size: int) -> "Split":
         """`split_batch` at these sizes."""
         return split_batch(self.batch_size, self.micro_batch_size, world_size)

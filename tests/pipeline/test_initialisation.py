@@ -50,9 +50,7 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     assert code == 0, err
     folder = tmp_path / "copy/run/adapt/bl_small/xx"
     first, last = folder / "snapshots/step-00000000", folder / "pack"
-    for pack in (first, last):
-        manifest = read_manifest(pack)
-        assert (manifest["initialisation"], manifest["rows_copied"], manifest["rows_combined"]) == ("random", 0, 0)
+    assert all(read_manifest(pack)["initialisation"] == "random" for pack in (first, last))
     before, after = map(load_adaptation, (first, last))
     assert not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
     record = json.loads((folder.parent / "xx.job.json").read_text())

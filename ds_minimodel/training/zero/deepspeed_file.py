@@ -35,6 +35,11 @@ zero_optimization.zero_quantized_weights
 """.split()
 
 
+# Of these, what is off where it is true, or as DeepSpeed itself has it.
+DEFAULTS: dict[str, Any] = {"managed_gradient_accumulation": True, "zero_optimization.sub_group_size": 10**9}
+DEFAULTS |= {f"zero_optimization.{key}": True for key in ("compute_grad_norm", "load_from_fp32_weights")}
+
+
 class DeepSpeedFile(Section):
     """A DeepSpeed JSON, or none. path: as the recipe names it. settings: its content, without "auto"."""
 
@@ -85,7 +90,7 @@ def _is_off(settings: Mapping[str, Any], key: str) -> bool:
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, Mapping):
         return not value.get("enabled", any(value.values()))
-    return value in (None, 0) or (key, value) == ("zero_optimization.sub_group_size", 10**9)
+    return value in (None, DEFAULTS.get(key, 0))
 
 
 def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:
