@@ -53,7 +53,7 @@ def add_arguments(commands: Commands) -> None:
     add("--keep", type=_limit, metavar="WHAT=PERCENT", nargs="+", help=text)
     length = extending.add_mutually_exclusive_group()
     text = "time budget in hours on this machine (default 1); a larger value continues the run"
-    length.add_argument("--hours", type=_hours, metavar="H", help=text)
+    length.add_argument("--hours", type=_number, metavar="H", help=text)
     text = "training budget in tokens instead, such as 50M"
     length.add_argument("--tokens", type=_whole_number, metavar="N", help=text)
     text = "processes (ranks) to train with, here or on each host: one for each GPU"
@@ -79,7 +79,7 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "--pool", choices=("mean", "first"), help="of an encoder: sentence-transformers reads the folder, too"
     )
-    exporting.set_defaults(run=_export_hf, folders=["artifact", "pack"])
+    exporting.set_defaults(run=_export_hf)
 
 
 def _number(text: str) -> float:
@@ -99,12 +99,6 @@ def _whole_number(text: str) -> int:
     if not (number := _number(text)).is_integer():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return int(number)
-
-
-def _hours(text: str) -> float:
-    """argparse's type of a time: hours, or with the unit h or min."""
-    found = re.fullmatch(r"(.*?) ?(h|min)", text)
-    return _number(found[1]) / (60 if found[2] == "min" else 1) if found else _number(text)
 
 
 def _limit(text: str) -> tuple[str, float] | None:

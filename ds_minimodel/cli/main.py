@@ -24,7 +24,6 @@ _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection tha
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1 anything else."""
-    streams.open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -74,10 +73,6 @@ def _run(arguments: Sequence[str]) -> int:
     """The exit code of a command that does not fail; UserError, too, where its answer cannot be printed."""
     with _clear_errors(), streams.checked_output():
         options = parse(arguments)
-        for folder in (getattr(options, name) for name in getattr(options, "folders", ())):
-            # Before what reads it, which takes seconds, is loaded.
-            if folder is not None and not os.path.exists(folder):
-                raise UserError(f"{folder}: no such folder; give the folder of a model or a pack")
         return options.run(options) or 0
 
 
@@ -120,10 +115,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        found = re.match(r".*invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1) if found else []
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        raise UserError(f"{message}{meant}; `{self.prog} --help` shows what there is")
+        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # argparse passes over a disk that is full
@@ -146,17 +138,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
     if unknown or (overrides and not hasattr(options, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}{_meant(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}")
     if overrides:
         options.overrides = [*options.overrides, *overrides]
     return options
-
-
-def _meant(rest: Sequence[str]) -> str:
-    """What to write for the first key of a recipe that is given as an option, --adapt.steps 3; "" where none is."""
-    for place, text in enumerate(rest):
-        key, _, value = text.removeprefix("--").partition("=")
-        if text.startswith("--") and re.fullmatch(r"[a-z_]+(\.[\w-]+)+", key):
-            following = [] if value else rest[place + 1 : place + 2]
-            return f" (did you mean {key}={''.join([value, *following]) or 'VALUE'}?)"
-    return ""

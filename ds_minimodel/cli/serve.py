@@ -22,12 +22,12 @@ def add_arguments(commands: Commands) -> None:
     show.add_argument("pack", metavar="PACK")
     show.add_argument("body", metavar="BODY", nargs="?", help="a body, mini-model or task model that it is to fit")
     show.add_argument("--json", action="store_true", help="print JSON")
-    show.set_defaults(run=_show, folders=["pack", "body"])
+    show.set_defaults(run=_show)
     plug = actions.add_parser("plug", help="declare a pack to be of another body, of other weights")
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
-    plug.set_defaults(run=_plug, folders=["body", "pack"])
+    plug.set_defaults(run=_plug)
     join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
     join.add_argument("out", metavar="OUT")
     join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a token of two of them is the first one's")
@@ -51,7 +51,7 @@ def add_arguments(commands: Commands) -> None:
         "--context-bytes", metavar="N", type=int, default=600, help="from which a token is predicted, at most (600)"
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
-    bits.set_defaults(run=_bits, folders=["body"])
+    bits.set_defaults(run=_bits)
 
 
 def _show(options: Options) -> None:

@@ -14,17 +14,14 @@ _BESIDE = re.compile(r"\.(job\.json|lock|tmp\d*|former|blocks|old-.*)$", re.IGNO
 
 def check_name(name: str) -> str:
     """`name`; ValueError where it cannot be the name of a folder on every disk."""
-    faults = {
-        "is empty": not name,
-        "holds a character that does not show": not name.isprintable(),
-        "holds a slash": "/" in name or "\\" in name,
-        "begins or ends with a dot or a space": name != name.strip(". "),
-        f"takes more than {LONGEST_NAME} bytes": len(name.encode()) > LONGEST_NAME,
-        "ends like files that are written beside a folder": _BESIDE.search(name),
-    }
-    for fault, is_there in faults.items():
-        if is_there:
-            raise ValueError(f"{name[:50]!r} {fault}; it is to be the name of a folder")
+    at_its_ends = name.strip(". ") != name
+    if not name or not name.isprintable() or {*name} & {*"/\\"} or at_its_ends or len(name.encode()) > LONGEST_NAME:
+        raise ValueError(
+            f"{name[:50]!r} is to be the name of a folder: no slash, no hidden sign, no dot or space at its "
+            f"ends, at most {LONGEST_NAME} bytes"
+        )
+    if _BESIDE.search(name):
+        raise ValueError(f"{name[:50]!r} ends like files that are written beside a folder")
     return name
 
 

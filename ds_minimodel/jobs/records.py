@@ -7,8 +7,8 @@ never overwritten. Where steps may grow, more of them are no other inputs: the j
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ class Job:
     that it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
     clean_up: removes what only an unfinished job needs. grows: section of `inputs` whose steps may grow; then the job
     goes on from what it has, once go_back, called with its inputs so far, has removed what the longer one has not.
-    advice: {dotted key of `inputs`: what to say where it differs}.
     """
 
     folder: Path
@@ -36,7 +35,6 @@ class Job:
     clean_up: Callable[[], None] = lambda: None
     grows: str = ""
     go_back: Callable[[dict[str, Any]], None] = lambda _: None
-    advice: Mapping[str, str] = field(default_factory=dict)
 
 
 class Record(files.Stored):
@@ -108,8 +106,7 @@ def is_complete(job: Job) -> bool:
     difference, goes_on = difference_of(job, record)
     if difference and not goes_on:
         raise UserError(
-            f"{job.folder}: made from another recipe or other data ({difference}); "
-            f"{job.advice.get(difference.partition(':')[0], '')}use another workdir, or give "
+            f"{job.folder}: made from another recipe or other data ({difference}); use another workdir, or give "
             "--rebuild to move it aside and make it again"
         )
     return record.complete and not goes_on and _is_as_made(job.folder, record)

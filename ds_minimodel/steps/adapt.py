@@ -91,7 +91,6 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
                 clean_up,
                 grows="adapt" if stable_steps else "",
                 go_back=partial(_go_back, section, folder),
-                advice={"adapt.steps": "they may grow where adapt.schedule is wsd; "},
             )
         )
     return listed

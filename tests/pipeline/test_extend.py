@@ -231,7 +231,7 @@ def test_mistakes_are_one_line(texts):
     assert not (texts / "few/recipe.yaml").exists()
     assert "'5x' is no amount" in refused(*extend(texts, "--tokens", "5x"))
     assert "languages.targets: xx is the source" in refused(*extend(texts, "--source", "xx", "--out", texts / "other"))
-    assert "holds a slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
+    assert "no slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
     assert r"b\udcff" in (said := refused(*extend(texts, "--out", texts / "b\udcff"))) and "not a name in UTF-8" in said
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
