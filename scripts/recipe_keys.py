@@ -82,14 +82,14 @@ def rows(section: type[Section], path: str = "", without: Collection[str] = ()) 
 def tasks() -> str:
     """The rows of the keys of any kind of task, each with the kinds that have it where not all do."""
     own = {name: kind.config.model_json_schema()["properties"] for name, kind in KINDS.items()}
-    found = ""
+    table = ""
     for key in dict.fromkeys(key for schemas in own.values() for key in schemas):
         kinds = [name for name, schemas in own.items() if key in schemas]
         cells = dict.fromkeys(cell_of(own[name][key]) for name in kinds)
         cell = " or ".join(cells).replace(", required or ", " or ")
         of = "" if len(kinds) == len(KINDS) else f"{', '.join(f'`{name}`' for name in kinds)}: "
-        found += f"| `finetune.tasks.NAME.{key}` | {cell} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
-    return found
+        table += f"| `finetune.tasks.NAME.{key}` | {cell} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
+    return table
 
 
 def body(model: type[Section]) -> tuple[str, str]:
@@ -119,13 +119,13 @@ def all_tables() -> str:
         "Tasks": [rows(section["finetune"], "finetune."), tasks()],
         "The machine": [rows(section[name], f"{name}.") for name in ("engine", "checkpoint")],
     }
-    tables = "".join(f"\n### {heading}\n{HEAD}{''.join(found)}" for heading, found in parts.items())
+    tables = "".join(f"\n### {heading}\n{HEAD}{''.join(made)}" for heading, made in parts.items())
     return f"{tables}\n### Kinds of body\n| `model.kind` | what it is | new keys |\n|---|---|---|\n{kinds}"
 
 
 def with_tables(page: str) -> str:
     """The text of the page with its tables as the code has them."""
-    return re.sub(f"({BEGIN}).*({END})", lambda found: found[1] + all_tables() + found[2], page, flags=re.DOTALL)
+    return re.sub(f"({BEGIN}).*({END})", lambda match: match[1] + all_tables() + match[2], page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

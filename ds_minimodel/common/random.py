@@ -54,9 +54,6 @@ class DropoutSites:
     num_layers: int
     num_heads: int
 
-    def __post_init__(self) -> None:
-        assert self.fit(self.num_layers, self.num_heads), "more dropouts than there are numbers for them"
-
     @staticmethod
     def fit(num_layers: int, num_heads: int) -> bool:
         """Whether there are numbers for the dropouts of a network of this size."""

@@ -118,7 +118,7 @@ def difference_of(job: Job, record: Record) -> tuple[str, bool]:
     "" where they are the same. It goes on to more steps of the section `job.grows`, and where parents have gone on.
     UserError as of current_inputs.
     """
-    found = list(_differences(record.inputs, current_inputs(job, record)[0]))
+    differences = list(_differences(record.inputs, current_inputs(job, record)[0]))
     parents = {f"parents.{os.path.relpath(folder, job.folder)}": read_record(folder) for folder in job.parents}
 
     def is_growth(key: str, old: Any, new: Any) -> bool:
@@ -127,8 +127,8 @@ def difference_of(job: Job, record: Record) -> tuple[str, bool]:
         parent = parents.get(key)
         return parent is not None and old in parent.former
 
-    first = f"{found[0][0]}: {found[0][1]} -> {found[0][2]}"[:200] if found else ""
-    return first, bool(found) and all(is_growth(*difference) for difference in found)
+    first = f"{differences[0][0]}: {differences[0][1]} -> {differences[0][2]}"[:200] if differences else ""
+    return first, bool(differences) and all(is_growth(*difference) for difference in differences)
 
 
 def refuse_if_stale(job: Job) -> None:

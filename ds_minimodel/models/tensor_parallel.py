@@ -96,8 +96,8 @@ class _Vocabulary(LanguagePack):
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
         is_own, place = place_of(tokens_BS, self.rows)
-        found, table = super().embed(place)
-        return reduce(found.masked_fill(~is_own[..., None], 0), self.group), table
+        embedded_BSH, table = super().embed(place)
+        return reduce(embedded_BSH.masked_fill(~is_own[..., None], 0), self.group), table
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         return linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base)

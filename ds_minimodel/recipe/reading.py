@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -23,7 +23,6 @@ from ds_minimodel.recipe.schema import Recipe, recipe_class
 from ds_minimodel.tasks import KINDS
 
 MOST_BYTES = 1 << 17  # of a file: aliases, which make much of little, make no more than some seconds' work of it
-_PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # a shell's <(…), which has a writer
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -68,8 +67,6 @@ def _text_of(path: str | Path) -> str:
     if not os.path.isfile(path) and str(path) in (of_package := package_recipes()):
         return of_package[str(path)]
     try:
-        if os.path.exists(path) and not os.path.isfile(path) and not str(path).startswith(_PIPES):
-            raise UserError(f"{path}: a folder, a pipe or a device; name the recipe's YAML file")
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
@@ -189,19 +186,13 @@ def _refusal(
 
 def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
     """What may have been meant by the unknown key at the end of the key path `where`."""
-    known = _known_keys(where, schema)
-    similar = difflib.get_close_matches(where[-1], known, 1, 0.7)
-    return f"; did you mean {similar[0]}?" if similar else f"; known keys: {', '.join(known)}" if known else ""
-
-
-def _known_keys(where: list[str], schema: type[BaseModel]) -> list[str]:
-    """The keys beside the last one of the key path `where`."""
     section: Any = schema
     for name in where[:-1]:
         field = getattr(section, "model_fields", {}).get(name)
-        types = (field.annotation, *get_args(field.annotation)) if field else ()  # X, or X of `X | None`
-        section = next((part for part in types if hasattr(part, "model_fields")), None)
-    return list(getattr(section, "model_fields", {}))
+        section = field.annotation if field else None
+    known = list(getattr(section, "model_fields", {}))
+    similar = difflib.get_close_matches(where[-1], known, 1, 0.7)
+    return f"; did you mean {similar[0]}?" if similar else f"; known keys: {', '.join(known)}" if known else ""
 
 
 def _line_of(node: Node | None, where: list[str]) -> int | None:

@@ -68,9 +68,9 @@ def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, st
     for system, language in product(recipe.chosen_systems, recipe.languages.targets):
         path, now = layout.kept(system, language), (recipe.adapt.steps, recipe.adapt.of(system).strength)
         if path.exists():
-            found = read_model(path, Kept, "delete that file")
-            if (found.steps, found.strength) == now:  # else of another training
-                yield (system.name, language), found
+            kept = read_model(path, Kept, "delete that file")
+            if (kept.steps, kept.strength) == now:  # else of another training
+                yield (system.name, language), kept
 
 
 def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
@@ -106,16 +106,16 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
 
 def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
     """Names and sizes of the target languages' text, and whether what is held out of it is new to training."""
-    found = {}
+    lines = {}
     for language in recipe.languages.targets:
         facts = Corpus(layout.corpus(language)).facts
-        found[f"Text, {language}"] = f"{', '.join(facts.text)}: {facts.bytes[0]:,} bytes, {facts.bytes[1]:,} held out"
+        lines[f"Text, {language}"] = f"{', '.join(facts.text)}: {facts.bytes[0]:,} bytes, {facts.bytes[1]:,} held out"
         if facts.repeated_lines > _MOST_REPEATED and recipe.data.held_out:
-            found[f"Warning, {language}"] = (
+            lines[f"Warning, {language}"] = (
                 f"{facts.repeated_lines:.0%} of the lines are repetitions, so that held-out text shares lines with the "
                 "training text, and its scores are better than those of new text"
             )
-    return found
+    return lines
 
 
 def _vocabulary(recipe: Recipe) -> str:

@@ -89,10 +89,10 @@ def train(
             return {}
         engine.eval()
         with torch.no_grad():
-            found = evaluation.scores(step, engine.module, lambda: read_masters(engine))
+            values = evaluation.scores(step, engine.module, lambda: read_masters(engine))
         engine.train()
         trim()
-        return found
+        return values
 
     def end_if(stopping: int, step: int) -> None:
         if stopping:

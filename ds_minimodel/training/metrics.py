@@ -71,12 +71,12 @@ class MetricsLogger:
 
     def write(self, record: MetricsLine, scores: Scores) -> None:
         """Write a record with the scores of its step; the time that they take does not count as training's."""
-        found = scores(int(record["step"]))
-        record |= found
+        values = scores(int(record["step"]))
+        record |= values
         self.last_time = time.monotonic()
         self.world.broadcast_from_rank0(lambda: self._write(record))  # a full disk ends all ranks
-        if found:
-            name, value = list(found.items())[-1]
+        if values:
+            name, value = list(values.items())[-1]
             self.note = f", {name} {value:.3f}"
 
     def _check(self, record: MetricsLine) -> None:

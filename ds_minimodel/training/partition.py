@@ -136,9 +136,9 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
     parameters = tuple(
         ParameterInfo(name, parameter.numel(), parameter.requires_grad) for name, parameter in module.named_parameters()
     )
-    found = Partition(setup, parameters)
+    partition = Partition(setup, parameters)
     if setup.zero_stage < 3:
-        return found
+        return partition
     state = 0 if setup.offloads_optimizer else 12 + (4 if setup.accumulates_in_fp32 else setup.width)
     held = sum(setup.share(one.numel) * (setup.width + state * one.trains) for one in parameters)
     most, whole = setup.device_memory // 2, set()
@@ -149,7 +149,7 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
                 break
             whole.add(parameter.name)
     linear = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)}
-    return replace(found, whole=frozenset(whole), splits_linear=not linear <= whole)
+    return replace(partition, whole=frozenset(whole), splits_linear=not linear <= whole)
 
 
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:

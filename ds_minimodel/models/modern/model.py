@@ -149,13 +149,13 @@ def waves(rotation: Rotation, head_width: int, device: torch.device) -> Tensor:
     """The angle between two positions in each plane of a head, (D/2,) fp32."""
     powers = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
     # As published code has it: of base ** -x the last bits differ, which thousands of positions multiply.
-    found = 1.0 / rotation.base**powers
+    speeds = 1.0 / rotation.base**powers
     if rotation.factor == 1:
-        return found
-    lengths = 2 * math.pi / found
+        return speeds
+    lengths = 2 * math.pi / speeds
     between = (rotation.original / lengths - rotation.low) / (rotation.high - rotation.low)
     between = between.clamp(0, 1)  # 0: slowed down, 1: as it was
-    return (1 - between) * found / rotation.factor + between * found
+    return (1 - between) * speeds / rotation.factor + between * speeds
 
 
 @functools.lru_cache(maxsize=32)

@@ -102,8 +102,8 @@ class SkippingAdamW(torch.optim.AdamW):
 
 def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """Whether any is not finite, (1,) bool."""
-    found = [one for one in gradients if one is not None and one.numel()]
-    return ~torch.stack(torch._foreach_norm(found, math.inf)).isfinite().all()[None] if found else torch.tensor([False])
+    there = [one for one in gradients if one is not None and one.numel()]
+    return ~torch.stack(torch._foreach_norm(there, math.inf)).isfinite().all()[None] if there else torch.tensor([False])
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:

@@ -97,12 +97,12 @@ def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fra
     ]
     model = load_file(models[0])
     if manifest["zero_stage"] == 0:
-        found, states = _of_stage_0(model, manifest["parameters"])
+        fragments, states = _of_stage_0(model, manifest["parameters"])
     elif manifest["zero_stage"] == 3:
-        found, states = _of_stage_3(shards, model["param_shapes"])
+        fragments, states = _of_stage_3(shards, model["param_shapes"])
     else:
-        found, states = _of_stages_1_and_2(shards)
-    return found, next(iter(states.values()))["step"].item()
+        fragments, states = _of_stages_1_and_2(shards)
+    return fragments, next(iter(states.values()))["step"].item()
 
 
 def _rank(path: Path) -> int:
@@ -122,29 +122,29 @@ def _of_stage_0(model: dict, names: list[str]) -> tuple[Fragments, dict]:
         state = state["optimizer_state_dict"]
     else:
         masters = [model["module"][name] for name in names]
-    found = {
+    fragments = {
         name: [Fragment(name, 0, _flat(master, state["state"][index]))]
         for index, (name, master) in enumerate(zip(names, masters, strict=True))
     }
-    return found, state["state"]
+    return fragments, state["state"]
 
 
 def _of_stages_1_and_2(shards: list[dict]) -> tuple[Fragments, dict]:
-    found: Fragments = defaultdict(list)
+    fragments: Fragments = defaultdict(list)
     filled: dict[str, int] = defaultdict(int)
     for shard in shards:
         states = shard["base_optimizer_state"]["state"]
         for group, addresses in enumerate(shard["param_slice_mappings"]):
             tensors = _flat(shard["single_partition_of_fp32_groups"][group], states[group])
             for name, address in addresses.items():
-                found[name].append(_cut(name, filled[name], tensors, address.start, address.numel))
+                fragments[name].append(_cut(name, filled[name], tensors, address.start, address.numel))
                 filled[name] += address.numel
-    return found, states
+    return fragments, states
 
 
 def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict]:
     """shapes: {name: shape} of each vector, in the order in which the parameters lie in it."""
-    found: Fragments = defaultdict(list)
+    fragments: Fragments = defaultdict(list)
     for rank, shard in enumerate(shards):
         states = shard["optimizer_state_dict"]["state"]
         for group, shapes_in_vector in enumerate(shapes):
@@ -152,9 +152,9 @@ def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict
             for name, shape in shapes_in_vector.items():
                 size = -(-shape.numel() // len(shards))
                 start = min(rank * size, shape.numel())
-                found[name].append(_cut(name, start, tensors, offset, min(size, shape.numel() - start)))
+                fragments[name].append(_cut(name, start, tensors, offset, min(size, shape.numel() - start)))
                 offset += size
-    return found, states
+    return fragments, states
 
 
 def _flat(master: torch.Tensor, state: dict) -> dict[str, torch.Tensor]:
