@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -295,10 +296,12 @@ class Layer(nn.Module, ABC):
     def feed_forward(self, x_BQH: Tensor) -> Tensor:
         inner = self.ffn_in(x_BQH)
         active = self.activate(inner)
-        if active is inner or self.recomputes:
+        with self.made_again(active, self.activate, inner):
             return self.ffn_out(active)
-        with _made_again(active, partial(self.activate, inner)):
-            return self.ffn_out(active)
+
+    def made_again(self, x: Tensor, make: Callable[[Tensor], Tensor], given: Tensor) -> AbstractContextManager:
+        """Context in which `x`, which `make` made of `given`, is not kept for the backward pass, but made again."""
+        return nullcontext() if x is given or self.recomputes else _made_again(x, partial(make, given))
 
     def forward(
         self,
@@ -318,7 +321,8 @@ class Layer(nn.Module, ABC):
         if read_BM is not None:
             x_BQH = gather_rows(_padded(x_BSH, unpadding), read_BM)
             input_BQH = x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, unpadding), read_BM)
-        projected, queries = self.qkv(input_BSH, input_BQH)
+        with self.made_again(input_BSH, self.before_attention, x_BSH):
+            projected, queries = self.qkv(input_BSH, input_BQH)
         projected = _padded(projected, unpadding)
         if queries is not None and read_BM is None:
             queries = _padded(queries, unpadding)
@@ -334,10 +338,11 @@ class Layer(nn.Module, ABC):
 
 def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
     """Context in which `x` is not kept for the backward pass, which calls `make` for it."""
-    storage = x.untyped_storage()._cdata
+    storage, size = x.untyped_storage()._cdata, x.numel()
 
     def pack(kept: Tensor) -> Tensor | torch.Size:
-        return kept.shape if kept.untyped_storage()._cdata == storage else kept
+        is_x = kept.untyped_storage()._cdata == storage and kept.numel() == size and kept.is_contiguous()
+        return kept.shape if is_x else kept
 
     def unpack(kept: Tensor | torch.Size) -> Tensor:
         return make().view(kept) if isinstance(kept, torch.Size) else kept

@@ -39,8 +39,9 @@ def test_merged_weights_compute_what_the_updates_do(config):
         torch.testing.assert_close(changed(batch), plain(batch), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("low_rank", [True, False])
-def test_what_is_between_the_products_of_a_gated_layer_is_made_again(low_rank, monkeypatch):
+def test_what_cheap_functions_make_is_made_again(low_rank, dtype, monkeypatch):
     """With the gradients that it has where it is kept, and less memory."""
     results = []
     for own in (body._made_again, lambda *_: contextlib.nullcontext()):
@@ -48,14 +49,15 @@ def test_what_is_between_the_products_of_a_gated_layer_is_made_again(low_rank, m
         module = masked_lm(CONFIGS[-1], VOCAB_SIZE)
         if low_rank:
             add_low_rank(module.body, 3, 1)
-        randomise(module)
+        randomise(module).to(dtype)
         with Allocations() as counter:
             loss = module(read_everywhere(mlm_batch())).sum()
         live = counter.live
         loss.backward()
         results.append((live, [parameter.grad for parameter in module.parameters()]))
     (less, ours), (more, plain) = results
-    assert more - less == SIZES["num_layers"] * SIZES["ffn_size"] * mlm_batch()["tokens"].numel() * 4
+    width = SIZES["ffn_size"] + 2 * SIZES["hidden_size"]
+    assert more - less == SIZES["num_layers"] * width * mlm_batch()["tokens"].numel() * dtype.itemsize
     assert all(map(torch.equal, ours, plain))
 
 

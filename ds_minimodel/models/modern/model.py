@@ -84,9 +84,11 @@ class ModernLayer(Layer):
         if self.ffn_norm is not None:
             keys = rows.keys(self.sites.attention_out)
             normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, rows.p, keys)
+            with self.made_again(normed_BQH, self.ffn_norm, x_BQH):
+                outer_BQH = self.feed_forward(normed_BQH)
         else:
-            normed_BQH = x_BQH = x_BQH + rows.drop(attended_BQH, self.sites.attention_out)
-        outer_BQH = self.feed_forward(normed_BQH)
+            x_BQH = x_BQH + rows.drop(attended_BQH, self.sites.attention_out)
+            outer_BQH = self.feed_forward(x_BQH)
         if self.ffn_post_norm is not None:
             outer_BQH = self.ffn_post_norm(outer_BQH)
         return x_BQH + rows.drop(outer_BQH, self.sites.ffn_out)
