@@ -146,7 +146,8 @@ class GgufFile(Source):
     def _refuse_rest(self, of_tokenizer: bool) -> None:
         """UserError for metadata that is not used, and may change what is computed."""
         for key, value in self.facts.items():
-            if key.startswith("tokenizer.") == of_tokenizer and not _IGNORED.match(key):
+            is_off = value is False and key.startswith("tokenizer.ggml.add_")
+            if key.startswith("tokenizer.") == of_tokenizer and not _IGNORED.match(key) and not is_off:
                 raise UserError(f"{self.path}: {key} {value!r:.60} is a setting that is not computed here")
 
     def config(self) -> dict[str, Any]:

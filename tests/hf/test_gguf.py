@@ -135,6 +135,7 @@ def test_other_families(folder, tmp_path, kind):
         ({"facts": {"llama.block_count": None}}, "llama.block_count"),
         ({"facts": {"llama.rope.dimension_count": 4}}, "llama.rope.dimension_count is not the width of a head, 8"),
         ({"facts": {"llama.logit_scale": 2.0}}, "llama.logit_scale 2.0 is a setting that is not computed here"),
+        ({"facts": {"tokenizer.ggml.add_sep_token": True}}, "add_sep_token True is a setting"),
         ({"facts": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}}, "rope_type 'yarn'"),
         (
             {"tensors": {"rope_freqs.weight": [1.0, 2.0, 7.0, 8.0]}},
@@ -239,7 +240,14 @@ def test_sentencepiece_files(text_file, tmp_path):
         2 if pieces.is_unknown(id) else 3 if pieces.is_control(id) else 6 if pieces.is_byte(id) else 1 for id in ids
     ]
     tokens = {"tokens": [pieces.id_to_piece(id) for id in ids], "scores": [pieces.get_score(id) for id in ids]}
-    tokens |= {"token_type": kinds, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": False}
+    tokens |= {
+        "token_type": kinds,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "add_bos_token": False,
+        "add_sep_token": False,
+    }
     sizes = dict(vocab_size=len(ids), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
     randomise(
         transformers.LlamaForCausalLM(transformers.LlamaConfig(max_position_embeddings=64, **sizes))
