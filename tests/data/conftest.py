@@ -4,8 +4,10 @@ import random
 
 import pytest
 
+from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.prepare import prepare
-from ds_minimodel.data.store import TokenStore
+from ds_minimodel.data.store import TokenStore, write_shard
+from ds_minimodel.vocabulary.tokenizer import trained_layout
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 ALPHABETS = {
@@ -16,6 +18,7 @@ ALPHABETS = {
     "han": "一二三四五六七八九十人口手足山川日月水火木金土大小中上下左右天地",
 }
 VOCAB_SIZE, SHARD_BYTES = 600, 30_000
+HASH = "ab" * 32  # of a tokenizer that is none
 
 
 def make_words(draw, alphabet, count=250):
@@ -87,6 +90,18 @@ def reference(text_file, tokenizer_folder, tmp_path_factory):
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
+
+
+def make_store(folder, shards, vocab_size=VOCAB_SIZE, **facts):
+    """A store; `shards`: for each one a list of documents, each a list of ids. facts: of its manifest."""
+    folder.mkdir()
+    for number, documents in enumerate(shards):
+        with write_shard(folder, number, vocab_size, HASH) as add:
+            for ids in documents:
+                add(ids, [len(ids)])
+    facts |= {"shards": len(shards), "tokenizer_sha256": HASH, **trained_layout(vocab_size).facts()}
+    write_manifest(folder, kind="token_store", **facts)
+    return folder
 
 
 def content(folder):

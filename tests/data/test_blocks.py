@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data import samples as blocks
 from ds_minimodel.data.samples import BlockTable
-from ds_minimodel.data.store import TokenStore, write_shard
-from ds_minimodel.vocabulary.tokenizer import trained_layout
+from ds_minimodel.data.store import TokenStore
+
+from .conftest import make_store
 
 EOS = 2
 
@@ -55,16 +55,10 @@ def table_of(store, mode, seq_length):
     return list(zip(starts, lengths))
 
 
-def make_store(folder, docs, whole=False):
+def store_of(folder, docs, whole=False):
     """`docs` as lists of sentence lengths, </s> included; `whole`: without the </s> of blank lines."""
-    folder.mkdir()
-    with write_shard(folder, 0, 600, "ab" * 32) as add:
-        for doc in docs:
-            ids = [id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS] * (not whole)
-            add(ids, [len(ids)])
-    facts = {"tokenizer_sha256": "ab" * 32, "whole_documents": whole, **trained_layout(600).facts()}
-    write_manifest(folder, kind="token_store", shards=1, **facts)
-    return TokenStore(folder)
+    ids = [[id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS] * (not whole) for doc in docs]
+    return TokenStore(make_store(folder, [ids], whole_documents=whole))
 
 
 @pytest.mark.parametrize("seq_length", [3, 9, 17, 64, 512, 5000])
@@ -79,7 +73,7 @@ def test_tables_equal_the_definition(store, monkeypatch, mode, seq_length):
 
 
 def test_hand_made_example(tmp_path):
-    store = make_store(tmp_path / "store", [[4, 3, 3], [2], [25, 3], [5]])
+    store = store_of(tmp_path / "store", [[4, 3, 3], [2], [25, 3], [5]])
     # sentences at 0 4 7 | 10; 11 | 13; 14 39 | 42; 43 | 48
     assert table_of(store, "complete", 11) == [(0, 10), (10, 4), (14, 10), (24, 10), (34, 9), (43, 6)]
     assert table_of(store, "complete_doc", 11) == [(0, 10), (11, 2), (14, 10), (24, 10), (34, 8), (43, 5)]
@@ -87,23 +81,15 @@ def test_hand_made_example(tmp_path):
 
 
 def test_whole_documents_are_sentences_without_blank_lines(tmp_path):
-    store = make_store(tmp_path / "store", [[4], [2], [25], [3]], whole=True)
+    store = store_of(tmp_path / "store", [[4], [2], [25], [3]], whole=True)
     assert table_of(store, "complete", 11) == [(0, 6), (6, 10), (16, 10), (26, 8)]
     assert table_of(store, "complete_doc", 11) == [(0, 4), (4, 2), (6, 10), (16, 10), (26, 5), (31, 3)]
 
 
 def test_a_whole_document_ends_where_it_ends_whatever_it_holds(tmp_path, monkeypatch):
     """Dialogues have ends of texts inside them, and may be cut off; two shards, chunks shorter than all."""
-    folder = tmp_path / "store"
-    folder.mkdir()
-    documents = [[7, 7, EOS, 7, 7], [7, 7, 7], [7] * 12, [EOS, 7, EOS]]
-    for shard in range(2):
-        with write_shard(folder, shard, 600, "ab" * 32) as add:
-            for ids in documents[2 * shard : 2 * shard + 2]:
-                add(ids, [len(ids)])
-    facts = {"tokenizer_sha256": "ab" * 32, "whole_documents": True, **trained_layout(600).facts()}
-    write_manifest(folder, kind="token_store", shards=2, **facts)
-    store = TokenStore(folder)
+    shards = [[7, 7, EOS, 7, 7], [7, 7, 7]], [[7] * 12, [EOS, 7, EOS]]
+    store = TokenStore(make_store(tmp_path / "store", shards, whole_documents=True))
     assert store.document_ends(0, 23).tolist() == [5, 8, 20, 23] and store.document_ends(5, 20).tolist() == [8, 20]
     for chunk in (blocks.CHUNK_TOKENS, 12):
         monkeypatch.setattr(blocks, "CHUNK_TOKENS", chunk)
@@ -134,4 +120,4 @@ def test_damaged_tables_are_refused(store, damage):
 
 def test_a_store_of_no_text_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no text"):
-        BlockTable(make_store(tmp_path / "store", []), "complete", 64)
+        BlockTable(store_of(tmp_path / "store", []), "complete", 64)

@@ -38,11 +38,12 @@ def small_chunks(monkeypatch):
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_documents_are_read_back(tmp_path, small_chunks, suffix, line_end):
-    docs = make_documents(200)
-    path = tmp_path / f"text.txt{suffix}"
-    path.write_bytes(COMPRESS[suffix](as_text(docs, line_end).encode()))
-    assert list(read_documents([path])) == docs
+def test_documents_are_read_back_whole_in_many_chunks(tmp_path, small_chunks, suffix, line_end):
+    paths, expected = [tmp_path / f"{name}{suffix}" for name in "ab"], [make_documents(60, seed) for seed in range(2)]
+    for path, documents in zip(paths, expected, strict=True):
+        path.write_bytes(COMPRESS[suffix](as_text(documents, line_end).encode()))
+    assert len(list(read_chunks(paths))) > 10
+    assert list(read_documents(paths)) == [*expected[0], *expected[1]]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -51,22 +52,6 @@ def test_files_of_several_streams_are_read_to_the_end(tmp_path, suffix):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(b"".join(COMPRESS[suffix](as_text([doc]).encode() + b"\n") for doc in docs))
     assert list(read_documents([path])) == docs
-
-
-def test_blank_lines_of_any_number_and_white_space_part_documents(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes("\ufeff\n\n a \n\tb\u2028c\n \t\n\n\nd\n\n".encode())
-    assert list(read_documents([path], whole=False)) == [["a", "b\u2028c"], ["d"]]
-
-
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_chunks_part_no_document(tmp_path, small_chunks, suffix):
-    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
-    expected = [make_documents(60, seed) for seed in range(2)]
-    for path, documents in zip(paths, expected, strict=True):
-        path.write_bytes(COMPRESS[suffix](as_text(documents).encode()))
-    assert len(list(read_chunks(paths))) > 10
-    assert list(read_documents(paths)) == [*expected[0], *expected[1]]
 
 
 def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
@@ -167,8 +152,8 @@ def test_suffixes_are_read_in_any_case_and_zstd_with_a_long_window(tmp_path):
     assert list(read_documents(sorted(tmp_path.iterdir()))) == [["a"], ["b"], ["c"]]
 
 
-def test_text_for_decoders_keeps_its_white_space(tmp_path):
+def test_blank_lines_part_documents_and_white_space_is_a_decoders(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_bytes("\ufeff  a \r\n\tb\u2028c  \n \t\n\n d\n".encode())
+    path.write_bytes("\ufeff\n\n  a \r\n\tb\u2028c  \n \t\n\n\n d\n\n".encode())
     assert list(read_documents([path])) == [["  a ", "\tb\u2028c  "], [" d"]]
     assert list(read_documents([path], whole=False)) == [["a", "b\u2028c"], ["d"]]

@@ -9,7 +9,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.text import reader
-from ds_minimodel.text.reader import read_chunks, read_documents
+from ds_minimodel.text.reader import read_documents
 
 DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
 ROWS = [{"id": number, "text": "\r\n".join(["", *lines, " "])} for number, lines in enumerate(DOCUMENTS)]
@@ -54,15 +54,6 @@ def test_each_row_is_a_document(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", WRITE)
-def test_chunks_may_end_within_a_row(tmp_path, monkeypatch, name):
-    path = WRITE[name](tmp_path / name)
-    whole = list(read_documents([path]))
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 1000)
-    assert len(list(read_chunks([path]))) > 5
-    assert ["\n".join(lines) for lines in read_documents([path])] == ["\n".join(lines) for lines in whole]
-
-
-@pytest.mark.parametrize("name", WRITE)
 def test_another_column(tmp_path, name):
     rows = [{"text": None, "content": "a b"}, {"text": None, "content": " \n"}, {"text": None, "content": "c\rd"}]
     path = WRITE[name](tmp_path / name, rows)
@@ -88,15 +79,33 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
     assert found == ["# T", "A.", "- b", "- c", "def f():", "pass", "x", "y", "z", "w"]
 
 
-def test_rows_of_a_tab_separated_table(tmp_path):
-    (tmp_path / "rows.tsv").write_text('id\ttext\n1\tsay "hi\n2\tb c\n')
-    assert list(read_documents([tmp_path / "rows.tsv"])) == [['say "hi'], ["b c"]]
-    (tmp_path / "rows.tsv").write_text("id\ttext\n1\ta\tb\n")
-    with pytest.raises(UserError, match="rows.tsv:2: 3 fields where the header names 2"):
-        list(read_documents([tmp_path / "rows.tsv"]))
-    (tmp_path / "rows.csv").write_text('id,text\n1,"a\n')
-    with pytest.raises(UserError, match="rows.csv:2: not CSV"):
-        list(read_documents([tmp_path / "rows.csv"]))
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("rows.tsv", b"id\ttext\n1\ta\tb\n", "rows.tsv:2: 3 fields where the header names 2"),
+        ("rows.csv", b"text,id,,,id\na,1,,,2\n", "rows.csv:1: the column 'id' comes twice"),
+        ("rows.csv", b'id,text\n1,"a\n', "rows.csv:2: not CSV"),
+        ("rows.jsonl", b'{"text": "a"}\n[1]\n', "rows.jsonl:2: not a JSON object"),
+        ("rows.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "rows.jsonl:2: not UTF-8"),
+        ("rows.jsonl", b"\n\n", "rows.jsonl: holds no text"),
+        ("value.json", b'{"text": "a"}\n', "value.json: JSON is no text; .* named .jsonl"),
+        ("value.json.gz", gzip.compress(b"{}"), "value.json.gz: JSON is no text"),
+        ("rows.jsonl", b'{"text": "a"}\n{"text": "' + b"a" * (1 << 19), "rows.jsonl:2: a line of more than 262,144"),
+        ("rows.parquet", b"PAR1" + bytes(400), "rows.parquet: cannot be read"),
+    ],
+)
+def test_files_of_rows_that_are_none(tmp_path, monkeypatch, name, content, words):
+    monkeypatch.setattr("ds_minimodel.text.rows._MOST_BYTES", 1 << 18)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        list(read_documents([tmp_path / name]))
+
+
+def test_quotes_and_byte_order_marks_in_tables(tmp_path):
+    (tmp_path / "rows.tsv").write_text('\ufeffid\ttext\r\n1\tsay "hi\r\n\r\n2\t"b" c\r\n')
+    (tmp_path / "rows.csv").write_text('text,id\r\n"two\nlines, ""quoted""",x\r\n')
+    assert list(read_documents([tmp_path / "rows.tsv"])) == [['say "hi'], ['"b" c']]
+    assert list(read_documents([tmp_path / "rows.csv"])) == [["two", 'lines, "quoted"']]
 
 
 @pytest.mark.parametrize(
@@ -114,22 +123,6 @@ def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
     (tmp_path / "rows.jsonl").write_text(f'{{"text": "a"}}\n{row}\n')
     with pytest.raises(UserError, match=words):
         list(read_documents([tmp_path / "rows.jsonl"]))
-
-
-def test_files_of_rows_that_are_none(tmp_path, monkeypatch):
-    for name, content, words in (
-        ("not_utf8.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "not_utf8.jsonl:2: not UTF-8"),
-        ("no_rows.jsonl", b"\n\n", "no_rows.jsonl: holds no text"),
-        ("value.json", b'{"text": "a"}\n', r"value.json: JSON is no text; .* named .jsonl"),
-        ("value.json.gz", gzip.compress(b"{}"), "value.json.gz: JSON is no text"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=words):
-            list(read_documents([tmp_path / name]))
-    monkeypatch.setattr("ds_minimodel.text.rows._MOST_BYTES", 1 << 18)
-    (tmp_path / "long.jsonl").write_text('{"text": "a"}\n{"text": "' + "a" * (1 << 19))
-    with pytest.raises(UserError, match="long.jsonl:2: a line of more than 262,144 bytes"):
-        list(read_documents([tmp_path / "long.jsonl"]))
 
 
 @pytest.mark.parametrize(
@@ -151,10 +144,3 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[parquet\]'"):
         list(read_documents([tmp_path / "rows.parquet"]))
-
-
-def test_a_damaged_parquet_file(tmp_path):
-    path = write_parquet(tmp_path / "rows.parquet")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match="rows.parquet: cannot be read"):
-        list(read_documents([path]))

@@ -7,23 +7,9 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import write_manifest
-from ds_minimodel.data.store import Reader, TokenStore, id_type, write_shard
-from ds_minimodel.vocabulary.tokenizer import trained_layout
+from ds_minimodel.data.store import Reader, TokenStore, id_type
 
-HASH = "ab" * 32
-
-
-def make_store(folder, shards, vocab_size):
-    """`shards`: for each shard a list of documents, each a list of ids."""
-    folder.mkdir()
-    for number, docs in enumerate(shards):
-        with write_shard(folder, number, vocab_size, HASH) as add:
-            for doc in docs:
-                add(doc, [len(doc)])
-    facts = trained_layout(vocab_size).facts()
-    write_manifest(folder, kind="token_store", shards=len(shards), tokenizer_sha256=HASH, **facts)
-    return folder
+from .conftest import HASH, make_store
 
 
 def random_shards(vocab_size):
@@ -74,12 +60,12 @@ def test_a_file_stays_open_until_it_is_read_though_another_thread_opens_many(tmp
 
 
 def test_a_store_that_shrinks_or_vanishes_under_a_reader_is_one_line(tmp_path):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    folder = make_store(tmp_path / "store", random_shards(600))
     store = TokenStore(folder)
     (folder / "00003.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"00003.bin: shorter than it was; put it back"):
         store.read(0, store.num_tokens)
-    store = TokenStore(make_store(tmp_path / "other", random_shards(600), 600))
+    store = TokenStore(make_store(tmp_path / "other", random_shards(600)))
     (tmp_path / "other/00000.bin").unlink()
     with pytest.raises(UserError, match=r"00000.bin: cannot be read \(No such file"):
         store.read(0, 5)
@@ -93,7 +79,7 @@ def change_header(path, at, value):
 
 @pytest.mark.parametrize("at", [0, 8, 12, 16, 40])  # magic, version, bytes an id, vocabulary, tokenizer
 def test_a_header_of_another_store_is_refused(tmp_path, at):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    folder = make_store(tmp_path / "store", random_shards(600))
     change_header(folder / "00003.idx", at, b"\x07")
     with pytest.raises(UserError, match="00003.idx: not of this store"):
         TokenStore(folder)
@@ -101,7 +87,7 @@ def test_a_header_of_another_store_is_refused(tmp_path, at):
 
 @pytest.mark.parametrize("name", ["00003.bin", "00003.idx"])
 def test_a_flipped_byte_is_found_by_who_asks_for_it(tmp_path, name):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    folder = make_store(tmp_path / "store", random_shards(600))
     change_header(folder / name, 100, bytes([(folder / name).read_bytes()[100] ^ 1]))
     TokenStore(folder)
     with pytest.raises(UserError, match=f"{name}: damaged .its SHA-256 .*; put it back"):
@@ -109,6 +95,6 @@ def test_a_flipped_byte_is_found_by_who_asks_for_it(tmp_path, name):
 
 
 def test_another_tokenizer_is_refused(tmp_path):
-    folder = make_store(tmp_path / "store", random_shards(600), 600)
+    folder = make_store(tmp_path / "store", random_shards(600))
     with pytest.raises(UserError, match="store: made with another tokenizer"):
         TokenStore(folder, "cd" * 32)

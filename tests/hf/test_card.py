@@ -134,12 +134,8 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
 
 @pytest.mark.parametrize("template", [None, "{% for one in messages %}<|begin|>{{ one.content }}{% endfor %}"])
 def test_a_model_that_chats_is_asked_in_its_template(text_file, tmp_path, template):
-    theirs = save_llama(text_file, tmp_path / "theirs", "$A")
-    settings = json.loads((theirs / "tokenizer_config.json").read_text())
-    (theirs / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
-    refer(theirs, tmp_path / "in")
-    manifest = json.loads((tmp_path / "in/manifest.json").read_text())
-    (tmp_path / "in/manifest.json").write_text(json.dumps({**manifest, "eflops": 0.00011543065657344}))
+    refer(save_llama(text_file, tmp_path / "theirs", "$A", template=template), tmp_path / "in")
+    change(tmp_path / "in/manifest.json", eflops=0.00011543065657344)
     export_hf(tmp_path / "in", tmp_path / "out")
     card, text = card_of(tmp_path / "out")
     assert card["ds_minimodel"]["eflops"] == 0.000115 and "| eflops | 0.000115 |" in text

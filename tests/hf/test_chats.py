@@ -63,11 +63,7 @@ DIALOGUE = [("user", "user 17?"), ("assistant", "assistant,\n\nja "), ("user", "
 
 def tokenizer_with(folder, text_file, template, single):
     """The folder of a vocabulary with this chat template."""
-    theirs = save_llama(text_file, folder / "theirs", single)
-    tokenizer = AutoTokenizer.from_pretrained(theirs)
-    tokenizer.chat_template = template
-    tokenizer.save_pretrained(theirs)
-    keep_vocabulary(theirs, folder / "tokenizer")
+    keep_vocabulary(save_llama(text_file, folder / "theirs", single, template=template), folder / "tokenizer")
     return folder / "tokenizer"
 
 

@@ -19,8 +19,8 @@ from .conftest import ODD_TEXTS, TEXTS, randomise
 BEGIN, END = "<|begin|>", "<|end|>"
 
 
-def save_llama(text_file, folder, single, tied=True):
-    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them."""
+def save_llama(text_file, folder, single, tied=True, template=None):
+    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them. template: of chats."""
     tokenizer = Tokenizer(models.BPE())
     digits, by_bytes = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes])
@@ -28,9 +28,8 @@ def save_llama(text_file, folder, single, tied=True):
     trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet)
     tokenizer.train([str(text_file)], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(END, 0), (BEGIN, 1)])
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BEGIN, eos_token=END).save_pretrained(
-        folder
-    )
+    own = dict(bos_token=BEGIN, eos_token=END, chat_template=template)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **own).save_pretrained(folder)
     sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
     config = transformers.LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes)
     randomise(LlamaForCausalLM(config)).save_pretrained(folder)

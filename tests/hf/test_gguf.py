@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import gguf
 import numpy as np
@@ -15,11 +16,10 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.foreign import gguf as reader
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
-from .refusing import change
+from .refusing import change, refused
 from .test_decoders import save_llama
 
 
@@ -96,14 +96,6 @@ def comes_in_as(folder, path, out):
     return out / "new/of-file/tokenizer"
 
 
-def refused(path, out, *words):
-    with pytest.raises(UserError) as error:
-        refer(path, out)
-    line = str(error.value)
-    assert "\n" not in line and all(word in line for word in (str(path), *words)), line
-    assert not [*out.parent.glob(f"{out.name}*")] and not [*out.parent.glob(".*")]
-
-
 def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
     pack = comes_in_as(folder, write_gguf(folder, tmp_path / "tiny.gguf"), tmp_path)
     manifest = json.loads((pack.parent / "manifest.json").read_text())
@@ -171,10 +163,7 @@ def test_angles_are_scaled_as_it_says(folder, tmp_path, kind):
         scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
         changes = {"tensors": {"rope_freqs.weight": [*slowed_down(1e4, 8, 8.0, 1.0, 4.0, 64)]}}
         scaling["original_max_position_embeddings"] = 64
-    theirs = tmp_path / "theirs"
-    for path in folder.iterdir():
-        theirs.mkdir(exist_ok=True)
-        (theirs / path.name).write_bytes(path.read_bytes())
+    theirs = shutil.copytree(folder, tmp_path / "theirs")
     change(theirs / "config.json", rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **scaling})
     comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf", **changes), tmp_path)
 

@@ -164,12 +164,6 @@ def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
     assert "panicked" not in capfd.readouterr().err
 
 
-def test_texts_must_stand_as_the_models_do(roberta_json, tmp_path):
-    folder = shutil.copytree(roberta_json, tmp_path / "hf")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    refused(folder, tmp_path / "out", "tokenizer")
-
-
 # Export and the commands.
 
 

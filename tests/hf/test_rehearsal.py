@@ -19,10 +19,7 @@ TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>
 
 def base_of(folder, text_file, template, single="$A"):
     """(A Llama with this chat template, the folder of its vocabulary)"""
-    theirs = save_llama(text_file, folder / "theirs", single)
-    tokenizer = AutoTokenizer.from_pretrained(theirs)
-    tokenizer.chat_template = template
-    tokenizer.save_pretrained(theirs)
+    theirs = save_llama(text_file, folder / "theirs", single, template=template)
     keep_vocabulary(theirs, folder / "tokenizer")
     return theirs, folder / "tokenizer"
 

@@ -69,18 +69,6 @@ def test_bits_a_byte_have_three_decimals_and_the_lowest_is_best():
     assert column(table, "de", table.references)["BL_BASE, unadapted"].text == "2.000"
 
 
-def test_scores_over_seeds_show_their_deviation():
-    rows = [
-        row
-        for seed, score in ((1, 70.0), (2, 72.0))
-        for row in rows_of("bl_base", "xnli", "de", [(10, 1.0, score)], seed)
-    ]
-    table = tables.final_scores_table("xnli", "accuracy", training_curves(rows), [])
-    assert column(table, "de")["BL_BASE"] == ("71.0", "±1.4", True)
-    assert not table.references, "no step 0 was scored"
-    assert table.notes[0].endswith("Mean ± standard deviation over 2 finetuning seeds.")
-
-
 def test_what_is_paid_once_is_shared_by_the_languages():
     rows = [row for row in COSTS if row["system"] in ("bl_base", "minipost")]
     table = tables.cost_table(rows, languages=4)
