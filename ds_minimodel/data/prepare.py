@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import contextlib
 import functools
-import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import id_type, write_shard
 from ds_minimodel.text.reader import Chunk, documents, find_text, names_of, read_chunks
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
-from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 SHARD_BYTES = 1 << 28  # text of a shard
 _opened_once = functools.lru_cache(maxsize=1)(open_tokenizer)  # by each process
@@ -62,13 +61,13 @@ def prepare(
         "shard_bytes": shard_bytes,
         "whole_documents": whole_documents,
     }
-    number_of_stores = 1 if held_out is None else 2
-    encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), number_of_stores, whole_documents)
+    stores = 1 if held_out is None else 2
+    encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), whole_documents)
     jobs = _in_shards(read_chunks(every), shard_bytes)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers, FEW_CHUNKS)
-    counts, num_bytes, unknown, shards = np.zeros((number_of_stores, 2), np.int64), 0, 0, 0
+    counts, num_bytes, unknown, shards = np.zeros((stores, 2), np.int64), 0, 0, 0
     with files.atomic_folder(out) as folder, contextlib.closing(parts) as encoded:
-        folders = [folder, folder / HELD_OUT][:number_of_stores]
+        folders = [folder, folder / HELD_OUT][:stores]
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
             with contextlib.ExitStack() as open_shards:
                 adds = [
@@ -76,11 +75,10 @@ def prepare(
                     for own in folders
                 ]
                 for part in parts_of_shard:
-                    for add, tokens in zip(adds, part.stores, strict=True):
-                        add(tokens.ids, tokens.lengths)
-                    counts += [(len(tokens.lengths), len(tokens.ids)) for tokens in part.stores]
+                    adds[part.store](part.ids, part.lengths)
+                    counts[part.store] += len(part.lengths), len(part.ids)
                     num_bytes += part.bytes
-                    unknown += sum(tokens.unknown for tokens in part.stores)
+                    unknown += part.unknown
                     progress(*counts[0].tolist())
             shards = number + 1
         if not counts[0, 0]:
@@ -92,20 +90,16 @@ def prepare(
     return unknown / num_bytes
 
 
-class _Tokens(NamedTuple):
-    """Tokenised documents: their ids one after another, the number of ids of each, and bytes that no piece is of."""
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    unknown: int
-
-
 class _Part(NamedTuple):
-    """A tokenised chunk: the documents of each store. bytes: of its text."""
+    """A tokenised chunk, of the store of that number: ids of its documents one after another, and how many each has;
+    bytes: of its text; unknown: those that no piece is of."""
 
     shard: int
+    store: int
+    ids: np.ndarray
+    lengths: np.ndarray
     bytes: int
-    stores: list[_Tokens]
+    unknown: int
 
 
 def _in_shards(chunks: Iterable[Chunk], shard_bytes: int) -> Iterator[tuple[int, Chunk]]:
@@ -118,43 +112,23 @@ def _in_shards(chunks: Iterable[Chunk], shard_bytes: int) -> Iterator[tuple[int,
             shard, size = shard + 1, 0
 
 
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Leave cyclic garbage where it is: collections would look through a chunk's lists of ids, which hold none."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_without_collections()
 def _encode_chunk(
-    tokenizer_folder: str | Path, first_held_out: int, stores: int, whole_documents: bool, job: tuple[int, Chunk]
+    tokenizer_folder: str | Path, first_held_out: int, whole_documents: bool, job: tuple[int, Chunk]
 ) -> _Part:
-    """Tokenise a (shard, chunk) for one of the `stores`: held out are the files from number `first_held_out` on."""
-    shard, chunk = job
-    texts = [[*documents(chunk, whole_documents)], list[list[str]]()][:stores]
-    if chunk.file >= first_held_out:
-        texts.reverse()
-    parts = [_encode(_opened_once(tokenizer_folder), store, whole_documents) for store in texts]
-    return _Part(shard, len(chunk.data), parts)
+    """Tokenise a (shard, chunk); held out are the files from number `first_held_out` on.
 
-
-def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) -> _Tokens:
-    """Tokenise documents: each line ends in the vocabulary's end of text, each document in one more.
-
-    whole_documents: a document is one text instead, which ends in one.
+    Each line ends in the vocabulary's end of text, each document in one more. whole_documents: a document is one text
+    instead, which ends in one.
     """
+    (shard, chunk), tokenizer = job, _opened_once(tokenizer_folder)
     eos = tokenizer.vocabulary.require("eos", "a token store")
+    kept = [*documents(chunk, whole_documents)]
     if whole_documents:
         kept = [["\n".join(document)] for document in kept]
     # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
     sentences = tokenizer.encode(texts := list(itertools.chain.from_iterable(kept)))
     unknown = sum(size for pair in zip(texts, sentences, strict=True) for _, size in tokenizer.unknown(*pair))
-    tokens, lengths = array.array("I"), []
+    tokens, lengths = array.array("I"), list[int]()
     rest = iter(sentences)
     for document in kept:
         before = len(tokens)
@@ -166,4 +140,5 @@ def _encode(tokenizer: Tokenizer, kept: list[list[str]], whole_documents: bool) 
             if not whole_documents:
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
-    return _Tokens(np.array(tokens, id_type(tokenizer.vocabulary.size)), np.array(lengths, np.int64), unknown)
+    store, ids = int(chunk.file >= first_held_out), np.array(tokens, id_type(tokenizer.vocabulary.size))
+    return _Part(shard, store, ids, np.array(lengths, np.int64), len(chunk.data), unknown)

@@ -69,20 +69,19 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
     return listed
 
 
-_JSON = "JSON is no text", "a file of one JSON object a line is to be named .jsonl"
-_SAVE = "save the document as plain text"
-_OTHER_FORMS = (  # how files that are no text begin, what that is, and what to do
-    (rb"\s*(\[\s*)?\{\s*\"(\\.|[^\"\\])*\"\s*:", *_JSON),
-    (rb"(?i:\s*<(!doctype\s+html|html|\?xml))", "HTML or XML", "take the text out of it first"),
-    (rb"%PDF-", "a PDF file", "take the text out of it first, for example with pdftotext"),
-    (rb"PK\x03\x04", "a ZIP archive, as a DOCX, ODT or EPUB document is one", f"unpack it, or {_SAVE}"),
-    (rb"\{\\rtf|\xd0\xcf\x11\xe0", "a document of a word processor", _SAVE),
-    (rb"\x1f\x8b", "compressed", "let its name end in .gz"),
-    (rb"\xfd7zXZ\0", "compressed", "let its name end in .xz"),
-    (rb"\x28\xb5\x2f\xfd", "compressed", "let its name end in .zst"),
-    (rb"BZh[1-9]1AY&SY|7z\xbc\xaf|Rar!\x1a|.{257}ustar[\0 ]", "an archive", "unpack it; .gz, .xz and .zst are read"),
-    (rb"PAR1\x15", "a Parquet file", "let its name end in .parquet"),
-    (rb".{3}\0{5}\{|GGUF.\0", "weights of a model", "name files of text"),
+_OTHER_FORMS = {  # what a file is, and how it begins
+    "JSON": rb"\s*(\[\s*)?\{\s*\"(\\.|[^\"\\])*\"\s*:",
+    "HTML or XML": rb"(?i:\s*<(!doctype\s+html|html|\?xml))",
+    "a PDF file": rb"%PDF-",
+    "a document of a word processor, or a ZIP archive": rb"PK\x03\x04|\{\\rtf|\xd0\xcf\x11\xe0",
+    "compressed, or an archive": rb"\x1f\x8b|\xfd7zXZ\0|\x28\xb5\x2f\xfd|BZh[1-9]1AY&SY|7z\xbc\xaf|Rar!\x1a"
+    rb"|.{257}ustar[\0 ]",
+    "a Parquet file": rb"PAR1\x15",
+    "weights of a model": rb".{3}\0{5}\{|GGUF.\0",
+}
+_TAKEN = (
+    "plain text is read, and rows in .jsonl, .csv, .tsv and .parquet, also as .gz, .xz and .zst; unpack or convert it, "
+    "or let its name say what it is"
 )
 
 
@@ -91,11 +90,10 @@ def _refuse_other_forms(path: Path) -> None:
     form, head = _form(path), b""
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
         head = next(_bytes_of(path, stack), b"")
-    for begins, what, advice in _OTHER_FORMS if form != rows.PARQUET else ():
-        if re.match(begins, head, re.DOTALL) and (form not in rows.JSON_LINES or what != _JSON[0]):
-            raise UserError(f"{path}: {what}; {advice}")
-    if form == ".json":
-        raise UserError(f"{path}: {'; '.join(_JSON)}")
+    taken = {"JSON"} if form in rows.JSON_LINES else {*_OTHER_FORMS} if form == rows.PARQUET else set()
+    for what, begins in _OTHER_FORMS.items():
+        if what not in taken and (re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")):
+            raise UserError(f"{path}: {what}; {_TAKEN}")
 
 
 def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[Chunk]:

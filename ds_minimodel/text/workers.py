@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import multiprocessing
 import os
@@ -76,6 +77,7 @@ def process_pool(workers: int) -> Executor:
 
 
 def _be_worker() -> None:
+    gc.disable()  # a chunk's lists of ids are thousands of young objects without a cycle
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -116,16 +116,16 @@ def test_missing_files_are_refused(tmp_path):
 
 
 PAGES = {
-    "rows.txt": (b'\n{"text": "a"}\n{"text": "b"}\n', "JSON is no text; .* named .jsonl"),
-    "page.txt": (b"\n<!DOCTYPE HTML><p>", "HTML or XML; take the text"),
-    "page.csv": (b"<html lang=de>", "HTML or XML; take the text"),
-    "wiki": (b'<?xml version="1.0"?>', "HTML or XML; take the text"),
-    "paper.PDF": (b"%PDF-1.7\n%\xe2", "a PDF file; .*pdftotext"),
-    "letter.docx": (b"PK\x03\x04\x14\0", "a ZIP archive, as a DOCX.*; unpack it, or save"),
-    "rows.jsonl": (lzma.compress(b"{}"), "compressed; let its name end in .xz"),
-    "a.bz2": (b"BZh91AY&SY", "an archive; unpack it; .gz, .xz and .zst are read"),
-    "a.tar.xz": (lzma.compress(b"a" + bytes(256) + b"ustar\0"), "an archive; unpack it"),
-    "m.safetensors": (b'\x40\1\0\0\0\0\0\0{"a": 1}', "weights of a model; name files of text"),
+    "rows.txt": (b'\n{"text": "a"}\n{"text": "b"}\n', "JSON; .*rows in .jsonl"),
+    "page.txt": (b"\n<!DOCTYPE HTML><p>", "HTML or XML; plain text is read"),
+    "page.csv": (b"<html lang=de>", "HTML or XML"),
+    "wiki": (b'<?xml version="1.0"?>', "HTML or XML"),
+    "paper.PDF": (b"%PDF-1.7\n%\xe2", "a PDF file; .*convert it"),
+    "letter.docx": (b"PK\x03\x04\x14\0", "a document of a word processor, or a ZIP archive; .*; unpack"),
+    "rows.jsonl": (lzma.compress(b"{}"), "compressed, or .*let its name say what it is"),
+    "a.bz2": (b"BZh91AY&SY", "compressed, or an archive; .*also as .gz, .xz and .zst; unpack"),
+    "a.tar.xz": (lzma.compress(b"a" + bytes(256) + b"ustar\0"), "compressed, or an archive"),
+    "m.safetensors": (b'\x40\1\0\0\0\0\0\0{"a": 1}', "weights of a model"),
 }
 
 
