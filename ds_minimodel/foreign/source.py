@@ -85,12 +85,12 @@ class Folder(Source):
     def __init__(self, path: Path):
         self.name, self.path, self.config_path = path.name, path, path / CONFIG
         if (path / ADAPTER_CONFIG).exists():
-            what = "an adapter beside a model" if self.config_path.exists() else "an adapter without its model"
             if (path / MANIFEST).is_file():
                 raise UserError(f"{path}: an adaptation, not a model; export-hf writes it and its model as one")
             raise UserError(
-                f"{path / ADAPTER_CONFIG}: {what}; merge it by peft (AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
-                ".merge_and_unload().save_pretrained(NEW)) and take that, with the tokenizer beside it"
+                f"{path / ADAPTER_CONFIG}: an adapter, not a model; merge it by peft (AutoPeftModelForCausalLM"
+                ".from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)) and take that, with the tokenizer "
+                "beside it"
             )
 
     def config(self) -> Any:

@@ -10,12 +10,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from ds_minimodel.common import files
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import one_line
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.vocabulary.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_FILE, TokenizerJson
@@ -24,7 +23,6 @@ from ds_minimodel.vocabulary.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_
 # of special tokens by the keys of config.json.
 GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
-_PIECE = protobuf.ModelProto.SentencePiece
 
 _ROLES = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
 _TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}
@@ -104,21 +102,11 @@ def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
 
     Two things differ. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries two that are written
     apart (decomposed Unicode, as in NFD Vietnamese; normalise such text to NFC). And SentencePiece adds scores up in
-    fp32, so a tie of two segmentations may be broken differently ("...."). Raises UserError where SentencePiece's
-    settings have no counterpart.
+    fp32, so a tie of two segmentations may be broken differently ("....").
     """
-    try:
+    with one_line(path, "not a SentencePiece model"):
         model = protobuf.ModelProto.FromString(path.read_bytes())
-    except DecodeError as error:
-        raise UserError(f"{path}: not a SentencePiece model ({error})") from None
-    spec, kinds = model.normalizer_spec, {piece.type for piece in model.pieces}
-    if (
-        not (spec.add_dummy_prefix and spec.remove_extra_whitespaces and spec.escape_whitespaces)
-        or model.trainer_spec.model_type != protobuf.TrainerSpec.UNIGRAM
-        or model.trainer_spec.treat_whitespace_as_suffix
-        or kinds - {_PIECE.NORMAL, _PIECE.CONTROL, _PIECE.UNKNOWN}
-    ):
-        raise UserError(f"{path}: a SentencePiece model of another kind than is trained here cannot be exported")
+    spec = model.normalizer_spec
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=vocabulary.unk))
     steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []

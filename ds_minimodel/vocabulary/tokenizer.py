@@ -218,10 +218,8 @@ class UnigramTokenizer(Tokenizer):
 
     def __init__(self, folder: str | Path):
         super().__init__(folder)
-        try:
+        with one_line(self.path, "not a SentencePiece model"):
             self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
-        except (RuntimeError, OSError) as error:
-            raise UserError(f"{self.path}: not a SentencePiece model ({str(error).partition(chr(10))[0]})") from None
         self._check_size(self._model.get_piece_size())
 
     def _string(self, id: int) -> str:

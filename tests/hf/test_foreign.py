@@ -52,13 +52,9 @@ def test_no_library_asks_a_question_unseen():
     assert b"answered" not in done.stdout and b"Traceback" not in done.stderr, done
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_an_adapter_is_named(folder, tmp_path, alone):
+def test_an_adapter_is_named(folder, tmp_path):
     (folder / "adapter_config.json").write_text("{}")
-    if alone:
-        (folder / "config.json").unlink()
-    what = "an adapter without its model" if alone else "an adapter beside a model"
-    refused(folder, tmp_path / "out", f"adapter_config.json: {what}", "merge_and_unload")
+    refused(folder, tmp_path / "out", "adapter_config.json: an adapter, not a model", "merge_and_unload")
     (folder / "manifest.json").write_text('{"kind": "adaptation"}')
     refused(folder, tmp_path / "out", "an adaptation, not a model")
 
