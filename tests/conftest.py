@@ -44,7 +44,6 @@ LONG_CASES = (
     "pipeline/test_whole_body.py::test_two_ranks_train_the_same_body[untied]",
     "pipeline/test_launch.py::test_a_signal_whose_save_fails_is_no_success",
     "pipeline/test_launch.py::test_the_others_end_when_a_rank_is_killed",
-    "pipeline/test_launch.py::test_two_interrupts_end_without_a_traceback",
 )
 assert all((TESTS / name.partition("::")[0]).exists() for name in SLOW + LONG + LONG_CASES)
 

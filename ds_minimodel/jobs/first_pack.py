@@ -16,11 +16,8 @@ def check_vectors(section: Adapt) -> None:
     """Raise UserError where word vectors are missing, or their dimensions differ."""
     sizes = {path: read_vectors(path, 1).vectors.shape[1] for path in section.word_vectors.values()}
     if len(set(sizes.values())) > 1:
-        raise UserError(
-            "adapt.word_vectors: "
-            + ", ".join(f"{path} has {size} dimensions" for path, size in sizes.items())
-            + "; they must be of one size"
-        )
+        said = ", ".join(f"{path} has {size} dimensions" for path, size in sizes.items())
+        raise UserError(f"adapt.word_vectors: {said}; they must be of one size")
 
 
 def first_pack(

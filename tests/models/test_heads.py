@@ -48,20 +48,6 @@ def test_scores_losses_and_gradients_are_robertas(task, padded):
     model_cases.assert_same_as_theirs(model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6)
 
 
-@every_head
-def test_dropout_depends_on_the_examples_alone_and_is_off_in_evaluation(task):
-    kind, settings, *_, batch_of = task
-    batch = batch_of()
-    model = make(kind, *settings, dropout=0.2, attention_dropout=0.3)
-    expected = losses_and_gradients(model, batch)
-    parts = rows(batch, [2], width=5), rows(batch, [3, 0, 1], width=13)
-    assert_same(losses_and_gradients(model, *parts), expected, 1e-5)
-    other = losses_and_gradients(model, {**batch, "sample_keys": batch["sample_keys"] + 1})
-    assert (other[0] - expected[0]).abs() > 1e-3
-    model.eval()
-    torch.testing.assert_close(model.logits(batch), make(kind, *settings).logits(batch))
-
-
 def test_the_classifiers_own_dropouts_are_two_more():
     """Before the dense layer and before the output, as in RoBERTa, each with bits of its own."""
     model, batch = make(SequenceClassifier, NUM_LABELS, dropout=0.4), model_cases.classification_batch()

@@ -121,10 +121,3 @@ def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text,
     for name in shapes:
         assert low[name].grad.dtype == torch.bfloat16
         assert (low[name].grad - exact[name].grad).norm() <= 2e-2 * exact[name].grad.norm(), name
-
-
-def test_bf16_products_are_traced_without_a_break(make_cpu):
-    make_cpu("flags\t\t: avx512f\n")
-    x, weight = torch.randn(6, 16).bfloat16(), torch.randn(8, 16).bfloat16()
-    traced = torch.compile(ops.linear, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(traced(x, weight), ops.linear(x, weight), rtol=2e-2, atol=2e-2)

@@ -58,12 +58,6 @@ def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_ranks_that_are_no_multiple_of_tensor_parallel(world, tmp_path):
-    recipe = copy_of(world, tmp_path)
-    assert "2 ranks to a replica do not divide 1 in all" in refused("run", recipe, "engine.tensor_parallel=2")
-    assert "2 ranks to a replica do not divide 1 in all" in refused("adapt", recipe, "engine.tensor_parallel=2")
-
-
 def test_a_full_disk(world, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -92,15 +92,6 @@ def test_a_signal_reaches_the_ranks_which_save(recipe):
     assert len(ranks) == 2 and not any(rank.is_running() for rank in ranks)
 
 
-def test_two_interrupts_end_without_a_traceback(recipe):
-    process, _ = train(recipe, "bl_base", ranks=1)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    errors = said_by(process)
-    assert process.returncode == 1 and "Traceback" not in errors, errors
-    assert "stopped after step" in errors or "interrupted; the same command goes on" in errors
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_a_command_ends_changes_nothing(number):
     signals = f"import atexit, os; atexit.register(os.kill, os.getpid(), {int(number)})"
