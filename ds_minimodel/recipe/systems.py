@@ -4,9 +4,14 @@ To add a system is to add an entry to SYSTEMS (CONTRIBUTING.md): what it pretrai
 drawn. Names of systems stand in recipes, folders and job records.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ds_minimodel.recipe.steps import Mini
 
 
 class Depth(Enum):
@@ -14,15 +19,6 @@ class Depth(Enum):
 
     FULL = "model.num_layers"
     MINI = "mini.depth"
-
-
-class MiniSettings(Protocol):
-    """The recipe's section `mini`."""
-
-    @property
-    def depth(self) -> int: ...
-    @property
-    def new_layers(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -64,12 +60,12 @@ class System:
         """Whether mini.depth must be below model.num_layers for the system to differ from the baseline."""
         return self.builds_mini or self.body_heads == (Depth.MINI,)
 
-    def head_depths(self, num_layers: int, mini: MiniSettings) -> tuple[int, ...]:
+    def head_depths(self, num_layers: int, mini: Mini) -> tuple[int, ...]:
         """Numbers of layers after which the system's body has a head, rising."""
         given = {Depth.FULL: num_layers, Depth.MINI: mini.depth}
         return tuple(sorted({given[head] for head in self.body_heads}))
 
-    def adapt_depth(self, num_layers: int, mini: MiniSettings) -> int:
+    def adapt_depth(self, num_layers: int, mini: Mini) -> int:
         """Number of layers that step 2 runs."""
         if self.builds_mini:
             return mini.depth + mini.new_layers
