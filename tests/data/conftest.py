@@ -7,7 +7,7 @@ import pytest
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore, write_shard
-from ds_minimodel.vocabulary.tokenizer import trained_layout
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer, trained_layout
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 ALPHABETS = {
@@ -61,6 +61,11 @@ def tokenizer_folder(text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
     train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=0.9998, input_sentences=5000)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_folder):
+    return open_tokenizer(tokenizer_folder)
 
 
 @pytest.fixture(scope="session")

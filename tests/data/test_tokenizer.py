@@ -17,11 +17,6 @@ SENTENCES = 100_000
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tokenizer_folder):
-    return open_tokenizer(tokenizer_folder)
-
-
-@pytest.fixture(scope="module")
 def by_bytes(byte_folder):
     return open_tokenizer(byte_folder)
 

@@ -20,7 +20,7 @@ from ds_minimodel.tasks.tables import Records
 from ds_minimodel.vocabulary.tokenizer import TokenizerJson, open_tokenizer
 from tests.small_models import masked_lm, roberta
 
-from .conftest import ODD_TEXTS, TEXTS, VOCAB_SIZE, randomise, save_task_model
+from .conftest import TEXTS, VOCAB_SIZE, randomise, save_task_model
 
 CHECKPOINTS = ["xlm_r", "xlm_r_json", "roberta", "roberta_json"]
 ATOL = 1e-5
@@ -68,26 +68,6 @@ def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     records = Records((lines,), np.zeros(len(lines)), ())
     for index, logits in outputs(module, encode_table(open_tokenizer(tmp_path / "pack"), records, 64)):
         torch.testing.assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
-
-
-def test_ids_of_an_exported_tokenizer_of_ours(unigram_folder, imported, tmp_path):
-    """A language's pack over an imported body."""
-    _, ours = imported
-    rows = open_tokenizer(unigram_folder).vocabulary.size
-    own = load_body(ours).adaptation("de", {"tokens": torch.zeros(rows, 16), "bias": torch.zeros(rows)})
-    save_adaptation(tmp_path / "pack", own, unigram_folder)
-    export_hf(ours, tmp_path / "out", tmp_path / "pack")
-    tokenizer, exported = open_tokenizer(tmp_path / "pack"), AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert exported.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
-    assert exported.mask_token_id == tokenizer.vocabulary.mask == len(exported) - 1
-    for text, ids in zip([*TEXTS, *ODD_TEXTS], tokenizer.encode([*TEXTS, *ODD_TEXTS]), strict=True):
-        assert exported(text)["input_ids"] == [0, *ids, 2], text
-    for text in TEXTS:
-        assert exported.decode(exported(text)["input_ids"], skip_special_tokens=True) == tokenizer.decode(
-            tokenizer.encode([text])[0]
-        )
-    before, after = tokenizer.encode(["a boat", "sees"])
-    assert exported("a boat<mask>sees")["input_ids"] == [0, *before, len(exported) - 1, *after, 2]
 
 
 @pytest.mark.parametrize("name, depth", [("both", 1), ("both", 3), ("mini", None), ("prefix", None)])

@@ -184,11 +184,12 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     export_hf(ours, tmp_path / "out", tmp_path / "pack")
     theirs, vocabulary = AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizer.vocabulary
     assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
-    for text in [*TEXTS[:8], "the [MASK] sees", "[MASK][MASK] and"]:
+    for text in [*TEXTS, *ODD_TEXTS, "the [MASK] sees", "[MASK][MASK] and"]:
         parts = text.split("[MASK]")
         before = [part.rstrip() if tokenizer.mask_takes_space else part for part in parts[:-1]]
         ids = [id for part in tokenizer.encode([*before, parts[-1]]) for id in (vocabulary.mask, *part)][1:]
         assert theirs(text)["input_ids"] == [vocabulary.bos, *ids, vocabulary.eos]
+        assert {vocabulary.unk, vocabulary.mask} & {*ids} or theirs.decode(ids) == tokenizer.decode(ids)
     pairs = encode_table(tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators)
     expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
     assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12

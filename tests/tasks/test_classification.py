@@ -8,12 +8,6 @@ import pytest
 from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_folder):
-    return open_tokenizer(tokenizer_folder)
 
 
 def sequences(examples):

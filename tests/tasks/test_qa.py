@@ -13,11 +13,6 @@ from ds_minimodel.tasks.qa import Question, encode_questions
 from ds_minimodel.vocabulary.tokenizer import JSON_FILE, PROBES, open_tokenizer
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_folder):
-    return open_tokenizer(tokenizer_folder)
-
-
 def ask(context, answer, name="q", text="abc?"):
     return Question(name, text, context, (answer,), (context.index(answer),))
 
