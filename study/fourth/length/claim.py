@@ -1,7 +1,9 @@
-"""Gain by position in a text, with training samples of 128 tokens and of 256."""
+"""Gain by position in a text, with training samples of 128, 256 and 512 tokens."""
 
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from study.fourth.kl.claim import rows_of
 from study.fourth.screen import table as judged
@@ -29,10 +31,8 @@ def rows() -> Iterator[str]:
 def drawing() -> str:
     curves = {}
     for row in WHOLE:
-        for text in ("de.help", "de.manual"):
-            saved = [before - after for before, after in row["texts"][text]["by_place"]]
-            curves[f"{row['arm']}, {TEXTS[text].removeprefix('German ')}"] = [
-                (float(place), bits) for place, bits in enumerate(saved, 1)
-            ]
-    title = "German gained by position in a text"
+        each = np.array([row["texts"][text]["by_place"] for text in ("de.help", "de.manual")])
+        saved = (each[..., 0] - each[..., 1]).mean(0)
+        curves[row["arm"]] = [(float(place), float(bits)) for place, bits in enumerate(saved, 1)]
+    title = "German gained by position in a text, mean of help pages and manual"
     return picture(title, "1: tokens 0-128, 2: 128-512, 3: 512-1,024", "bits per byte of German gained", curves)
