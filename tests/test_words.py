@@ -10,7 +10,7 @@ from .docs import ROOT
 TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Words in use")[2].partition("\n## ")[0]
 CELLS = [re.sub(r"\(.*\)", "", line.split("|")[2]) for line in TABLE.splitlines() if line.startswith("| ")][1:]
 OLD = re.compile(rf"\b({'|'.join(word.strip() for cell in CELLS for word in cell.split(','))})\b", re.IGNORECASE)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "study").glob("*/*/README.md"))]
 CODE = re.compile(r"(?ms)^```.*?^```|`[^`]*`|\]\([^)]*\)")  # and targets of links
 
 
@@ -22,7 +22,7 @@ def strings(source):
     yield from (node.value for node in literals if isinstance(node.value, str) and " " in node.value)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_have_the_words_in_use(page):
     assert [found[0] for found in OLD.finditer(CODE.sub("", page.read_text(encoding="utf-8")))] == []
 
