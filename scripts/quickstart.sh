@@ -21,7 +21,7 @@ first_sentence() {
 
 if [ "${1:-}" = extend ]; then
     shift
-    echo "quickstart extend: 10 to 20 minutes on 2 cores, after downloads (about 400 MB with a CPU build of torch)" >&2
+    echo "quickstart extend: 10 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
     ds-minimodel fetch-sample --set quickstart --languages el --out data/greek
@@ -42,14 +42,14 @@ if [ "${1:-}" = extend ]; then
     fi
     # One strength: to look for the best one takes minutes more.
     ds-minimodel extend "$model" data/greek/text/el.txt --source-text data/greek/text/en.txt --language el \
-        --tokens 30k --strength 0.75 --out "$out" "$@"
+        --tokens 25k --strength 0.75 --out "$out" "$@"
     sed -n '/^## Samples/,/^## Held-out/{/^## Held-out/!p}' "$out/run/report/report.md"
     show_page "$out/run/report" "Greek (el) was added to a small model of English (en). Bits per byte, lower is better: \
 $(first_sentence "$out/run/report")"
     exit
 fi
 
-echo "quickstart: 6 to 13 minutes on 2 cores, after downloads (about 300 MB with a CPU build of torch)" >&2
+echo "quickstart: 6 minutes on 2 idle cores, after downloads (about 300 MB with a CPU build of torch)" >&2
 prepare_environment report,sample
 
 ds-minimodel fetch-sample --set quickstart --out data/sample
@@ -70,5 +70,9 @@ print(load_recipe("quickstart", sys.argv[1:]).workdir)
 END
 )
 cat "$workdir/report/report.md"
+baselines=
+if [ -e "$workdir/report/scores.json" ]; then
+    baselines=$(python scripts/baselines.py "$workdir")
+fi
 show_page "$workdir/report" "German was added to an English model by training little of it. \
-$(first_sentence "$workdir/report")"
+$(first_sentence "$workdir/report") $baselines"
