@@ -28,8 +28,6 @@ class LabelledConfig(FinetunedConfig, Generic[Role]):
     """In the order of their ids. Default: those of the training file, sorted."""
     columns: Annotated[dict[Role, str], EachOnce] = {}
     """Role → column."""
-    test_columns: Annotated[dict[Role, str], EachOnce] = {}
-    """Those of the test files, where they differ."""
 
 
 class ClassificationConfig(LabelledConfig[Literal["text", "label", "language"]]):
@@ -67,8 +65,7 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
         return (Columns(texts, named.get("label", "label"), named.get("language")),)
 
     def read(self, path: str, task: LabelledConfig, language: str, labels: Labels) -> Records:
-        is_test = path not in (task.train, task.dev) and bool(task.test_columns)
-        return read_table(path, self.table_forms(task.test_columns if is_test else task.columns), labels, language)
+        return read_table(path, self.table_forms(task.columns), labels, language)
 
     def labels(self, task: LabelledConfig, source: str) -> list[str]:
         return task.labels or list(self.read(task.train, task, source, None).labels)

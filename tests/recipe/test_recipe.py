@@ -120,7 +120,7 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
             "finetune.tasks.topic.columns={language: lang}; finetune.tasks.topic.kind=qa",
             "unknown key; known keys: kind, test",
         ),
-        ("finetune.tasks.topic.test_columns={question: text}", "Input should be 'text', 'label' or 'language'"),
+        ("finetune.tasks.topic.columns={question: text}", "Input should be 'text', 'label' or 'language'"),
         (TASK % "pseudo-likelihood, train: x", "train: unknown key; known keys: kind, test"),
         (TASK % "qa", "train: this key is missing"),
         (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),

@@ -1,11 +1,8 @@
 """Sentences and pairs as token sequences."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from ds_minimodel.tasks import KINDS
 from ds_minimodel.tasks.classification import encode_table
 from ds_minimodel.tasks.tables import Records
 
@@ -48,15 +45,3 @@ def test_pairs_lose_the_longer_text_first(tokenizer, max_length):
     ]
     assert sequences(examples) == expected
     assert examples.lengths.max() <= max_length
-
-
-def test_columns_of_tests_may_differ_from_those_of_training(tmp_path):
-    """The test file alone mixes languages; the form of the training file would fit it too."""
-    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
-    train.write_text("body,stars\na,1\nb,2\n")
-    test.write_text("body,stars,lang\nc,1,de\nd,2,tr\n")
-    columns = {"text": "body", "label": "stars"}
-    task = SimpleNamespace(train=str(train), dev="", columns=columns, test_columns={**columns, "language": "lang"})
-    read = KINDS["classification"].read
-    assert read(str(train), task, "en", None).texts == (["a", "b"],)
-    assert read(str(test), task, "tr", ["1", "2"]).texts == (["d"],)

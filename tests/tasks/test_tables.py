@@ -100,15 +100,15 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
-    path = write(tmp_path, "t.csv", "premise,hypothesis,gold\na,b,x\n")
+    path = write(tmp_path, "t.csv", "premise,hypothesis,gold,lang\na,b,x,de\nc,d,x,tr\n")
     with pytest.raises(
         UserError,
-        match=r"t\.csv:2: no known set of columns .*there are: premise, hypothesis, gold; "
+        match=r"t\.csv:2: no known set of columns .*there are: premise, hypothesis, gold, lang; "
         "name them in the recipe",
     ):
         read_table(path, PAIR)
-    named = Pair().table_forms({"sentence1": "premise", "sentence2": "hypothesis", "label": "gold"})
-    assert read_table(path, named).texts == (["a"], ["b"])
+    names = {"sentence1": "premise", "sentence2": "hypothesis", "label": "gold", "language": "lang"}
+    assert read_table(path, Pair().table_forms(names), language="tr").texts == (["c"], ["d"])
     with pytest.raises(UserError, match="t.csv:2: no 'text1'; there are"):
         read_table(path, Pair().table_forms({"sentence1": "text1"}))
 
