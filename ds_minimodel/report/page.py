@@ -27,6 +27,10 @@ from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdic
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
 _ANSWERED = "First those that were right before and are not any more."
+_NEXT = (
+    "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with more --hours, and "
+    "learns to answer from --chats."
+)
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (
     "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
@@ -68,7 +72,7 @@ def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
     if run.fertility:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
-    return [*blocks, Heading("Cost"), costs]
+    return [*blocks, Heading("Cost"), costs, Heading("What to do next"), Findings([_NEXT])]
 
 
 def _systems(run: RunResults) -> dict[str, str]:
