@@ -54,6 +54,9 @@ def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = 
     """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the others stay.
 
     table: of rotary_table. positions: (S,) or (B, S) int64, below the table's length; None: 0 … S - 1.
-    In fp32 inside, as in Llama's and ModernBERT's published code.
+    In fp32 inside, as in Llama's and ModernBERT's published code. A position outside the table is a RuntimeError, which
+    a GPU raises when the host next waits for it.
     """
+    if positions is not None:
+        torch._assert_async(((positions >= 0) & (positions < len(table))).all(), "rotary: position outside the table")
     return _differentiable(x, table, num_heads, positions, False)

@@ -122,6 +122,15 @@ def test_empty_and_strided_inputs():
     torch.testing.assert_close(ops.bias_gelu(x, weight), torch.nn.functional.gelu(x + weight))
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="no other test could use the GPU after its assertion")
+@pytest.mark.parametrize("place", [-1, 3])
+def test_rotary_positions_outside_the_table_are_refused(place):
+    x, table = torch.randn(1, 2, 8, requires_grad=True), torch.ones(3, 2, 4)
+    for layer in (ops.rotary, torch.compile(ops.rotary, backend="eager")):
+        with pytest.raises(RuntimeError, match="outside the table"):
+            layer(x, 1, table, torch.tensor([0, place]))
+
+
 @compiled
 def test_large_rows_take_the_streaming_store():
     x, residual = torch.randn(2, 2048, 192)
