@@ -81,12 +81,15 @@ def of_model(
     return +forward.counts, +backward.counts
 
 
-def of_engine(layers: int = 30) -> int:
-    """Of DeepSpeed, and of what else a step has beside the passes of its micro-batch, at ZeRO 1 on one rank."""
+def of_engine(clip: float, layers: int = 30) -> int:
+    """Of DeepSpeed, and of what else a step has beside the passes of its micro-batch, at ZeRO 1 on one rank.
+
+    clip: the recipe's `optimizer.clip`; 0: gradients are not clipped.
+    """
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29532"}
     sizes = {"step": "adapt-lora", "tokens": 256, "seq_length": 64, "shortest": None}
     with mock.patch.object(training, "needed_stage", lambda *_: 1):  # a CPU's run would be one of stage 0
-        start("ds_minimodel", PAPER, overrides(layers), "bf16", 1, **sizes)
+        start("ds_minimodel", PAPER, [*overrides(layers), f"optimizer.clip={clip}"], "bf16", 1, **sizes)
     take_steps(2, "wall")
     with Called() as called:
         take_steps(1, "wall")
@@ -96,9 +99,11 @@ def of_engine(layers: int = 30) -> int:
 def main() -> None:
     """Print the numbers."""
     forward, backward = of_model("cuda")
-    engine = of_engine()
-    total = forward.total() + backward.total() + engine
-    print(f"forward {forward.total():,}, backward {backward.total():,}, DeepSpeed {engine}: {total:,} operators a step")
+    for clip in (0.0, 1.0):
+        engine = of_engine(clip)
+        total = forward.total() + backward.total() + engine
+        parts = f"forward {forward.total():,}, backward {backward.total():,}, DeepSpeed {engine:,}"
+        print(f"{'clipped' if clip else 'plain'}: {parts}: {total:,} operators a step")
     print(", ".join(f"{name} {count}" for name, count in (forward + backward).most_common(16)))
 
 

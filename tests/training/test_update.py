@@ -39,6 +39,27 @@ def test_one_rank_copies_no_gradients_at_stage_1(world):
     zero_engine.destroy(engine)
 
 
+@pytest.mark.parametrize("stage, precision", [(1, "fp32"), (1, "bf16"), (2, "bf16"), (3, "bf16")])
+def test_the_norm_of_all_gradients_is_taken_at_once(world, stage, precision):
+    run, batch = run_config(zero_stage=stage, precision=precision, clip=0.1), to_tensors(Sampler.batch(0, 8))
+    engine = zero_engine.build_engine(model(), run, world)
+    wrapped, taken, norm = engine.optimizer, [], engine.optimizer.get_grad_norm_direct
+
+    def watched(gradients, parameters):
+        with Called() as called:
+            taken.append(norm(gradients, parameters))
+        assert called.counts.total() < 15 < len(gradients)
+        taken.append(type(wrapped).get_grad_norm_direct(wrapped, gradients, parameters))
+        return taken[0]
+
+    wrapped.get_grad_norm_direct = watched
+    optimizer_step(engine, [batch], 1, run, world, 1)
+    ours, deepspeeds = taken
+    assert ours.item() == pytest.approx(deepspeeds.item(), rel=1e-7) and ours > run.optimizer.clip
+    assert zero_engine.gradient_norm(engine, run, world) == pytest.approx(ours.item(), rel=1e-6)
+    zero_engine.destroy(engine)
+
+
 @pytest.mark.parametrize("stage, precision", [(0, "fp32"), (1, "bf16"), (2, "bf16"), (3, "fp32"), (3, "bf16")])
 @pytest.mark.parametrize("trains", TRAINS)
 def test_layers_that_are_computed_again_give_the_same_bits(world, stage, precision, trains):

@@ -64,6 +64,12 @@ def build_engine(
         engine.optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
             gradient for group in engine.optimizer.averaged_gradients.values() for gradient in group
         )
+        if world.tensor.size == 1:  # of parts of a replica, DeepSpeed has to see which tensor is one
+            # Two or three more for each, of steps that are clipped.
+            norm = engine.optimizer.get_grad_norm_direct
+            engine.optimizer.get_grad_norm_direct = lambda gradients, parameters: norm(
+                [torch.stack(torch._foreach_norm(gradients, dtype=torch.float64))] if gradients else [], parameters
+            )
         if stage == 1 and world.data.size == 1:
             # It would copy each gradient into a bucket, divide it by 1 and copy it out.
             engine.optimizer.contiguous_gradients = False
