@@ -1,6 +1,5 @@
 """A small model on made-up batches, trained by the engine: for the tests and the ranks that they start."""
 
-import contextlib
 import os
 from types import SimpleNamespace
 from unittest import mock
@@ -15,7 +14,6 @@ from ds_minimodel.models.trainable import train_only
 from ds_minimodel.training import loop
 from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 from ds_minimodel.training.run import Accounting, Execution, Run
-from ds_minimodel.training.zero import engine as zero_engine
 from tests.small_models import masked_lm, roberta
 
 STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
@@ -151,21 +149,6 @@ def _state_size(optimizer):
     """Elements of Adam's first moment on this rank."""
     torch_optimizer = getattr(optimizer, "optimizer", optimizer)
     return sum(state["exp_avg"].numel() for state in torch_optimizer.state.values())
-
-
-@contextlib.contextmanager
-def small_parameters_partitioned():
-    """Engines without a plan leave parameters as small as these on every rank unless told otherwise."""
-    original = zero_engine.deepspeed_config
-
-    def config(run, world_size, zero=None):
-        config = original(run, world_size, zero)
-        if run.execution.zero_stage == 3:
-            config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
-        return config
-
-    with mock.patch.object(zero_engine, "deepspeed_config", config):
-        yield
 
 
 class CrashingSampler(Sampler):

@@ -4,7 +4,7 @@ import contextlib
 import signal
 
 import pytest
-from synthetic import losses, model, resume, run_config, same, signal_self, train
+from synthetic import resume, run_config, same, signal_self, train
 
 from ds_minimodel.training.ranks.process import Stopped
 
@@ -22,15 +22,6 @@ def two_runs(stage, precision, micro, **changes):
 def test_offloading_changes_no_bit(world, uninterrupted, tmp_path, stage, precision, micro):
     plain, offloaded = two_runs(stage, precision, micro)
     assert same(train(world, tmp_path, offloaded), uninterrupted(plain)[0])
-
-
-def test_clipped_gradients_differ_in_their_last_bits(world, tmp_path):
-    """DeepSpeed takes the norm in another precision for clipping."""
-    seen = []
-    for run in two_runs(2, "fp32", 8, clip=0.01):
-        train(world, tmp_path / str(len(seen)), run, model("adapt"))
-        seen.append(losses(tmp_path / str(len(seen))))
-    assert seen[0] == pytest.approx(seen[1], abs=1e-6, rel=0)
 
 
 @pytest.mark.parametrize("offloads_then", [True, False])

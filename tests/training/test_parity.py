@@ -125,11 +125,6 @@ def test_a_user_error_of_rank_0_ends_every_rank(two_ranks):
     assert "a checkpoint of another run (job: test, here another)" in first and second == "rank 0 failed"
 
 
-def test_ranks_exchange_numbers(two_ranks):
-    assert two_ranks[1]["sums"] == [3, 20]
-    assert two_ranks[1]["from main"] == [0, 0]
-
-
 @pytest.mark.parametrize("name", OTHER_STAGES)
 def test_two_ranks_go_on_with_a_run_of_one(two_ranks, stage_0, name):
     assert two_ranks[1]["other stages"][name] == pytest.approx(stage_0["pretrain"], abs=BOUNDS["fp32"], rel=0)

@@ -37,11 +37,6 @@ def test_at_stage_3_frozen_parameters_stay_whole_as_long_as_half_of_the_memory_i
     assert partition("pretrain").whole == set()
 
 
-@pytest.mark.parametrize("stage", range(3))
-def test_below_stage_3_nothing_is_partitioned(stage):
-    assert partition(zero_stage=stage, device_memory=1).partitioned == []
-
-
 def test_buckets_are_no_larger_than_what_trains():
     """DeepSpeed's own are 500 million elements, whatever trains."""
     found = partition(zero_stage=1)
