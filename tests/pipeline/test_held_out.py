@@ -104,7 +104,7 @@ def test_two_ranks_find_the_same(workdir, tmp_path, settings):
 
 def test_the_report_shows_them_and_names_the_best(workdir):
     page = (workdir / "report/report.md").read_text()
-    assert "Cost of each step" in page and "nothing was scored" in page
+    assert "Cost of each step" in page
     table = page[page.index("**Held-out loss**") :].splitlines()
     assert table[2] == "| System | pretrain en | build-mini en | adapt xx |"
     scores = held_out(workdir, "adapt/minipost/xx")
