@@ -1,9 +1,9 @@
 """The ranks that train together, whoever started their processes: --ranks, torchrun or deepspeed."""
 
 import atexit
+import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,9 @@ from ds_minimodel.training.ranks.process import check_meeting, launched
 from ds_minimodel.training.run import replicas_of
 from ds_minimodel.training.zero import start
 
+log = logging.getLogger(__name__)
 PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
+STILL_WAITING = "ds-minimodel: %s still waits for the other ranks at %s; without a launcher unset RANK and WORLD_SIZE"
 # For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
 # Seconds of silence before a probe and between probes; milliseconds that a host may leave anything unanswered.
@@ -113,7 +115,7 @@ def join_ranks(tensor_parallel: int = 1) -> World:
             name_interface()
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         rank_and_size = f"RANK={os.environ.get('RANK')} of WORLD_SIZE={os.environ.get('WORLD_SIZE')}"
-        waiting = threading.Timer(PATIENCE, _say_who_waits, [rank_and_size, place])
+        waiting = threading.Timer(PATIENCE, log.warning, [STILL_WAITING, rank_and_size, place])
         waiting.daemon = True
         waiting.start()
         try:
@@ -168,12 +170,3 @@ def break_dead_connections() -> None:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in TCP_OPTIONS.items():
                 line.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _say_who_waits(rank: str, place: str) -> None:
-    print(
-        f"ds-minimodel: {rank} still waits for the other ranks at {place}; where no launcher has started this, unset "
-        "RANK and WORLD_SIZE",
-        file=sys.stderr,
-        flush=True,
-    )
