@@ -86,19 +86,15 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
     is_causal = class_name.endswith("ForCausalLM")
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
     lines += ['tokenizer.padding_side = "left"  # of batches'] * is_causal
-    chats = is_causal and bool(_settings(tokenizer_in(pack)).get("chat_template"))
+    settings = tokenizer_in(pack) / SETTINGS_FILE  # of a tokenizer that was taken over
+    of_tokenizer = read_model(settings, dict[str, Any], "put the folder back from a copy") if settings.is_file() else {}
+    chats = is_causal and bool(of_tokenizer.get("chat_template"))
     lines += ['messages = [{"role": "user", "content": "TEXT"}]'] * chats
     options = "add_generation_prompt=True, return_dict=True, "
     call = f"tokenizer.apply_chat_template(messages, {options}" if chats else 'tokenizer("TEXT", '
     lines += [f'inputs = {call}return_tensors="pt")']
     lines += ["print(tokenizer.decode(model.generate(**inputs)[0]))" if is_causal else "print(model(**inputs))", "```"]
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
-
-
-def _settings(tokenizer: Path) -> dict[str, Any]:
-    """Those of a tokenizer that was taken over."""
-    path = tokenizer / SETTINGS_FILE
-    return read_model(path, dict[str, Any], "put the folder back from a copy") if path.is_file() else {}
 
 
 @dataclass(frozen=True)

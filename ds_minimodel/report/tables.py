@@ -110,19 +110,17 @@ def final_scores_table(
             before.append([f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)])
     title = f"Table 2 ({task}): performance at training completion, {metric}"
     columns = ["System", unit.name, *names_in(ends, "language"), AVERAGE]
-    return Table(title, columns, rows, before, [_completion_note(ends)])
+    seeds = ends["num_seeds"].max()
+    note = (
+        f"Bold: the best. After {ends['step'].max():,} updates of step 2, whose cost is that of one language. "
+        f"{'One seed' if seeds == 1 else f'Mean ± standard deviation over {seeds} finetuning seeds'}."
+    )
+    return Table(title, columns, rows, before, [note])
 
 
 def _score_cells(points: pd.DataFrame, scale: Scale, best: Mapping[str, float] | None = None) -> list[Cell]:
     """Cells of a system's points by language."""
     return [scale.cell(point.mean, point.std, (best or {}).get(point.Index)) for point in points.itertuples()]
-
-
-def _completion_note(ends: pd.DataFrame) -> str:
-    """Note that says after how many updates and with how many seeds the final scores were taken."""
-    steps, seeds = ends["step"].max(), ends["num_seeds"].max()
-    over_seeds = "One seed." if seeds == 1 else f"Mean ± standard deviation over {seeds} finetuning seeds."
-    return f"Bold: the best. After {steps:,} updates of step 2, whose cost is that of one language. {over_seeds}"
 
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:

@@ -84,7 +84,10 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
         return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
 
     def score(self, task: LabelledConfig, language: str, records: Records, encoded: Encoded, logits: Logits) -> Scores:
-        return {"score": accuracy(_predicted(encoded, logits), records.targets)}
+        predicted = np.zeros(len(records.targets), dtype=np.int64)
+        for index, logits_BL in logits:
+            predicted[index] = logits_BL.argmax(-1)
+        return {"score": accuracy(predicted, records.targets)}
 
     def metric(self, task: LabelledConfig) -> str:
         return "accuracy"
@@ -97,14 +100,6 @@ class Pair(Classification):
     config = PairConfig
     fields = ("sentence1", "sentence2")
     known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)
-
-
-def _predicted(encoded: Encoded, logits: Logits) -> np.ndarray:
-    """The likeliest label of each example, as its id."""
-    predicted = np.zeros(len(encoded.examples), dtype=np.int64)
-    for index, logits_BL in logits:
-        predicted[index] = logits_BL.argmax(-1)
-    return predicted
 
 
 def encode_table(tokenizer: Tokenizer, records: Records, max_length: int, separators: int = 2) -> Examples:

@@ -115,11 +115,6 @@ class Tokenizer(ABC):
         """{role: string} of the special tokens, as the vocabulary spells them."""
         return {role: self._string(id) for role, id in self.vocabulary.special.items()}
 
-    @property
-    def mask(self) -> str | None:
-        """How the vocabulary spells its mask token, where it has one."""
-        return self.special.get("mask")
-
     @abstractmethod
     def _string(self, id: int) -> str:
         """How the file spells an id."""
@@ -273,7 +268,7 @@ class JsonTokenizer(Tokenizer):
         if settings.is_file():
             named = files.read_model(settings, dict[str, Any], "put the pack back from a copy").get("bos_token")
             self.scored_after = self._tokenizer.token_to_id(named) if isinstance(named, str) else self.scored_after
-        self.mask_takes_space = self.mask in self._file.taking_space
+        self.mask_takes_space = self.special.get("mask") in self._file.taking_space
         self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
         self.drops = self.encode(["\U00012000"]) == [[]]  # cuneiform
         self._file.content.clear()  # each process that prepares text would keep it

@@ -27,7 +27,7 @@ def test_the_ids_are_fairseqs(request, kind):
     pieces = tokenizer.pieces()
     assert pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert tokenizer.vocabulary.special == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 599}
-    assert pieces[-1] == tokenizer.mask == "<mask>"
+    assert pieces[-1] == tokenizer.special["mask"] == "<mask>"
     assert len(pieces) == len(set(pieces)) == tokenizer.vocabulary.size == 600
 
 

@@ -1,7 +1,6 @@
 """A model in a GGUF file comes in as the folder does that it was made of, or is refused in one line."""
 
 import json
-import math
 import shutil
 
 import gguf
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
@@ -144,27 +144,22 @@ def test_what_is_not_taken_over(folder, tmp_path, changes, words):
     refused(write_gguf(folder, tmp_path / "tiny.gguf", **changes), tmp_path / "out", words)
 
 
-def slowed_down(base, width, factor, low, high, original):
-    """Llama 3.1's factors, as llama.cpp's converter has them."""
-    for power in range(0, width, 2):
-        wave = 2 * math.pi * base ** (power / width)
-        smooth = (original / wave - low) / (high - low)
-        yield (
-            1.0 if wave < original / high else factor if wave > original / low else 1 / ((1 - smooth) / factor + smooth)
-        )
+SCALED = {
+    "linear": {"factor": 4.0},
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+}
 
 
-@pytest.mark.parametrize("kind", ["linear", "llama3"])
+@pytest.mark.parametrize("kind", SCALED)
 def test_angles_are_scaled_as_it_says(folder, tmp_path, kind):
-    if kind == "linear":
-        scaling, facts = {"factor": 4.0}, {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-        changes = {"facts": facts | {"llama.rope.scaling.original_context_length": 16}}
-    else:
-        scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-        changes = {"tensors": {"rope_freqs.weight": [*slowed_down(1e4, 8, 8.0, 1.0, 4.0, 64)]}}
-        scaling["original_max_position_embeddings"] = 64
+    """Llama 3.1's by a factor for each wave."""
     theirs = shutil.copytree(folder, tmp_path / "theirs")
-    change(theirs / "config.json", rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **scaling})
+    change(theirs / "config.json", rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **SCALED[kind]})
+    facts = {"type": "linear", "factor": 4.0, "original_context_length": 16}
+    changes = {"facts": {f"llama.rope.scaling.{key}": value for key, value in facts.items()}}
+    if kind == "llama3":
+        slow, _ = ROPE_INIT_FUNCTIONS[kind](transformers.AutoConfig.from_pretrained(theirs), "cpu")
+        changes = {"tensors": {"rope_freqs.weight": 1e4 ** -(torch.arange(0, 8, 2) / 8) / slow}}
     comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf", **changes), tmp_path)
 
 

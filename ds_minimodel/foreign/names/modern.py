@@ -142,13 +142,11 @@ class ModernArchitecture(Architecture):
 
     def _shift(self, tensors: Mapping[str, Lazy], number: int) -> dict[str, Lazy]:
         """In fp32, which has what is lost of 1 + w in 16 bits."""
-        return {
-            name: lazy.map(lambda tensor: tensor.float() + number, torch.float32) if self._is_shifted(name) else lazy
-            for name, lazy in tensors.items()
-        }
-
-    def _is_shifted(self, name: str) -> bool:
-        return self.shifted_norms and "norm" in name.split(".")[-2]
+        changed = dict(tensors)
+        for name in tensors if self.shifted_norms else ():
+            if "norm" in name.split(".")[-2]:
+                changed[name] = tensors[name].map(lambda tensor: tensor.float() + number, torch.float32)
+        return changed
 
 
 _TASKS = {"classifier.dense": "dense", "classifier.out_proj": "classifier", "qa_outputs": "classifier"}
