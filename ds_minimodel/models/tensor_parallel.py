@@ -11,13 +11,14 @@ Shapes: H hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from ds_minimodel import ops
 from ds_minimodel.models.body import LanguagePack, Linear, Projection, Table
-from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, place_of, token_losses
+from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, losses, place_of
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import copy, gather, reduce
 from ds_minimodel.ops.parallel.shard import shard_parameter
@@ -103,7 +104,8 @@ class _Vocabulary(LanguagePack):
         return linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base)
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
-        return token_losses(x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base)
+        of_part = partial(losses, rows=self.rows, group=self.group)
+        return ops.token_losses(x_PH, table.own, self.bias_of(), targets_P, table.base, of_part)
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
         return gather(super().log_sums(x_PH, table)[:, None], self.group).logsumexp(-1)

@@ -9,6 +9,7 @@ before those that train, the products are made chunk by chunk in the forward pas
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -189,14 +190,22 @@ def linear_cross_entropy(
     return _differentiable(x, weight, bias, targets, base, *needed)
 
 
-def token_losses(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, base: Tensor | None = None) -> Tensor:
+def token_losses(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    base: Tensor | None = None,
+    losses: Callable[[Tensor, Tensor | None, Tensor], Sequence[Tensor]] = _losses,
+) -> Tensor:
     """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
 
-    Without a gradient, and never holding all logits.
+    losses: of a chunk; another one where a vocabulary is split (ops/parallel/cross_entropy.py). Without a gradient, and
+    never holding all logits.
     """
     weight, base = upcast_if_emulated(weight, base)
     chunks = zip(x.split(TOKEN_ROWS), targets.split(TOKEN_ROWS), strict=True)
-    return torch.cat([_losses(scores(x_RH, weight, base), bias, targets_R)[0] for x_RH, targets_R in chunks])
+    return torch.cat([losses(scores(x_RH, weight, base), bias, targets_R)[0] for x_RH, targets_R in chunks])
 
 
 class _LinearDivergence(torch.autograd.Function):

@@ -95,38 +95,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *grads, None, None, None, None
 
 
-def token_losses(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    rows: Ranges,
-    group: Group,
-    base: Tensor | None = None,
-) -> Tensor:
-    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
-
-    Without a gradient, and never holding all logits.
-    """
-    losses = []
-    weight, base = upcast_if_emulated(weight, base)
-    for x_RH, targets_R in zip(x.split(CHUNK_ROWS), targets.split(CHUNK_ROWS), strict=True):
-        losses_R, *_ = _losses(scores(x_RH, weight, base), bias, targets_R, rows, group)
-        losses.append(losses_R)
-    return torch.cat(losses)
-
-
 def _loss_and_logit_grad(
     logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor]:
     """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
-    losses_R, scores_RV, normaliser_R, own, column = _losses(logits_RV, bias, targets_R, rows, group)
+    losses_R, scores_RV, normaliser_R, own, column = losses(logits_RV, bias, targets_R, rows, group)
     probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
     probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
     return losses_R.sum(), probs_RV.mul_((targets_R != IGNORED)[:, None]).to(logits_RV.dtype)
 
 
-def _losses(
+def losses(
     logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials (R,), whether
