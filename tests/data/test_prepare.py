@@ -10,13 +10,12 @@ import time
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
-from .conftest import SHARD_BYTES, content
+from .conftest import content
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 EOS = 2
@@ -90,12 +89,3 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_makes_the_same_bytes(
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
     assert content(out) == content(reference)
     assert [path.name for path in out.parent.iterdir()] == [out.name]
-
-
-def test_bad_text_in_a_worker_is_the_users_error(tmp_path, text_file, tokenizer_folder, monkeypatch):
-    monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
-    text = tmp_path / "text.txt"
-    text.write_bytes(text_file.read_bytes() + b"\n\xff\n")
-    with pytest.raises(UserError, match="text.txt:.*not UTF-8"):
-        prepare([text], tokenizer_folder, tmp_path / "store", workers=2, shard_bytes=SHARD_BYTES)
-    assert not (tmp_path / "store").exists()

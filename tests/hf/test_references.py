@@ -111,7 +111,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_pos
     "family, changes, words",
     [
         ("llama", {"attention_bias": True}, "logits of up to"),
-        ("llama", {"hidden_act": "relu"}, "logits of up to"),
         ("llama", {"rope_parameters": YARN}, "rope_type 'yarn' is not served"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "layer_types"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "logits of up to"),
