@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from ds_minimodel.artifacts.models import (
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
-from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, save_tensors
+from ds_minimodel.foreign.lazy import LazyTensors, lazily, save_tensors
 from ds_minimodel.foreign.names import architecture_of
 from ds_minimodel.foreign.source import CARD, CONFIG, WEIGHTS
 from ds_minimodel.foreign.tokenizers import token_ids, write_tokenizer
@@ -139,10 +140,8 @@ class Exported:
                 raise UserError(f"{where}: {name} has numbers larger than fp16 has; give --dtype bf16")
             return found
 
-        def entry(name: str, lazy: Lazy) -> Lazy:
-            return lazy.map(lambda tensor: cast(name, tensor), dtype)
-
-        return LazyTensors({name: entry(name, lazy) for name, lazy in self.tensors.entries.items()})
+        entries = self.tensors.entries.items()
+        return LazyTensors({name: lazy.map(partial(cast, name), dtype) for name, lazy in entries})
 
     def module(self, dtype: torch.dtype = torch.float32) -> Any:
         """The module of transformers, its weights of a dtype; what rotates positions stays in fp32 there."""

@@ -17,6 +17,7 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import SAID, asked
+from ds_minimodel.hf import generations
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
@@ -34,8 +35,7 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
     """
     found = config_of(base)
     config, rows_of_base = found.config, found.theirs.vocab_size
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = open_tokenizer(tokenizer_folder)
+    device, tokenizer = generations.device(), open_tokenizer(tokenizer_folder)
     vocabulary = tokenizer.vocabulary
     start, eos = vocabulary.bounds("self-generated replay")
     opening = _opening(tokenizer_folder) or [start]
