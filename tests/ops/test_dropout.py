@@ -6,17 +6,9 @@ from op_cases import row_keys_of
 
 from ds_minimodel import ops
 from ds_minimodel.common import random
+from tests.common.test_random import plain_hash32
 
 GOLDEN = 0x9E3779B9
-
-
-def hash32(x):
-    """lowbias32 on Python's integers."""
-    x ^= x >> 16
-    x = x * 0x7FEB352D & 0xFFFFFFFF
-    x ^= x >> 15
-    x = x * 0x846CA68B & 0xFFFFFFFF
-    return x ^ x >> 16
 
 
 def unsigned(tensor):
@@ -26,7 +18,7 @@ def unsigned(tensor):
 def test_row_keys_follow_the_specification():
     samples, positions = row_keys_of(3), torch.tensor([0, 1, 511])
     expected = [
-        hash32(hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
+        plain_hash32(plain_hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
         for sample in unsigned(samples)
         for position in positions.tolist()
     ]
@@ -45,11 +37,11 @@ def test_dropout_sites_and_streams_share_one_numbering():
 
 
 def test_elements_are_dropped_by_the_specification():
-    row_keys, p = row_keys_of(8), 0.3
-    kept = ops.dropout(torch.ones(8, 50), p, row_keys) != 0
+    keys, p = row_keys_of(8), 0.3
+    kept = ops.dropout(torch.ones(8, 50), p, keys) != 0
     threshold = int(p * 2**32)
     expected = [
-        [hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)] for key in unsigned(row_keys)
+        [plain_hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)] for key in unsigned(keys)
     ]
     assert np.array_equal(kept.numpy(), expected)
 
