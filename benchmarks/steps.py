@@ -27,8 +27,9 @@ Tokens/s of whole optimizer steps without padding, medians of interleaved rounds
 TFLOP/s by the paper's formulas, so that work which is not done counts for the one who spares it; share: of the best
 matrix product measured in between. Ratio: of ds_minimodel's tokens/s to this row's.
 
-reference: ds_minimodel with torch's operators. hf: Hugging Face's model of the kind with SDPA (autocast in bf16 and
-fp16), torch's fused AdamW, the same part frozen, the same malloc settings, rows padded to the longest of the batch;
+compiled: ds_minimodel with each layer under torch.compile; reference: with torch's operators. hf: Hugging Face's model
+of the kind with SDPA (autocast in bf16 and fp16), torch's fused AdamW, the same part frozen, the same malloc settings,
+rows padded to the longest of the batch;
 LoRA (adapt-lora) by peft, which has an A for each of queries, keys and values, and of gate and up;
 hf-untuned: without those settings; hf-compiled: under torch.compile (on CPUs eager attention, our choice of library for
 fp32); hf-deepspeed: SDPA in our engine."""
@@ -44,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         choices=PEERS,
         default=["reference", "hf", "hf-untuned", "hf-compiled"],
-        help="default: all but hf-deepspeed",
+        help="default: all but compiled and hf-deepspeed",
     )
     parser.add_argument(
         "--precision",

@@ -1,6 +1,7 @@
 """A contestant of a training step, as its own process has it: start one, take its steps, ask for its peak memory.
 
 ds_minimodel  the product: the engine's step around our module
+compiled      the same with each layer under torch.compile
 reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
 hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its documentation has it:
               autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora: by peft
@@ -13,6 +14,7 @@ hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpee
 import os
 import resource
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,8 +31,8 @@ from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 
 Step = Callable[[int], torch.Tensor]  # number of the step -> its loss, still on the device
-PEERS = ("reference", "hf", "hf-untuned", "hf-compiled", "hf-deepspeed")
-IN_ENGINE = ("ds_minimodel", "reference", "hf-deepspeed")  # run on several ranks, with ZeRO
+PEERS = ("compiled", "reference", "hf", "hf-untuned", "hf-compiled", "hf-deepspeed")
+IN_ENGINE = ("ds_minimodel", "compiled", "reference", "hf-deepspeed")  # run on several ranks, with ZeRO
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -99,8 +101,14 @@ def profiled(count: int, rows: int = 25) -> str:
 
 
 def _contestant(name: str, work: TimedStep, recipe: Recipe) -> Trained:
-    if name in ("ds_minimodel", "reference"):
-        return _in_engine(our_module(work, recipe), work, recipe)
+    if name in ("ds_minimodel", "compiled", "reference"):
+        module = our_module(work, recipe)
+        if name == "compiled":
+            torch._dynamo.config.allow_unspec_int_on_nn_module = True  # one graph for all layers, whatever their sites
+            for layer in module.body.layers:
+                vars(layer)["made_again"] = lambda *_: nullcontext()  # hooks would cut the graph
+                layer.compile()
+        return _in_engine(module, work, recipe)
     if name == "hf-deepspeed":
         return _in_engine(_SummedLoss(hugging_face(work, recipe, "sdpa")), work, recipe)
     eager = name == "hf-compiled" and not torch.cuda.is_available()
