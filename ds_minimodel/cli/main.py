@@ -24,6 +24,7 @@ _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection tha
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1 anything else."""
+    streams.open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from ds_minimodel.common.errors import UserError, printable
 
 # Of a write to standard output; those to files come with the file's name, by clear_write_errors.
-_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def open_closed() -> None:
+    """Open the standard streams that are closed, whose numbers the next files would get; an answer is not taken."""
+    for name, mode, flags in ("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
 @contextlib.contextmanager

@@ -28,7 +28,13 @@ def shell(tmp_path):
     return shell
 
 
-@pytest.mark.parametrize("streams", [">/dev/full", "--json >/dev/full", "--help >/dev/full"])
+def test_an_answer_without_errors_or_input(shell):
+    """The file that a closed stream's number would go to is not written into."""
+    done = shell("$FLOPS >answer 2>&- <&- && $FLOPS | diff answer -")
+    assert done.returncode == 0 and not done.stdout
+
+
+@pytest.mark.parametrize("streams", [">/dev/full", "--json >/dev/full", "--help >/dev/full", ">&-", ">&- <&-"])
 def test_an_answer_that_cannot_be_printed_is_a_mistake(shell, streams):
     done = shell(f"$FLOPS {streams}")
     assert done.returncode == 2
