@@ -57,7 +57,7 @@ def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, text_file):
-    return made(tmp_path_factory.mktemp("kept"), text_file, update=0.05)
+    return made(tmp_path_factory.mktemp("kept"), text_file, update=0.05 / 8)  # a LoRA of rank 2 counts 16 times
 
 
 def kept_of(folder, text_file, memory="memory", **options):
