@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import ClassVar, TypeVar
 
 import torch
@@ -84,7 +85,8 @@ class ModernLayer(Layer):
         if self.ffn_norm is not None:
             keys = rows.keys(self.sites.attention_out)
             normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, rows.p, keys)
-            with self.made_again(normed_BQH, self.ffn_norm, x_BQH):
+            # With dropout another kernel makes the norm, of other bits.
+            with nullcontext() if rows.p else self.made_again(normed_BQH, self.ffn_norm, x_BQH):
                 outer_BQH = self.feed_forward(normed_BQH)
         else:
             x_BQH = x_BQH + rows.drop(attended_BQH, self.sites.attention_out)
