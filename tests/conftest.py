@@ -34,7 +34,7 @@ LONG_CASES = (
     "pipeline/test_bad_input.py::test_a_full_disk",
     "pipeline/test_development.py::test_two_ranks_score_the_same",
     "pipeline/test_docs.py::test_extending_a_model",
-    "pipeline/test_docs.py::test_models_of_today[ModernBERT-base]",
+    "pipeline/test_docs.py::test_models_of_today",
     "pipeline/test_extend.py::test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks",
     "pipeline/test_extend.py::test_a_strength_is_chosen_after_training",
     "pipeline/test_extend_again.py::test_what_was_begun_goes_on_from_the_same_files_alone",
@@ -42,6 +42,7 @@ LONG_CASES = (
     "pipeline/test_held_out.py::test_two_ranks_find_the_same[split]",
     "pipeline/test_tensor_parallel.py::test_bodies_of_today_are_split_as_well",
     "pipeline/test_whole_body.py::test_two_ranks_train_the_same_body[untied]",
+    "pipeline/test_launch.py::test_ranks_save_and_end_when_who_started_them_is_killed",
     "pipeline/test_launch.py::test_a_signal_whose_save_fails_is_no_success",
     "pipeline/test_launch.py::test_the_others_end_when_a_rank_is_killed",
 )
