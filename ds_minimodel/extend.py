@@ -119,7 +119,9 @@ def extend(
             row, length = choose_vocabulary(recipe, vocab_size, say)
             values["tokenizer"]["vocab_size"] = row["new_pieces"]
             number = ranks_on_hosts(hostfile, ranks) if hostfile else ranks or 1
-            extension.set_sizes(values, base, min(most, MOST_PASSES * row["tokens"]), length, tokens is None, number)
+            text_tokens = row["tokens"]
+            at_most = min(most, MOST_PASSES * text_tokens)
+            extension.set_sizes(values, base, at_most, text_tokens, length, tokens is None, number)
             fitting = fit(recipe_of_values(values, "the recipe of extend"), number, device_here())
             values["engine"] = fitting.engine
             say(f"micro-batches of {fitting.micro_batch_size}, {fitting.reason}")

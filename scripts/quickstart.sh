@@ -72,7 +72,7 @@ END
 cat "$workdir/report/report.md"
 baselines=
 if [ -e "$workdir/report/scores.json" ]; then
-    baselines=$(python scripts/baselines.py "$workdir")
+    baselines=$(python scripts/baselines.py "$workdir" || true)
 fi
 show_page "$workdir/report" "German was added to an English model by training little of it. \
 $(first_sentence "$workdir/report") $baselines"

@@ -98,7 +98,7 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     texts = {name: [f"{name}.txt"] for name in languages}
     values = first_values(options.recipe, base, Path(options.recipe), languages, texts)
     values["tokenizer"]["vocab_size"] = 8_000
-    set_sizes(values, base, 4_000_000, values["adapt"]["seq_length"], timed=False, ranks=options.ranks)
+    set_sizes(values, base, 4_000_000, 4_000_000, values["adapt"]["seq_length"], timed=False, ranks=options.ranks)
     values["adapt"]["warmup_steps"] = 1  # costs do not depend on it, and an override may leave few steps
     recipe, overrides = recipe_of_values(values, options.recipe, steps.overrides_of(options)), values.get("engine", {})
     values["engine"] = fit(recipe, options.ranks, device_named(options.device)).engine | overrides

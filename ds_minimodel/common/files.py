@@ -168,7 +168,7 @@ def read_json(path: str | Path) -> Any:
     if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would be waited for
         raise UserError(f"{path}: a folder, a pipe or a device, where a JSON file is to be")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         value = json.loads(text)
         if "\\ud" in text.lower():  # of a surrogate pair, half of which is no text
             json.dumps(value, ensure_ascii=False).encode()

@@ -11,7 +11,7 @@ from ds_minimodel.costs.memory import Device, device_named
 from ds_minimodel.costs.plans import Planner, model_of, planner_of, setup_of
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.training.run import replicas_of
+from ds_minimodel.training.run import replicas_of, split_batch
 
 # Tokens of a micro-batch: fewer than the first take layers' recomputation rather, more than the second bring nothing.
 AT_ONCE = {"cpu": (1024, 1024), "cuda": (4096, 32_768)}
@@ -43,15 +43,15 @@ def device_here() -> Device:
 
 
 def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
-    """How step 2 of a recipe's one system is computed on so many ranks, whose number divides adapt.batch_size.
+    """How step 2 of a recipe's first system is computed on so many ranks, whose number divides adapt.batch_size.
 
     Frozen weights are shared (ZeRO 3) where one device does not hold them; layers are recomputed where too few tokens
     fit otherwise; then the micro-batch is the largest that fits. The recipe's own engine.micro_batch_size and so on
     don't count.
     """
-    (system,), section = recipe.chosen_systems, recipe.adapt
+    system, section = recipe.chosen_systems[0], recipe.adapt
     fewest, most = (max(1, tokens // section.seq_length) for tokens in AT_ONCE[device.type])
-    per_rank = section.batch_size // replicas_of(ranks, recipe.engine.tensor_parallel)
+    per_rank = split_batch(section.batch_size, 1, replicas_of(ranks, recipe.engine.tensor_parallel)).accumulation
     sizes = [size for size in range(1, per_rank + 1) if per_rank % size == 0 and size <= most]
     device, planners = device._replace(memory=int(SHARE * device.memory)), dict[bool, Planner]()
     setup = setup_of(recipe, section, ranks, device)

@@ -44,11 +44,9 @@ def trace(module: torch.nn.Module, batch: dict[str, Any], gradients_leave: bool,
     """
     batch = {name: value.to("meta") if isinstance(value, Tensor) else value for name, value in batch.items()}
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    saved: list[Tensor] = []
-    with ops.meta_stands_for(device), Allocations() as counter, saving_to(saved):
+    with ops.meta_stands_for(device), Allocations() as counter:
         loss = module(batch).mean()
-    activations = storage_bytes(saved, without=module.parameters())
-    saved.clear()
+    activations = counter.live
     hooks = [parameter.register_post_accumulate_grad_hook(_forget_gradient) for parameter in trained if gradients_leave]
     with ops.meta_stands_for(device), counter:
         loss.backward()

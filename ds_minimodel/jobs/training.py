@@ -83,7 +83,7 @@ class TextStepConfig(StepConfig):
     def recorded(self) -> dict[str, Any]:
         """As of a Section."""
         facts = super().recorded()
-        return {self.section: facts.pop("training"), **facts}
+        return {self.section: facts.pop("training"), **facts, "data": {**facts["data"], "blocks": self.blocks}}
 
     @property
     def trained_by(self) -> Objective:

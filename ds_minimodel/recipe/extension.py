@@ -115,10 +115,13 @@ def batch_of(size: int, ranks: int) -> int:
     return ranks * (own if own < 4 else -(-own // 4) * 4)
 
 
-def set_sizes(values: dict[str, Any], base: Base, tokens: int, length: int, timed: bool, ranks: int = 1) -> None:
+def set_sizes(
+    values: dict[str, Any], base: Base, tokens: int, text: int, length: int, timed: bool, ranks: int = 1
+) -> None:
     """Give a recipe its samples of `length` tokens, steps for about so many tokens in all, and a rank that holds them.
 
-    timed: it begins with steps by whose time it gets its length.
+    text: tokens of the text, which may be passed over again. timed: it begins with steps by whose time it gets its
+    length.
     """
     batch = batch_of(next(size for limit, size in BATCHES.items() if tokens <= limit), ranks)
     steps = max(FEWEST_STEPS, tokens // (batch * length))
@@ -130,5 +133,5 @@ def set_sizes(values: dict[str, Any], base: Base, tokens: int, length: int, time
     if SYSTEMS[values["systems"][0]].trains == "low-rank":
         from ds_minimodel.models.low_rank import low_rank_size  # with torch
 
-        needed = tokens / (BITS * low_rank_size(base.config, 1))
+        needed = min(tokens, text) / (BITS * low_rank_size(base.config, 1))
         values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))

@@ -79,6 +79,9 @@ def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
             found, number = [name for name in columns if name in names], 0
             if not found:
                 yield str(path), dict.fromkeys(names)
+            for column in found:
+                if names.count(column) > 1:
+                    raise UserError(f"{path}: {column!r:.40} comes twice; data.column names the column of the text")
             for batch in file.iter_batches(_BATCH, columns=found, use_threads=False) if found else ():
                 for values in zip(*batch.columns, strict=True):
                     number += 1

@@ -104,7 +104,8 @@ def train(
             )
 
     with (
-        keeping_blocks(),
+        # At stage 3 gathered weights come and go between activations, and a heap would keep the holes.
+        contextlib.nullcontext() if run.execution.zero_stage == 3 else keeping_blocks(),
         MetricsLogger(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
         StopSignals() as stop,
         checkpoints,

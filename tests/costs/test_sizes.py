@@ -47,5 +47,5 @@ def test_more_text_takes_a_larger_rank(base, tokens, rank):
     """Of 151,552 numbers a rank."""
     own = read_base(str(base))
     values = first_values(str(base), own, base, ("en", "xx"), {"xx": ["xx.txt"]})
-    set_sizes(values, own, tokens, 128, timed=False)
+    set_sizes(values, own, 1 << 41, tokens, 128, timed=False)
     assert values["adapt"]["rank"] == rank

@@ -61,7 +61,8 @@ class EngineFiles:
         """
         saved, steps_taken = saved_fragments(checkpoint, manifest, tensor_rank)
         write_state(self.engine, lambda name, part: _whole(saved[name], part), steps_taken)
-        self.engine.global_steps = manifest["step"]  # by which its monitors and profiler count
+        self.engine.global_steps = manifest["step"]  # by which its profiler counts, as its monitors do by samples
+        self.engine.global_samples = manifest["step"] * self.engine.train_batch_size()
 
 
 class _Copier(CheckpointEngine):
