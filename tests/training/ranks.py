@@ -19,7 +19,7 @@ from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.costs.memory import device_named, ring
 from ds_minimodel.costs.plans import Planner
-from ds_minimodel.costs.tracing import Allocations, saving_to, storage_bytes, tensors_in
+from ds_minimodel.costs.tracing import Allocations, storage_bytes, tensors_in
 from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
@@ -204,7 +204,7 @@ def measure_step(module, batches, run, world):
     """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
 
     Arguments as of loop.train. `weights` and `optimizer` are the storages that hold them between steps, `activations`
-    what autograd keeps of one micro-batch, parameters left out, `total` all tensors at the fullest moment.
+    what one micro-batch leaves for its backward pass, `total` all tensors at the fullest moment.
     `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
     """
     partition = partition_of_run(module, run, world)
@@ -232,11 +232,11 @@ def measure_step(module, batches, run, world):
 
 
 def saved_bytes(module, batch):
-    """Bytes that autograd keeps of a forward pass, parameters left out."""
-    saved = []
-    with saving_to(saved):
-        module(batch)
-    return storage_bytes(saved, without=module.parameters())
+    """Bytes that a forward pass leaves for the backward pass."""
+    with Allocations() as counter:
+        loss = module(batch).mean()
+        assert loss.requires_grad
+        return counter.live
 
 
 def _weights(module):
