@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from ds_minimodel import ops
 class Trace(NamedTuple):
     """Findings of a traced pass; bytes for one micro-batch.
 
-    activations: what autograd keeps from the forward for the backward pass, parameters left out.
+    activations: what the forward pass leaves in memory for the backward pass, parameters left out.
     peak: the most that the two passes allocate at once, activations and gradients included.
     """
 
@@ -93,24 +92,6 @@ class Allocations(TorchDispatchMode):
     def _forget(self, address: int, size: int) -> None:
         del self._known[address]
         self.live -= size
-
-
-def storage_bytes(tensors: Iterable[Tensor], without: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of `tensors`, each counted once; those of the tensors `without` are left out."""
-    sizes = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    for tensor in without:
-        sizes.pop(tensor.untyped_storage()._cdata, None)
-    return sum(sizes.values())
-
-
-def saving_to(saved: list[Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
-    """Context in which what autograd keeps for the backward pass is added to the list `saved`, too."""
-
-    def keep(tensor: Tensor) -> Tensor:
-        saved.append(tensor.detach())
-        return tensor
-
-    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
 
 
 def tensors_in(nested: Any) -> list[Tensor]:

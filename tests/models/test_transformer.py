@@ -8,10 +8,10 @@ from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.costs.tracing import saving_to
 from ds_minimodel.foreign.names.roberta import ROBERTA
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.roberta.model import FIRST_POSITION
+from tests.saved import saving_to
 from tests.small_models import masked_lm
 
 

@@ -7,7 +7,6 @@ from op_cases import DEVICE, DTYPES, P, cases, close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel import ops
-from ds_minimodel.costs.tracing import saving_to, storage_bytes
 from ds_minimodel.ops.attention import (
     _backward_reference,
     _forward_reference,
@@ -16,6 +15,7 @@ from ds_minimodel.ops.attention import (
     torch_attention,
 )
 from ds_minimodel.ops.window import keys_in_window, torch_window_attention
+from tests.saved import saving_to, storage_bytes
 
 
 def test_a_sample_without_keys_attends_to_nothing():

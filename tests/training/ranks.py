@@ -19,7 +19,7 @@ from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.costs.memory import device_named, ring
 from ds_minimodel.costs.plans import Planner
-from ds_minimodel.costs.tracing import Allocations, storage_bytes, tensors_in
+from ds_minimodel.costs.tracing import Allocations, tensors_in
 from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
@@ -29,6 +29,7 @@ from ds_minimodel.training.ranks.process import Stopped
 from ds_minimodel.training.ranks.world import join_ranks
 from ds_minimodel.training.zero.engine import build_engine, destroy
 from ds_minimodel.training.zero.state import adamw_of, read_masters, vectors
+from tests.saved import storage_bytes
 
 WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
 

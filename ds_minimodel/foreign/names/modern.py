@@ -14,9 +14,8 @@ from ds_minimodel.models import modern
 from ds_minimodel.models.kind import BodyConfig
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-_LINEAR = (
-    1  # GroupedConfig.rotary_scaling's original by which all waves, each longer than a position, are slowed down whole
-)
+# GroupedConfig.rotary_scaling's original by which all waves, each longer than a position, are slowed down whole.
+_LINEAR = 1
 _SCALED = "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
 
 
