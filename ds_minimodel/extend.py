@@ -6,7 +6,6 @@ What is chosen here stands in the recipe that is left, and the recipe is what ru
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import statistics
 import time
@@ -19,7 +18,16 @@ from ruamel.yaml import YAML
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Content, as_json, atomic_write, lock, paths_of, read_model, write_json
+from ds_minimodel.common.files import (
+    Content,
+    as_json,
+    atomic_write,
+    lock,
+    paths_of,
+    read_json_lines,
+    read_model,
+    write_json,
+)
 from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.export import export_adapter, export_hf
@@ -249,8 +257,8 @@ class _Work:
         begun, recipe = time.monotonic(), self.recipe()
         adapt, (folder, _, layout) = recipe.adapt, self._made(recipe)
         self.run(until="adapt")
-        lines = (folder / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rates = [row["tokens_per_second"] for row in map(json.loads, lines) if "tokens_per_second" in row]
+        rows = read_json_lines(folder / "run/metrics.jsonl")
+        rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
         rate, a_step = statistics.median(rates[UNTIMED:]), adapt.batch_size * adapt.seq_length
         seconds = 3600 * hours - (time.monotonic() - begun) + adapt.steps * a_step / rate
         tokens, most = int(max(0, seconds) * rate), MOST_PASSES * TokenStore(layout.tokens(self.language)).num_tokens
