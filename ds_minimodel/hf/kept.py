@@ -22,6 +22,7 @@ from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.artifacts.models import identity, load_model
 from ds_minimodel.common.files import Amount, Stored, read_model, sha256_of_json, write_json
+from ds_minimodel.common.memory import trim
 from ds_minimodel.foreign.lazy import lazily
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
@@ -42,7 +43,7 @@ LIMITS: Limits = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
 TOKENS = 32  # of an answer
 EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a window
 TEXT_BYTES = 30_000  # of each text
-TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 1e8  # of a forward pass: tokens, and numbers that come out
+TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 25_000_000  # tokens of a forward pass, and logits
 FP32_BELOW = 400_000_000  # weights of a body, which are in fp32 on a CPU
 SHOWN = 10  # answers
 UNTOUCHED = "the-untouched.json"  # beside files of languages
@@ -121,6 +122,7 @@ class Comparison:
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
             known = self._look(key, prompts, old)
+            trim()  # its module, before there is another
             write_json(memory, known.model_dump())
         self.untouched = known
 
@@ -361,16 +363,21 @@ def _of_answers(answers: Sequence[Sample]) -> tuple[str, list[Measure]]:
 
 def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """(which row, nats of its tokens but the first, the likeliest ids in their places), longest rows first."""
-    order = sorted(range(len(rows)), key=lambda at: -len(rows[at]))
+    order, head = sorted(range(len(rows)), key=lambda at: -len(rows[at])), module.get_output_embeddings()
     while order:
         width = len(rows[order[0]])
-        tokens = min(TOKENS_AT_ONCE, SCORES_AT_ONCE / module.config.vocab_size)
-        index, order = order[: (number := max(1, int(tokens // width)))], order[number:]
+        index, order = order[: (number := max(1, TOKENS_AT_ONCE // width))], order[number:]
         ids = torch.tensor([rows[at] + [0] * (width - len(rows[at])) for at in index], device=module.device)
+        found = list[torch.Tensor]()
         with torch.inference_mode():
-            logits = module(ids).logits[:, :-1].float()  # causal: what fills a row up changes nothing before it
-            nats = (logits.logsumexp(-1) - logits.gather(-1, ids[:, 1:, None])[..., 0]).cpu().numpy()
-            likeliest = logits.argmax(-1).cpu().numpy()
+            # causal: what fills a row up changes nothing before it
+            hidden = module.base_model(ids).last_hidden_state[:, :-1].flatten(0, 1)
+            positions = max(1, SCORES_AT_ONCE // head.out_features)
+            for part, target in zip(hidden.split(positions), ids[:, 1:].flatten().split(positions), strict=True):
+                logits = head(part).float()
+                nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
+                found.append(torch.stack([nats, logits.argmax(-1)]).cpu())
+        nats, likeliest = torch.cat(found, 1).view(2, len(index), width - 1).numpy()
         for at, own_nats, own_likeliest in zip(index, nats, likeliest, strict=True):
             yield at, own_nats[: len(rows[at]) - 1], own_likeliest[: len(rows[at]) - 1]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -172,7 +171,6 @@ def _do(
         raise
     on_main(lambda: finish(job))
     if runs_on is RunsOn.RANKS:
-        gc.collect()  # a job's modules are in cycles
         trim()
     return False
 

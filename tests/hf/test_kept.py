@@ -29,6 +29,7 @@ TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>
 def some_questions(monkeypatch):
     monkeypatch.setattr(kept, "questions", lambda seed: questions(seed, SOME))
     monkeypatch.setattr(kept, "TEXT_BYTES", 6000)
+    monkeypatch.setattr(kept, "SCORES_AT_ONCE", 5000)  # in several blocks
 
 
 def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
