@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -249,6 +249,18 @@ def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
             raise UserError(f"{path}:{number}: not JSON; {advice}") from None
         records.append(as_model(value, model, f"{path}:{number}", advice))
     return records
+
+
+def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` write a folder anew that then takes the place of `path`."""
+    new = path.with_name(f"{path.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    write(new)
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+    new.rename(path)
 
 
 def refuse_existing(path: str | Path) -> None:

@@ -7,6 +7,7 @@ adaptation is a base and an update, so one training is looked at in several stre
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ TEXT_BYTES = 30_000  # of each text
 TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 25_000_000  # tokens of a forward pass, and logits
 FP32_BELOW = 400_000_000  # weights of a body, which are in fp32 on a CPU
 SHOWN = 10  # answers
+OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
 _BITS = "bits per byte"
@@ -206,6 +208,12 @@ class Comparison:
         bins = int((sizes.sum(0) > 0).sum())  # a model of few positions has windows of few
         before, ends = np.array(self.untouched.windows[name]), [min(edge, self.length) for edge in (*EDGES, LENGTH)]
         return Bits(before[:, :bins], after[:, :bins], sizes[:, :bins], ends[: bins + 1])
+
+
+def openings_of(file: str) -> list[str]:
+    """Of the first documents of a text."""
+    documents = itertools.islice(read_documents([file]), OPENINGS)
+    return [" ".join(" ".join(document).split()[:WORDS])[:CHARACTERS] for document in documents]
 
 
 def find_kept(

@@ -117,8 +117,9 @@ def batch_of(size: int, ranks: int) -> int:
 
 def set_sizes(
     values: dict[str, Any], base: Base, tokens: int, text: int, length: int, timed: bool, ranks: int = 1
-) -> None:
-    """Give a recipe its samples of `length` tokens, steps for about so many tokens in all, and a rank that holds them.
+) -> list[str]:
+    """Give a recipe its samples of `length` tokens, steps for about so many tokens in all, and a rank that holds them;
+    what of that was not tried.
 
     text: tokens of the text, which may be passed over again. timed: it begins with steps by whose time it gets its
     length.
@@ -135,3 +136,9 @@ def set_sizes(
 
         needed = min(tokens, text) / (BITS * low_rank_size(base.config, 1))
         values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))
+    untried, width, rank = list[str](), base.config.hidden_size, values["adapt"].get("rank", RANK)
+    if width != TRIED_WIDTH:
+        untried.append(f"rate {values['adapt']['lr']:g}: not tried at this width ({width:,})")
+    if rank != RANK:
+        untried.append(f"rank {rank}: not tried; it holds what so much text says")
+    return untried

@@ -2,19 +2,23 @@
 
 import fnmatch
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, read_record
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.text.corpus import make_corpus
+from ds_minimodel.text.corpus import Corpus, make_corpus
 from ds_minimodel.text.draw import draw_parts
-from ds_minimodel.text.reader import find_text, identity_of_text
+from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
+
+TEST_BYTES = 100_000  # of held-out text that is scored
 
 
 def check_text(recipe: Recipe) -> None:
@@ -56,3 +60,21 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
         if taken and all(any(fnmatch.fnmatch(file["name"], name) for name in names) for file in taken):
             return taken
         raise
+
+
+def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
+    """Write the test files, of documents that are held out; UserError where there are none."""
+    (task,) = recipe.finetune.tasks.values()
+    for language, path in task.test.items():
+        corpus, size = Corpus(WorkdirLayout(recipe.workdir).corpus(language)), 0
+        if not corpus.held_out:
+            raise UserError(
+                f"{recipe.data.text[language][0]}: none of its documents is among the {recipe.data.held_out:.0%} held "
+                "out; give a longer text, with an empty line between documents"
+            )
+        if corpus.facts.bytes[1] < TEST_BYTES / 10:
+            say(f"{language}: only {corpus.facts.bytes[1]:,} bytes are held out, and scores of so little say little")
+        with atomic_write(path) as file:
+            for document in read_documents(corpus.held_out):
+                if size < TEST_BYTES:
+                    size += file.write("\n".join([*document, "\n"]).encode())

@@ -1,0 +1,142 @@
+"""The folder of `extend`: what was asked for, of which files, and the recipe that runs, as long as was asked for."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from ds_minimodel.artifacts.base import identity_of_base
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import Content, as_json, atomic_write, read_json_lines, read_model, write_json
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.foreign.source import CARD
+from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
+from ds_minimodel.pipeline.run import do_step, steps_to_run
+from ds_minimodel.recipe.extension import FEWEST_STEPS, MOST_PASSES, UNTIMED
+from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.text.draw import draw_parts
+from ds_minimodel.text.reader import find_text, identity_of_text
+
+
+class Call:
+    """One in the folder `out`. state: what its call.json says: the call, its length, what is exported."""
+
+    def __init__(self, out: Path, language: str, ranks: int | None, hostfile: str | None, say: Callable[[str], None]):
+        self.out, self.language, self.say, self.path = out, language, say, out / RECIPE
+        self.places: dict[str, Any] = {"path": self.path, "ranks": ranks, "hostfile": hostfile}
+        is_begun = (out / CALL).exists()
+        self.state = read_model(out / CALL, dict[str, Any], "delete that file") if is_begun else {}
+        if not is_begun and {*out.iterdir()} > {out / LOCK}:
+            raise UserError(f"{out}: exists and was not begun by extend; give another --out")
+
+    def note(self, **facts: Any) -> None:
+        self.state |= facts
+        write_json(self.out / CALL, self.state)
+
+    def written(self) -> dict[str, list[int]]:
+        """Size and time of the files of its models; a card is the user's to edit."""
+        found = (file for name in ("model", "adapter") for file in (self.out / name).glob("*") if file.name != CARD)
+        return {str(file.relative_to(self.out)): [file.stat().st_size, file.stat().st_mtime_ns] for file in found}
+
+    def begin(self, call: dict[str, Any], draw: int | None) -> None:
+        """Write down what is asked for, and what it is of; UserError where a recipe is of another call."""
+        text, former = [find_text(files) for files in call["texts"].values()], self.state
+        files: dict[str, Any] = {
+            f"{call['model']}: {name}": content for name, content in identity_of_base(call["model"]).items()
+        }
+        for own in text:
+            facts = identity_of_text(own, draw_parts(own, draw))
+            files |= {str(path): facts for path, facts in zip(own, facts, strict=True)}
+        files |= {str(path): Content.of(path) for path in find_text(call["chats"]) if isinstance(path, Path)}
+        call, hashes = as_json(call | {"files": files}, former.get("hashes", {}))
+        if self.path.exists():
+            before, now = former["call"], call["files"]
+            for file in sorted(before["files"].keys() | now):
+                if before["files"].get(file) != now.get(file):
+                    raise UserError(
+                        f"{file}: another file than {self.out} was begun with; put it back, or give another --out"
+                    )
+            for name, value in call.items():
+                if before[name] != value:
+                    was = f"no {name}" if before[name] is None else f"{name} {before[name]}"
+                    raise UserError(f"{self.out}: was begun with {was}; give another --out, or that again")
+        self.note(call=call, hashes=former.get("hashes", {}) | hashes)
+
+    def recipe(self) -> Recipe:
+        """As it is now, perhaps edited; UserError where it makes no one model of the language."""
+        recipe = load_recipe(self.path)
+        if len(recipe.systems) != 1 or recipe.languages.targets != [self.language]:
+            raise UserError(
+                f"{self.path}: systems and languages.targets: extend makes one model of {self.language}; take out what "
+                f"was added, or use `ds-minimodel run {self.path}`"
+            )
+        return recipe
+
+    def made(self, recipe: Recipe) -> tuple[Path, Path, WorkdirLayout]:
+        """Folder of the adaptation, of the model that it is of, and the workdir's layout."""
+        layout, (system,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems
+        return layout.adapt(system, self.language), layout.model(system), layout
+
+    def set(self, key: str, value: float) -> None:
+        """Give a key of the recipe's section adapt another value; all else stays as it is written."""
+        values = YAML().load(self.path)
+        values["adapt"][key] = value
+        self.write(values)
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Write the recipe."""
+        with atomic_write(self.path) as file:
+            YAML().dump(values, file)
+
+    def run(self, until: str | None = None) -> None:
+        """Take the steps of the recipe, or those up to one, on its ranks."""
+        recipe = self.recipe()
+        for step in steps_to_run(recipe, self.places["ranks"] or 1, rebuild=False):
+            if code := do_step(step, recipe, **self.places):
+                raise SystemExit(code)  # ranks have said why
+            if step.name == until:
+                return
+
+    def set_length(self, asked: dict[str, Any]) -> None:
+        """Give the recipe the steps that hours or tokens ask for; UserError where it has more."""
+        adapt, former = self.recipe().adapt, self.state.get("steps", 0)
+        a_step = adapt.batch_size * adapt.seq_length
+        is_asked_anew = any(self.state.get(key) != value for key, value in asked.items())
+        if not is_asked_anew and former:
+            steps = former
+        elif asked["tokens"] is not None:
+            steps = max(FEWEST_STEPS, asked["tokens"] // a_step)
+            if steps * a_step > asked["tokens"]:
+                self.say(f"{asked['tokens']:,} tokens: {steps * a_step:,} are trained on, {steps} steps, the fewest")
+        else:
+            steps = self._steps_in(asked["hours"])
+        if steps < former:
+            trained = f"{adapt.steps * a_step:,} tokens of training"
+            raise UserError(f"{self.path}: has {trained} already; a shorter one takes another --out")
+        if steps != adapt.steps:
+            steps_to_run(load_recipe(self.path, [f"adapt.steps={steps}"]), 1, rebuild=False)
+        self.note(**asked, steps=steps)  # what is chosen is kept first, for after a kill
+        if steps != adapt.steps:
+            self.set("steps", steps)
+
+    def _steps_in(self, hours: float) -> int:
+        """Steps that fit into so many hours, with what goes before: by the time of the first ones, which stay."""
+        begun, recipe = time.monotonic(), self.recipe()
+        adapt, (folder, _, layout) = recipe.adapt, self.made(recipe)
+        self.run(until="adapt")
+        rows = read_json_lines(folder / "run/metrics.jsonl")
+        rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
+        rate, a_step = statistics.median(rates[UNTIMED:]), adapt.batch_size * adapt.seq_length
+        seconds = 3600 * hours - (time.monotonic() - begun) + adapt.steps * a_step / rate
+        tokens, most = int(max(0, seconds) * rate), MOST_PASSES * TokenStore(layout.tokens(self.language)).num_tokens
+        passes = f", {MOST_PASSES} passes over the text, the most" if tokens >= most else ""
+        tokens = max(min(tokens, most), adapt.steps * a_step)
+        took = tokens / rate / 3600
+        self.say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens{passes} in {took:.1f} hours of training")
+        return tokens // a_step
