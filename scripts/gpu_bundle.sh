@@ -13,7 +13,7 @@ platforms=(--platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --p
 "$py" -m venv "$out/env"
 "$out/env/bin/pip" download -q --no-deps --only-binary=:all: "${platforms[@]}" -d "$out/whl" hjson pydantic==2.14.4 \
     pydantic_core==2.50.5 annotated_types typing_inspection typing_extensions ruamel.yaml sentencepiece==0.2.3 \
-    tokenizers==0.23.3 transformers==5.24.0 peft==0.21.2 gguf==0.19.0 psutil==7.2.2 tqdm==4.70.1
+    tokenizers==0.23.3 transformers==5.24.0 peft==0.21.2 gguf==0.19.0 psutil==7.2.2 py3langid==0.4.0 tqdm==4.70.1
 "$out/env/bin/pip" install -q torch==2.11.0 numpy pandas jinja2 tensorboard scikit-learn matplotlib pytest pytest-timeout \
     pytest-xdist regex accelerate==1.15.0 ninja py-cpuinfo msgpack einops nvidia-ml-py setuptools wheel pyyaml \
     safetensors huggingface_hub==1.33.0

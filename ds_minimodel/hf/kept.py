@@ -29,7 +29,7 @@ from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
 from ds_minimodel.hf.generations import continued, device, settings_of, written
-from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions
+from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions, spoken
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
@@ -293,7 +293,7 @@ def _reported(
     answers, (samples, measures) = both.answers(index), both.samples()
     sentences, texts, worse = list[str](), list[str](), list[tuple[str, str, Change]]()
     if answers:
-        sentence, of_answers = _of_answers(answers)
+        sentence, of_answers = _of_answers(answers, both.added.language)
         sentences.append(sentence)
         measures += of_answers
         worse.append(("answers", "the share of right answers", _lost(answers)))
@@ -348,23 +348,29 @@ def _lost(answers: Sequence[Sample]) -> Change:
     return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
 
 
-def _of_answers(answers: Sequence[Sample]) -> tuple[str, list[Measure]]:
-    """A sentence and rows: what is right, begins as before and loops."""
+def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Measure]]:
+    """A sentence and rows: what is right, begins as before, loops, and is in the language that was added."""
     gone = sum(own.was_right and not own.is_right for own in answers)
     alike = sum(begins_alike(own.before, own.after) for own in answers)
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
-    turning = [sum(loops(own.before) for own in answers), sum(loops(own.after) for own in answers)]
+    faults = {"loop": loops, f"are in {language}": spoken(language)}
+    faulty = {
+        name: [sum(map(is_so, texts)) for texts in zip(*((own.before, own.after) for own in answers), strict=True)]
+        for name, is_so in faults.items()
+        if is_so
+    }
     lost, asked = _lost(answers), f"{len(answers)} English questions"
     gain = 0.0 - lost.percent  # of no sign where there is none
     low, high = (gain + side * TWO_SIDED * lost.error for side in (-1, 1))
-    shares = [round(100 * number / len(answers)) for number in (alike, *turning)]
+    share = 100 / len(answers)
+    ends = [f"{after * share:.0f} % {name} ({before * share:.0f} % before)" for name, (before, after) in faulty.items()]
     sentence = (
         f"of {asked} {right[0]} right before, {right[1]} after ({gone} lost, {right[1] - right[0] + gone} won; "
-        f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {shares[0]} % of the answers begin as before, "
-        f"{shares[2]} % loop ({shares[1]} % before)."
+        f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {alike * share:.0f} % of the answers begin as "
+        f"before, {', '.join(ends)}."
     )
     rows = {f"right answers to {asked}": right, "those that begin as before": [len(answers), alike]}
-    rows["those that loop"] = turning
+    rows |= {f"those that {name}": numbers for name, numbers in faulty.items()}
     make = functools.partial(Measure, unit="answers", decimals=0)
     return sentence, [make(what=what, before=before, after=after) for what, (before, after) in rows.items()]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from ruamel.yaml import YAML
 
 TABLES = Path(__file__).with_name("questions.yaml")
@@ -16,6 +17,7 @@ COUNT, SUMS = 332, 45  # questions of a set, of which so many at most are sums
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _NUMBERS = tuple(str(number) for number in range(145))
 _OPENING = 5  # words
+_TOLD = 20  # characters of a text whose language can be told
 
 
 @dataclass(frozen=True)
@@ -84,3 +86,13 @@ def _names(words: Sequence[str]) -> re.Pattern[str]:
 def begins_alike(one: str, other: str) -> bool:
     """Whether two answers have the same first words."""
     return one.split()[:_OPENING] == other.split()[:_OPENING]
+
+
+def spoken(language: str) -> Callable[[str], bool] | None:
+    """What tells whether a text is in `language` rather than in English, a short one never; None where py3langid does
+    not know it."""
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
+    if language == "en" or language not in identifier.labels:
+        return None
+    identifier.set_languages(["en", language])
+    return lambda text: len(text) >= _TOLD and identifier.classify(text)[0] == language

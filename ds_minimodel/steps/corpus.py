@@ -2,6 +2,7 @@
 
 import fnmatch
 import os
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
 
 TEST_BYTES = 100_000  # of held-out text that is scored
+MANY_PAGES = 3  # on which a line is part of the pages, and no text
 
 
 def check_text(recipe: Recipe) -> None:
@@ -63,7 +65,8 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
 
 
 def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
-    """Write the test files, of documents that are held out; UserError where there are none."""
+    """Write the test files, of documents that are held out, without lines that stand on many; UserError where there are
+    none."""
     (task,) = recipe.finetune.tasks.values()
     for language, path in task.test.items():
         corpus, size = Corpus(WorkdirLayout(recipe.workdir).corpus(language)), 0
@@ -74,7 +77,13 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
             )
         if corpus.facts.bytes[1] < TEST_BYTES / 10:
             say(f"{language}: only {corpus.facts.bytes[1]:,} bytes are held out, and scores of so little say little")
+        pages = Counter(line for document in read_documents(corpus.held_out) for line in {*document} if line.strip())
+        many = {line for line, number in pages.items() if number >= MANY_PAGES}
+        many = many if len(many) < len(pages) else set()  # of such pages alone
         with atomic_write(path) as file:
             for document in read_documents(corpus.held_out):
-                if size < TEST_BYTES:
-                    size += file.write("\n".join([*document, "\n"]).encode())
+                own = [line for line in document if line not in many]
+                if size < TEST_BYTES and any(map(str.strip, own)):
+                    size += file.write("\n".join([*own, "\n"]).encode())
+        if many:
+            say(f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and more are not scored")

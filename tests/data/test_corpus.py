@@ -2,10 +2,13 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.jobs.layout import WorkdirLayout
+from ds_minimodel.steps.corpus import write_tests
 from ds_minimodel.text.corpus import Corpus, count_words, is_held_out, make_corpus
 from ds_minimodel.text.reader import read_documents
 
@@ -63,3 +66,16 @@ def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
     with pytest.raises(UserError, match="text.txt:2: not UTF-8"):
         make_corpus([path], tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_lines_that_stand_on_many_pages_are_not_scored(tmp_path):
+    pages = [["Home", f"Page {number}", "", "Help"] for number in range(40)]
+    rows = (json.dumps({"text": "\n".join(page)}) + "\n" for page in pages)
+    (tmp_path / "pages.jsonl").write_text("".join(rows))
+    out = WorkdirLayout(tmp_path).corpus("xx")
+    make_corpus([tmp_path / "pages.jsonl"], out, held_out=SHARE, whole_documents=True)
+    task, said = SimpleNamespace(test={"xx": tmp_path / "test.txt"}), []
+    write_tests(SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})), said.append)
+    scored = [line for line in (tmp_path / "test.txt").read_text().splitlines() if line]
+    assert scored == [page[1] for page in pages if is_held_out(page, SHARE)] and len(scored) > 2
+    assert "2 lines that stand on 3 held-out pages and more are not scored" in said[-1]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ds_minimodel.hf.questions import COUNT, Question, begins_alike, instructions, questions
+from ds_minimodel.hf.questions import COUNT, Question, begins_alike, instructions, questions, spoken
 from ds_minimodel.report.kept import loops
 
 CAPITAL = Question("What is the capital of France?", ("Paris",), ("Rome", "Bern"))
@@ -58,3 +58,10 @@ def test_openings_and_loops():
         assert loops(said), said
     for said in ("1000000000000000", "The cat, the dog and the cow.", "........................", "ha ha ha"):
         assert not loops(said), said
+
+
+def test_answers_in_the_language_that_was_added():
+    is_german = spoken("de")
+    assert is_german("Die Hauptstadt von Frankreich ist Paris.")
+    assert not is_german("The capital of France is Paris.") and not is_german("Paris ist da."), "too short to tell"
+    assert spoken("en") is None and spoken("xx") is None
