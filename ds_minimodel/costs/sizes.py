@@ -36,10 +36,10 @@ def device_here() -> Device:
     """This machine's GPU, or its CPUs."""
     if not torch.cuda.is_available():
         return device_named("cpu")
-    found = torch.device("cuda")
-    memory = torch.cuda.get_device_properties(found).total_memory
-    precisions = dict.fromkeys((resolve_precision("auto", found), "bf16", "fp16", "fp32"))
-    return Device(torch.cuda.get_device_name(found), "cuda", memory, tuple(precisions))
+    gpu = torch.device("cuda")
+    memory = torch.cuda.get_device_properties(gpu).total_memory
+    precisions = dict.fromkeys((resolve_precision("auto", gpu), "bf16", "fp16", "fp32"))
+    return Device(torch.cuda.get_device_name(gpu), "cuda", memory, tuple(precisions))
 
 
 def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:

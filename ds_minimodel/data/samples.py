@@ -213,8 +213,8 @@ def bytes_of_ids(tokenizer: Tokenizer) -> NDArray[np.int64]:
     The end of a text is a line's end, one byte; the other special tokens stand for none.
     """
     vocabulary = tokenizer.vocabulary
-    found = np.array(tokenizer.num_bytes(), np.int64)
-    found[vocabulary.special_ids] = 0
+    sizes = np.array(tokenizer.num_bytes(), np.int64)
+    sizes[vocabulary.special_ids] = 0
     if vocabulary.eos is not None:
-        found[vocabulary.eos] = 1
-    return found
+        sizes[vocabulary.eos] = 1
+    return sizes

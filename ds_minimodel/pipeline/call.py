@@ -41,8 +41,8 @@ class Call:
 
     def written(self) -> dict[str, list[int]]:
         """Size and time of the files of its models; a card is the user's to edit."""
-        found = (file for name in ("model", "adapter") for file in (self.out / name).glob("*") if file.name != CARD)
-        return {str(file.relative_to(self.out)): [file.stat().st_size, file.stat().st_mtime_ns] for file in found}
+        files = (file for name in ("model", "adapter") for file in (self.out / name).glob("*") if file.name != CARD)
+        return {str(file.relative_to(self.out)): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
     def begin(self, call: dict[str, Any], draw: int | None) -> None:
         """Write down what is asked for, and what it is of; UserError where a recipe is of another call."""

@@ -52,8 +52,8 @@ def choose_vocabulary(
     little text, or another number is to be given.
     """
     (language,), samples = recipe.languages.targets, recipe.adapt
-    found = {row["new_pieces"]: row for row in fertility(recipe)}
-    before, (best,) = found[0], [row for row in found.values() if row["best"]]
+    by_size = {row["new_pieces"]: row for row in fertility(recipe)}
+    before, (best,) = by_size[0], [row for row in by_size.values() if row["best"]]
     if best["tokens"] < FEWEST_TOKENS:
         raise UserError(
             f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
@@ -63,7 +63,7 @@ def choose_vocabulary(
             f"{language}: no new tokens pay: they occur too seldom in this text, or the model's own split it as well; "
             f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
         )
-    chosen = found.get(vocab_size or best["new_pieces"])
+    chosen = by_size.get(vocab_size or best["new_pieces"])
     if chosen is None:
         raise UserError(
             f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give more text"
@@ -87,10 +87,10 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
     of_source = Corpus(layout.corpus(source)).words() if source in recipe.languages_of_corpora else {}
     for language in recipe.languages.targets:
         corpus, own = Corpus(layout.corpus(language)), recipe.tokenizer.vocab_size if recipe.num_base else 0
-        found = read_extension(base, corpus.words(), of_source, max(SIZES[-1], own))
-        sizes = {*SIZES, own, *([found.often] if found.often < SIZES[1] else [])}  # of a short text
-        sizes = {size for size in sizes if size <= len(found.pieces)}
-        of_language = [_row(recipe, language, found, corpus.share_counted, size) for size in sorted(sizes)]
+        extension = read_extension(base, corpus.words(), of_source, max(SIZES[-1], own))
+        sizes = {*SIZES, own, *([extension.often] if extension.often < SIZES[1] else [])}  # of a short text
+        sizes = {size for size in sizes if size <= len(extension.pieces)}
+        of_language = [_row(recipe, language, extension, corpus.share_counted, size) for size in sorted(sizes)]
         known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
         able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]
         best = min(able, key=lambda row: row["flops_per_byte"])
@@ -98,9 +98,9 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(recipe: Recipe, language: str, found: Extension, share: float, size: int) -> dict[str, Any]:
-    (tokens, unknown), config, num_base = found.tokens_with(size), recipe.body_config, recipe.source_vocab_size
-    num_bytes = found.num_bytes / max(1, tokens + unknown * found.num_bytes)
+def _row(recipe: Recipe, language: str, extension: Extension, share: float, size: int) -> dict[str, Any]:
+    (tokens, unknown), config, num_base = extension.tokens_with(size), recipe.body_config, recipe.source_vocab_size
+    num_bytes = extension.num_bytes / max(1, tokens + unknown * extension.num_bytes)
     section = recipe.adapt
     work = step_work(recipe.trained_by, config, section, num_base + size, num_base=num_base)
     cost = step_flops("adapt", work, [config.num_layers]).executed / work.num_sequences
@@ -109,10 +109,10 @@ def _row(recipe: Recipe, language: str, found: Extension, share: float, size: in
         "language": language,
         "new_pieces": size,
         "tokens": round(tokens / share),
-        "tokens_per_word": tokens / max(1, found.words),
+        "tokens_per_word": tokens / max(1, extension.words),
         "bytes_per_token": num_bytes,
         "unknown": unknown,
-        "rarest": found.counts[size - 1] if size else None,
+        "rarest": extension.counts[size - 1] if size else None,
         "output_megabytes": 4e-6 * size * config.hidden_size * matrices,
         "flops_per_byte": cost / (section.seq_length * num_bytes),
     }

@@ -88,8 +88,8 @@ def training_curves(rows: Iterable[Row], metric: str = "score") -> pd.DataFrame:
     orders = {"system": in_order(scores["system"]), **{name: scores[name].unique() for name in KEY[1:]}}
     for name, order in orders.items():
         scores[name] = pd.Categorical(scores[name], order, ordered=True)
-    found = scores.groupby(points, observed=True)
-    return found.agg(eflops=("eflops", "mean"), mean=(metric, "mean"), std=(metric, "std"), num_seeds=("seed", "size"))
+    groups = scores.groupby(points, observed=True)
+    return groups.agg(eflops=("eflops", "mean"), mean=(metric, "mean"), std=(metric, "std"), num_seeds=("seed", "size"))
 
 
 def last_points(curves: pd.DataFrame) -> pd.DataFrame:
@@ -133,8 +133,8 @@ def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
     if after == 0:
         return Estimate(float(eflops[0]), 0.0, float(eflops[0]))
     before = after - 1
-    found = np.interp(target, scores[[before, after]], eflops[[before, after]])
-    return Estimate(float(found), float(eflops[before]), float(eflops[after]))
+    cost = np.interp(target, scores[[before, after]], eflops[[before, after]])
+    return Estimate(float(cost), float(eflops[before]), float(eflops[after]))
 
 
 class Speedup(NamedTuple):

@@ -50,5 +50,5 @@ class Kept(Stored):
 
 def loops(said: str) -> bool:
     """Whether something with a letter stands in it three times, one after the other."""
-    found = re.finditer(r"(?is)(\w.{2,}?)(?:\W*\1){2}", said)
-    return any(re.search(r"[^\W\d_]", own[1]) for own in found)
+    repeats = re.finditer(r"(?is)(\w.{2,}?)(?:\W*\1){2}", said)
+    return any(re.search(r"[^\W\d_]", own[1]) for own in repeats)

@@ -22,7 +22,7 @@ from ds_minimodel.report.curves import (
     training_curves,
 )
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
-from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts
+from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts_of
 
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
@@ -44,12 +44,12 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
 
     What the page says first, a line each.
     """
-    found = verdicts(run)
-    first, title = findings(run, found), ADDED if run.recipe.base else TITLE
-    blocks = [Findings(first), *(added_blocks(run, found) if run.recipe.base else report_blocks(run))]
+    verdicts = verdicts_of(run)
+    first, title = findings(run, verdicts), ADDED if run.recipe.base else TITLE
+    blocks = [Findings(first), *(added_blocks(run, verdicts) if run.recipe.base else report_blocks(run))]
     with atomic_folder(out_folder) as folder:
         write_json(folder / SCORES_FILE, run.target_scores)
-        write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in found])
+        write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in verdicts])
         for block in blocks:
             if isinstance(block, Plot):
                 (folder / block.name).write_bytes(block.png)
@@ -58,10 +58,10 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
     return first
 
 
-def added_blocks(run: RunResults, found: Sequence[Verdict]) -> list[Block]:
+def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     """Page over a base: what was there before, what is there after, and what that took."""
     blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
-    blocks += [Heading("Before and after"), tables.change_table(found)]
+    blocks += [Heading("Before and after"), tables.change_table(verdicts)]
     for (system, language), kept in run.kept.items():
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
         blocks += [tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
@@ -104,8 +104,8 @@ def report_blocks(run: RunResults) -> list[Block]:
     blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
         curves = training_curves(run.target_scores)
-        if found := speedups(run.target_scores):
-            blocks += [tables.speedups_table(found), Plot("figure-1.png", plots.plot_speedups(found), _FIGURE_1)]
+        if gains := speedups(run.target_scores):
+            blocks += [tables.speedups_table(gains), Plot("figure-1.png", plots.plot_speedups(gains), _FIGURE_1)]
         if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
             drawn = plots.plot_scores(curves, "mean over languages")
             blocks += [Heading("Training curves"), Plot("figure-3.png", drawn, _FIGURE_3)]

@@ -100,8 +100,8 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
                     f"- **{escape_markdown(label)}**: {escape_markdown(text)}" for label, text in by_label.items()
                 ]
                 lines += [""]
-            case Findings(found):
-                lines += [*(f"- {escape_markdown(line)}" for line in found), ""]
+            case Findings(sentences):
+                lines += [*(f"- {escape_markdown(line)}" for line in sentences), ""]
             case Plot(name, _, caption):
                 image = f"![{escape_markdown(caption, in_brackets=True)}]({quote(name)})"
                 lines += [image, "", f"*{escape_markdown(caption)}*", ""]

@@ -70,11 +70,11 @@ def retained(curves: pd.DataFrame) -> pd.Series:
     return (ends / ends.loc[BASELINE]).mean(axis=1)
 
 
-def speedups_table(found: Mapping[str, Mapping[str, Speedup]]) -> Table:
+def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
     """How much sooner than BL_BASE each system is, of all tasks and of each."""
-    groups = list(next(iter(found.values())))
+    groups = list(next(iter(by_system.values())))
     rows: list[CellRow] = []
-    for system, by_group in found.items():
+    for system, by_group in by_system.items():
         cells = [
             Cell(f"{own.value:.2f}", f"(single seeds {own.low:.2f}–{own.high:.2f})" if own.low < own.high else "")
             for own in by_group.values()
@@ -125,21 +125,21 @@ def _score_cells(points: pd.DataFrame, scale: Scale, best: Mapping[str, float] |
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
     """Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the estimate."""
-    found: dict[str, dict[str, Estimate]] = {}
+    by_system: dict[str, dict[str, Estimate]] = {}
     for (system, of_task, language), estimate in estimates.items():
         if of_task == task and language != AVERAGE:
-            found.setdefault(system, {})[language] = estimate
-    languages = list(next(iter(found.values())))
-    reached = [one.upper for of_system in found.values() for one in of_system.values() if one.upper < math.inf]
+            by_system.setdefault(system, {})[language] = estimate
+    languages = list(next(iter(by_system.values())))
+    reached = [one.upper for of_system in by_system.values() for one in of_system.values() if one.upper < math.inf]
     unit = flops_unit(max(reached, default=0))
-    best = {language: min(of_system[language].eflops for of_system in found.values()) for language in languages}
+    best = {language: min(of_system[language].eflops for of_system in by_system.values()) for language in languages}
     rows: list[CellRow] = [
         [
             name_of(system),
             *(_estimate_cell(of_system[language], unit, best[language]) for language in languages),
             _mean_estimate([one.eflops for one in of_system.values()], unit),
         ]
-        for system, of_system in found.items()
+        for system, of_system in by_system.items()
     ]
     notes = [
         "To 95 % of BL_BASE's score at training completion, for every system. Interpolated linearly between the "
@@ -178,11 +178,11 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
 # --- before and after, over a base
 
 
-def change_table(found: Sequence[Verdict]) -> Table:
+def change_table(verdicts: Sequence[Verdict]) -> Table:
     """What each verdict has measured, before and after."""
     rows: list[CellRow] = []
-    for verdict in found:
-        named = f"{name_of(verdict.system)}, {verdict.language}: " if len(found) > 1 else ""
+    for verdict in verdicts:
+        named = f"{name_of(verdict.system)}, {verdict.language}: " if len(verdicts) > 1 else ""
         for own in verdict.measures:
             change = f"{100 * (own.after / own.before - 1):+.1f} %" if own.before else EMPTY
             rows.append([f"{named}{own.what}", own.unit, *own.texts, change])

@@ -51,7 +51,7 @@ class Verdict(Stored):
         return [f"{curves.name_of(self.system)}, {line}" for line in own]
 
 
-def verdicts(run: curves.RunResults) -> list[Verdict]:
+def verdicts_of(run: curves.RunResults) -> list[Verdict]:
     """Those of a recipe with a base; without one nothing was there before."""
     systems = curves.in_order(row["system"] for row in run.target_scores) if run.recipe.base else []
     return [_verdict(run, system, language) for system in systems for language in run.recipe.languages.targets]
@@ -87,18 +87,18 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
-    found: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse}
+    facts: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse}
     if kept := run.kept.get((system, language)):
         measures += kept.measures
         worse += kept.worse
-        found["kept"] = [*kept.sentences, *kept.texts]
-    return Verdict(system=system, language=language, steps=steps, cost=_cost(run, system, language), **found)
+        facts["kept"] = [*kept.sentences, *kept.texts]
+    return Verdict(system=system, language=language, steps=steps, cost=_cost(run, system, language), **facts)
 
 
 def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:
     """What xz, which knows no language, takes, in brackets."""
-    found = run.compressed.get((task, language))
-    return "" if found is None else f" (xz {found:.3f}{', which is better' if found < bits else ''})"
+    xz = run.compressed.get((task, language))
+    return "" if xz is None else f" (xz {xz:.3f}{', which is better' if xz < bits else ''})"
 
 
 def _cost(run: curves.RunResults, system: str, language: str) -> str:
@@ -117,10 +117,10 @@ def _mean(rows: list[curves.Row], column: str) -> float:
     return fmean(row[column] for row in rows)
 
 
-def findings(run: curves.RunResults, found: Sequence[Verdict]) -> list[str]:
+def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
     """What the page and the last lines of `run` say first: verdicts, or how systems compare with BL_BASE."""
-    if found or not run.target_scores:
-        return [line for verdict in found for line in verdict.lines]
+    if verdicts or not run.target_scores:
+        return [line for verdict in verdicts for line in verdict.lines]
     points, costs, said = curves.training_curves(run.target_scores), adapt_costs(recipe_costs(run.recipe)), []
     for system, by_group in curves.speedups(run.target_scores).items():
         score, cost = 100 * retained(points)[system], 100 * costs[system] / costs[BASELINE]

@@ -148,5 +148,5 @@ def outputs(module: "TaskModel", examples: Examples) -> Iterator[tuple[np.ndarra
     with keeping_blocks():
         for index, batch in inference_batches(examples, INFERENCE_TOKENS[device.type]):
             with torch.inference_mode():
-                found = module.logits(to_tensors(batch, device)).float().cpu().numpy()
-            yield index, found
+                logits = module.logits(to_tensors(batch, device)).float().cpu().numpy()
+            yield index, logits

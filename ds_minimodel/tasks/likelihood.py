@@ -48,13 +48,13 @@ class Scored(Encoded):
     def nats(self, logits: Logits) -> np.ndarray:
         """Sum of the negative log-likelihoods of each text's tokens, (texts,), and 8 bits for each unknown byte, as if
         it were spelt out. logits: log-likelihoods (B, S)."""
-        found = math.log(256) * np.array(self.unknown, dtype=np.float64)
+        nats = math.log(256) * np.array(self.unknown, dtype=np.float64)
         lengths = self.examples.lengths
         for index, likelihoods_BS in logits:
             places = np.arange(likelihoods_BS.shape[1])
             scored = (places >= self.first[index, None]) & (places < lengths[index, None])
-            np.add.at(found, self.owner[index], -np.where(scored, likelihoods_BS, 0).sum(1, dtype=np.float64))
-        return found
+            np.add.at(nats, self.owner[index], -np.where(scored, likelihoods_BS, 0).sum(1, dtype=np.float64))
+        return nats
 
 
 class LikelihoodKind(TaskKind[R, Scored, C]):
@@ -223,8 +223,8 @@ class Hidden(DocumentKind[HiddenConfig]):
 
     def score(self, task: HiddenConfig, language: str, records: Documents, encoded: Scored, logits: Logits) -> Scores:
         """ "bits_per_hidden_byte"; "score" as of documents."""
-        found = super().score(task, language, records, encoded, logits)
-        return {"score": found["score"], "bits_per_hidden_byte": found["bits_per_byte"]}
+        scores = super().score(task, language, records, encoded, logits)
+        return {"score": scores["score"], "bits_per_hidden_byte": scores["bits_per_byte"]}
 
 
 _Text = Annotated[str, Field(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]  # not empty; SentencePiece takes NUL for <s>

@@ -93,8 +93,8 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
     def score(
         self, task: QuestionConfig, language: str, records: list[Question], encoded: Windows, logits: Logits
     ) -> Scores:
-        found = find_answers(records, encoded, logits, task.answer_length)
-        scores = score_qa(found, records, language if task.metric == "mlqa" else None)
+        answers = find_answers(records, encoded, logits, task.answer_length)
+        scores = score_qa(answers, records, language if task.metric == "mlqa" else None)
         return {"score": scores["f1"], "exact_match": scores["exact_match"]}
 
     def metric(self, task: QuestionConfig) -> str:

@@ -89,8 +89,8 @@ def chats_from_text(patterns: Iterable[str | Path], out: Path, language: str, co
     heading was found, and as of `read_documents`.
     """
     refuse_existing(out)
-    found = (sections(read_documents([str(path)], column)) for path in find_text(patterns))
-    number = write_chats(out, (dialogue_about(*each, language) for each in itertools.chain.from_iterable(found)))
+    by_file = (sections(read_documents([str(path)], column)) for path in find_text(patterns))
+    number = write_chats(out, (dialogue_about(*each, language) for each in itertools.chain.from_iterable(by_file)))
     if not number:
         raise UserError(f"{out}: no heading with text below it was found; mark headings as Markdown does, with #")
     return number

@@ -149,8 +149,8 @@ def _sort_out(
     held_out: float, min_words: int, whole_documents: bool, share_counted: float, numbered: tuple[int, Chunk]
 ) -> _Part:
     number, chunk = numbered
-    found = list(documents(chunk, whole_documents))
-    kept = [lines for lines in found if not min_words or sum(len(line.split()) for line in lines) >= min_words]
+    read = list(documents(chunk, whole_documents))
+    kept = [lines for lines in read if not min_words or sum(len(line.split()) for line in lines) >= min_words]
     sides: tuple[list[list[str]], list[list[str]]] = [], []
     for lines in kept:
         sides[held_out > 0 and is_held_out(lines, held_out)].append(lines)
@@ -160,7 +160,7 @@ def _sort_out(
     hashes = [zlib.crc32(line.encode()) for line in itertools.chain.from_iterable(counted) if line.strip()]
     return _Part(
         [gzip.compress(data, _LEVEL, mtime=0) if data else b"" for data in texts],
-        [[*map(len, sides)], [*map(len, texts)], [len(found) - len(kept), 0], [len(texts[0]) * is_counted, 0]],
+        [[*map(len, sides)], [*map(len, texts)], [len(read) - len(kept), 0], [len(texts[0]) * is_counted, 0]],
         count_words(counted),
         np.array(hashes, np.uint32),
     )

@@ -22,11 +22,11 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
     """
     if most is None or sum(sizes := [bytes_of_text([source]) or most for source in text]) <= most:
         return [()] * len(text)
-    found = list[Parts]()
+    drawn = list[Parts]()
     for number, (source, size) in enumerate(zip(text, sizes, strict=True)):
         share, parts = max(1, most * size // sum(sizes)), list[tuple[int, int]]()
         if not is_plain(source):
-            found.append(((0, share),))
+            drawn.append(((0, share),))
             continue
         blocks = -(-size // BLOCK_BYTES)
         for place in np.sort(permute(np.arange(-(-share // BLOCK_BYTES)), blocks, 0, number)).tolist():
@@ -34,8 +34,8 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
             if parts and parts[-1][1] == start and start - parts[-1][0] < CHUNK_BYTES:
                 start, _ = parts.pop()
             parts.append((start, end))
-        found.append(tuple(parts))
-    return found
+        drawn.append(tuple(parts))
+    return drawn
 
 
 def read_drawn(text: Sequence[TextSource], most: int | None, column: str) -> Iterator[Chunk]:

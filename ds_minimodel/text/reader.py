@@ -127,13 +127,13 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
         ) from None
     if "\r" in text.strip() and "\n" not in text:
         raise UserError(f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
-    found: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
+    groups: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
     if chunk.of_rows:  # a chunk may end within a document or its end
-        found = (part.strip("\n").replace(rows.BLANK, "").split("\n") for part in text.split("\n\n"))
+        groups = (part.strip("\n").replace(rows.BLANK, "").split("\n") for part in text.split("\n\n"))
     else:
         runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
-        found = ([line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank)
-    for lines in found:
+        groups = ([line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank)
+    for lines in groups:
         stripped = [*filter(None, map(str.strip, lines))]
         if stripped:
             yield lines if whole else stripped
@@ -165,8 +165,8 @@ def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chun
     try:
         with contextlib.ExitStack() as stack:
             if isinstance(path, rows.HubText) or _form(path) in _ROWS:
-                found = _rows(path, (column,), stack)
-                pieces = filter(None, (rows.document_of(row, column, where) for where, row in found))
+                table = _rows(path, (column,), stack)
+                pieces = filter(None, (rows.document_of(row, column, where) for where, row in table))
             else:
                 pieces = filter(None, _bytes_of(path, stack))
             while True:

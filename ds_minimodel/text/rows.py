@@ -76,13 +76,13 @@ def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
     try:
         with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             names = file.schema_arrow.names
-            found, number = [name for name in columns if name in names], 0
-            if not found:
+            present, number = [name for name in columns if name in names], 0
+            if not present:
                 yield str(path), dict.fromkeys(names)
-            for column in found:
+            for column in present:
                 if names.count(column) > 1:
                     raise UserError(f"{path}: {column!r:.40} comes twice; data.column names the column of the text")
-            for batch in file.iter_batches(_BATCH, columns=found, use_threads=False) if found else ():
+            for batch in file.iter_batches(_BATCH, columns=present, use_threads=False) if present else ():
                 for values in zip(*batch.columns, strict=True):
                     number += 1
                     try:
@@ -185,10 +185,10 @@ class HubText(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        found = _FORM.fullmatch(text)
-        if not found:
+        match = _FORM.fullmatch(text)
+        if not match:
             raise UserError(f"{text}: not of the form hf://datasets/NAME[@REVISION][:CONFIG[:SPLIT]]")
-        return cls(found["name"], found["revision"], found["config"] or None, found["split"] or "train")
+        return cls(match["name"], match["revision"], match["config"] or None, match["split"] or "train")
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""

@@ -66,9 +66,9 @@ class Extension:
         """Tokens of the text with so many new pieces, and the share of its bytes that no piece is of."""
         model, tokens, unknown, whole = self.kind.model(self.pieces[:number]), 0, 0, 0
         for word, times in self.text.items():
-            found = model.tokenize(word)
-            known = sum(token.offsets[1] - token.offsets[0] for token in found if token.id != self.kind.unknown)
-            tokens += times * len(found)
+            cut = model.tokenize(word)
+            known = sum(token.offsets[1] - token.offsets[0] for token in cut if token.id != self.kind.unknown)
+            tokens += times * len(cut)
             unknown += times * max(0, len(word.encode()) - known)  # of bytes each has the whole character's offsets
             whole += times * len(word.replace(WORD_START, " ").encode())
         return tokens, unknown / max(1, whole)
@@ -166,10 +166,10 @@ def _parted(runner: Runner, words: Mapping[str, int]) -> Counter[str]:
     for word, times in words.items():
         if word[0].isspace():  # not at a line's start, where some vocabularies put a space
             first, *others = parts(f"a{word}")
-            found = [first.removeprefix(before), *others]
+            of_word = [first.removeprefix(before), *others]
         else:
-            found = parts(word)
-        for part in filter(None, found):
+            of_word = parts(word)
+        for part in filter(None, of_word):
             counts[part] += times
     return counts
 
@@ -224,11 +224,11 @@ class _Kind:
 
     def letters(self, words: Counter[str]) -> Counter[str]:
         """How often the piece of each character would occur if all characters of the words were pieces."""
-        found = Counter[str]()
+        counts = Counter[str]()
         for word, times in words.items():
             for at, character in enumerate(word):
-                found[(self._inside if at else "") + character] += times
-        return found
+                counts[(self._inside if at else "") + character] += times
+        return counts
 
     def chunks(self, tokens: Iterable[Any]) -> Iterator[Parts]:
         """The pieces of a word in parts, each of pieces that may be joined."""

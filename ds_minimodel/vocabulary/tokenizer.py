@@ -304,12 +304,12 @@ class JsonTokenizer(Tokenizer):
 
     def pieces(self) -> list[str]:
         special = {id: self._file.strings[id] for id in self.vocabulary.special_ids}
-        found = {string: id for id, string in special.items()}
+        ids = {string: id for id, string in special.items()}
         for id in range(self.vocabulary.size):
             if id not in special:
                 piece = self._file.spell(id)
-                found[f"<id {id}>" if piece in found else piece] = id
-        return sorted(found, key=found.__getitem__)
+                ids[f"<id {id}>" if piece in ids else piece] = id
+        return sorted(ids, key=ids.__getitem__)
 
     def num_bytes(self) -> list[int]:
         sizes = super().num_bytes()
@@ -370,8 +370,8 @@ class TokenizerJson:
                 raise UserError(f"{self.path}: added_tokens: {token['content']!r:.60} is not in the order of the ids")
         for id, string in special.items():
             with one_line(self.path, "not a tokenizer"):
-                found = runner.encode_batch_fast([string, f"a {string} b", f"a{string}b"], add_special_tokens=False)
-            if id != vocabulary.unk and any(id in encoding.ids for encoding in found):
+                encodings = runner.encode_batch_fast([string, f"a {string} b", f"a{string}b"], add_special_tokens=False)
+            if id != vocabulary.unk and any(id in encoding.ids for encoding in encodings):
                 raise UserError(f"{self.path}: the text {string!r:.40} becomes the special id {id}")
         return runner
 
@@ -381,11 +381,11 @@ class TokenizerJson:
         with one_line(self.path, "not a tokenizer"):
             for text in PROBES:
                 ids = runner.encode(text, add_special_tokens=False).ids
-                found = runner.decode(ids, skip_special_tokens=False)
-                if found != text:
-                    differ = (place for place in range(len(text)) if text[place] != found[place : place + 1])
+                decoded = runner.decode(ids, skip_special_tokens=False)
+                if decoded != text:
+                    differ = (place for place in range(len(text)) if text[place] != decoded[place : place + 1])
                     near = slice(start := max(0, next(differ, len(text)) - 1), start + 20)
-                    return f"{text[near]!r} of a text comes back as {found[near]!r}"
+                    return f"{text[near]!r} of a text comes back as {decoded[near]!r}"
         return None
 
     def spell(self, id: int) -> str:
