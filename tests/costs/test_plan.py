@@ -33,19 +33,6 @@ def test_activations_are_those_that_autograd_keeps(what, dtype):
     )
 
 
-def test_what_is_below_all_that_trains_keeps_nothing():
-    """All that autograd keeps of step 1b comes after the frozen layers below: as much as without them."""
-    module = model("build-mini")
-    del module.body.heads["1"]
-    module.body.head_depths = (3,)
-    kept = saved_bytes(module, batch())
-    extra = copy.deepcopy(module.body.layers[0])
-    module.body.layers.insert(0, extra)
-    module.body.heads["4"] = module.body.heads.pop("3")
-    module.body.head_depths = (4,)
-    assert saved_bytes(module, batch()) == kept
-
-
 def test_what_fits_is_found():
     found, at = planner("pretrain"), SETUP._replace(zero_stage=0)
     needs = found.plan(at).memory.total

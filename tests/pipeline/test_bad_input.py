@@ -20,12 +20,6 @@ def recipe(tmp_path):
     return make_world(tmp_path)
 
 
-def test_missing_recipe_and_missing_text(recipe, tmp_path):
-    assert "no such recipe" in refused("run", tmp_path / "none.yaml")
-    (tmp_path / "xx.txt").unlink()
-    assert str(tmp_path / "xx.txt") in refused("run", recipe)
-
-
 def test_a_refusal_leaves_nothing(recipe, tmp_path):
     run_step(STEPS["corpus"], load_recipe(recipe))
     before = sorted(tmp_path.rglob("*"))

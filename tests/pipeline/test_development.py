@@ -82,16 +82,9 @@ def test_two_ranks_score_the_same(scored, tmp_path, settings):
         assert scores(recipe, task) == pytest.approx(scores(scored, task))
 
 
-@pytest.mark.parametrize(
-    "overrides, message",
-    [
-        (["finetune.tasks.qa.dev=none.json"], "none.json: no such file"),
-        (["finetune.tasks.topic.dev={folder}/bad.jsonl"], "bad.jsonl:1: label 'moon' is not one of the task's"),
-    ],
-    ids=["no file", "another label"],
-)
-def test_what_cannot_be_scored_is_refused_ahead(tmp_path, overrides, message):
+def test_what_cannot_be_scored_is_refused_ahead(tmp_path):
     recipe = make_world(tmp_path)
     (tmp_path / "bad.jsonl").write_text('{"text": "a", "label": "moon"}\n')
-    assert message in refused("run", recipe, *(text.format(folder=tmp_path) for text in overrides))
+    line = refused("run", recipe, f"finetune.tasks.topic.dev={tmp_path}/bad.jsonl")
+    assert "bad.jsonl:1: label 'moon' is not one of the task's" in line
     assert not (tmp_path / "run").exists()

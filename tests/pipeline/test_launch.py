@@ -1,7 +1,6 @@
 """Ranks by --ranks: exit codes and signals come through, nobody is waited for."""
 
 import os
-import random
 import shlex
 import shutil
 import signal
@@ -15,45 +14,23 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.pipeline import launch
-from ds_minimodel.pipeline.registry import STEPS
-from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.training.checkpoints.storage import step_of
 
 from .. import forks
 from ..docs import ROOT
+from .conftest import make_world, prepare
 
-RECIPE = """
-workdir: {folder}/run
-seed: 1
-systems: [bl_base]
-languages: {{source: en, targets: [xx]}}
-tokenizer: {{vocab_size: 40}}
-data: {{blocks: complete, workers: 1, text: {{en: {folder}/text.txt, xx: {folder}/text.txt}}}}
-model: {{num_layers: 2, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 32}}
-mini: {{depth: 1, new_layers: 1}}
-pretrain: {{steps: 2000, batch_size: 8, seq_length: 32, lr: 1e-3, warmup_steps: 2}}
-build_mini: {{seq_length: 32}}
-adapt: {{seq_length: 32}}
-engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
-"""
+LONG = "pretrain.steps=2000", "checkpoint.every=1000"  # enough to be disturbed
 
 
 def start(recipe, *overrides, ranks=2):
-    return forks.start("pretrain", str(recipe), *overrides, "--ranks", ranks)
+    return forks.start("pretrain", recipe, *LONG, *overrides, "--ranks", ranks)
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    """A recipe whose text is tokenised and whose pretraining takes long enough to be disturbed."""
-    folder, rng = tmp_path_factory.mktemp("launch"), random.Random(0)
-    words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
-    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(200)))
-    path = folder / "recipe.yaml"
-    path.write_text(RECIPE.format(folder=folder))
-    for step in ("corpus", "tokenizer", "prepare"):
-        run_step(STEPS[step], load_recipe(path, []))
-    return path
+    """A recipe whose text is tokenised."""
+    return prepare(make_world(tmp_path_factory.mktemp("launch")))
 
 
 def run_of(recipe, system):

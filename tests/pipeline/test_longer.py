@@ -1,17 +1,14 @@
 """Step 2 that goes on to more steps: with the bits of an undisturbed run."""
 
 import json
-import os
 import shutil
 import signal
 
 import pytest
 
-from ds_minimodel.cli.main import main
-from ds_minimodel.training.checkpoints import storage
-
 from ..forks import Fork, run
 from .conftest import copy_of, make_world, refused
+from .test_extend_again import killed_after
 from .test_held_out import assert_same_weights
 
 ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"
@@ -31,25 +28,6 @@ def do(*arguments):
     code, out, err = run(*arguments)
     assert code == 0, err
     return out
-
-
-def die_after(step, *arguments):
-    """A command that is killed once the checkpoint of a step is on disk."""
-    complete = storage.complete_partial
-
-    def complete_and_die(folder, number, *rest):
-        complete(folder, number, *rest)
-        if number == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    storage.complete_partial = complete_and_die
-    main(arguments)
-
-
-def killed_after(step, *arguments):
-    process = Fork("tests.pipeline.test_longer:die_after", step, *map(str, arguments))
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
 
 
 def of_adapt(recipe, name):
@@ -99,8 +77,9 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     assert checkpoints(recipe) == ["latest", "step-00000006"]
     command = (*of(recipe), *LONG)
     assert status(recipe, *command) == {ADAPT: ("pending", "goes on: adapt.steps: 8 -> 32")}
-    killed_after(28, "adapt", recipe, *command)
-    assert {"step-00000026", "step-00000028"} <= {*checkpoints(recipe)}
+    kill = Fork(f"{killed_after.__module__}:killed_after", "step-00000030", ["adapt", str(recipe), *command])
+    assert kill.wait() == -signal.SIGKILL
+    assert {"step-00000026", "step-00000030"} <= {*checkpoints(recipe)}
     do("run", recipe, *command, "--rebuild")
     assert status(recipe, *command) == {} and checkpoints(recipe) == ["latest", "step-00000026"]
     assert_same_weights(recipe.parent / "run", long.parent / "run")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ..forks import Fork, run
+from ..forks import Fork
 from .conftest import make_world
 
 COMMAND = "tests.pipeline.newcomers:main"
@@ -74,16 +74,9 @@ def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path)
 @pytest.mark.parametrize(
     "override, said",
     [
-        ("model.kind=gpt", "model.kind=gpt: Input should be 'roberta', 'bert', 'modernbert'"),
-        ("objective=guess", "objective=guess: unknown key"),
         ("adapt.mask_prob=0.3", "adapt.mask_prob=0.3: unknown key"),
         ("model.longest_wave=x", "model.longest_wave=x: Input should be a valid number"),
     ],
 )
 def test_what_is_no_key_of_theirs_is_refused(tmp_path, override, said):
     assert said in newcomers("flops", make_world(tmp_path), *OVERRIDES, override, code=2)
-
-
-def test_what_nobody_declared_is_refused(tmp_path):
-    code, _, error = run("flops", make_world(tmp_path), *OVERRIDES[1:])
-    assert code == 2 and "Input should be 'bl_base'" in error and "'jointpost'" not in error

@@ -56,16 +56,6 @@ def test_build_mini_changes_the_new_layers_only(world):
             assert torch.equal(tensor, body[name.replace("heads.2.", "heads.3.")]), name
 
 
-def test_adapt_keeps_the_padding_row_and_what_step_0_copied(world):
-    folder = world.parent / "run/adapt/minijoint/xx"
-    first = load_file(folder / "snapshots/step-00000000/embeddings.safetensors")
-    last = load_file(folder / "pack/embeddings.safetensors")
-    source = load_model(world.parent / "run/pretrain/minijoint/model")[1].embeddings
-    assert sorted(first) == sorted(last) == ["bias", "tokens"]
-    assert torch.equal(first["tokens"][0], source["tokens"][0])  # <s> is a piece of both languages
-    assert not torch.equal(first["tokens"], last["tokens"]) and not torch.equal(first["bias"], last["bias"])
-
-
 def test_a_second_run_does_nothing(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     workdir = recipe.parent / "run"

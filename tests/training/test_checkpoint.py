@@ -101,6 +101,11 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, messag
     assert names(tmp_path) == before
 
 
+def test_the_step_before_the_fall_of_the_rate_stays_however_few_are_kept(world, tmp_path):
+    train(world, tmp_path, run_config(steps=8, decay_steps=4, checkpoint_every=1, keep_last=1))
+    assert names(tmp_path) == ["latest", "step-00000004", "step-00000007"]
+
+
 def test_only_known_classes_are_unpickled(world, tmp_path):
     """A file with the right hash that would run code when unpickled."""
     run = run_config(zero_stage=0, **EACH_STEP)

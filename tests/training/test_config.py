@@ -4,6 +4,7 @@ import pytest
 from synthetic import RUN, run_config
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.training.config import Schedule
 from ds_minimodel.training.run import fill_batch, split_batch
 from ds_minimodel.training.zero.config import check_deepspeed, deepspeed_config, needed_stage
 
@@ -12,6 +13,14 @@ def test_learning_rate_rises_and_falls_linearly():
     run = run_config(steps=10, warmup_steps=4, lr=8e-4)
     assert [run.schedule.lr_at(step) for step in range(4)] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4])
     assert [run.schedule.lr_at(step) for step in (4, 7, 9, 10)] == pytest.approx([8e-4, 4e-4, 8e-4 / 6, 0])
+
+
+def test_learning_rate_stays_and_then_falls():
+    """That longer runs go on: tests/pipeline/test_longer.py."""
+    short, long = Schedule(6, 0.7, 2, 2), Schedule(9, 0.7, 2, 3)
+    assert [short.lr_at(step) for step in range(6)] == [0.35, 0.7, 0.7, 0.7, 0.7, 0.35]
+    assert (short.stable_steps, long.stable_steps, Schedule(6, 0.7, 2).stable_steps) == (4, 6, 0)
+    assert all(short.lr_at(step) == long.lr_at(step) for step in range(short.stable_steps))
 
 
 @pytest.mark.parametrize(
