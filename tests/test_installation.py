@@ -58,17 +58,15 @@ def install_torch(environment, offered, **variables):
     offer.mkdir(exist_ok=True)
     for version in offered:
         torch_wheel(offer, version)
-    python = environment / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "uninstall", "-qq", "-y", "torch"], check=True, capture_output=True)
+    installed = "lib/*/site-packages/torch-*.dist-info"
+    for former in environment.glob(installed):
+        shutil.rmtree(former)
     variables = dict(PIP_CONFIG_FILE=os.devnull, VIRTUAL_ENV=str(environment), PATH=os.environ["PATH"]) | variables
     variables = {**without_settings(), "DSMM_PIP_ARGS": f"--no-index --find-links {offer}", **variables}
     variables["PATH"] = f"{environment}/bin:{variables['PATH']}"
     command = ["bash", "-c", "source scripts/environment.sh; install_torch"]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    ask = (
-        "from importlib.metadata import distributions; print(*(d.version for d in distributions(name='torch')), end='')"
-    )
-    version = subprocess.check_output([python, "-c", ask], text=True) or None
+    version = next((path.name[len("torch-") : -len(".dist-info")] for path in environment.glob(installed)), None)
     assert done.returncode == (0 if version else 2), done.stderr
     return version, done.stderr
 

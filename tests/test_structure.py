@@ -100,21 +100,16 @@ def loaded_by(code):
 ALL_STEPS = ", ".join(f"ds_minimodel.{name}" for name in ("pipeline.run", *(f"steps.{step}" for step in sorted(STEPS))))
 
 
+def test_steps_load_neither_plans_nor_hugging_faces_libraries_unasked():
+    modules = {*loaded_by(f"import {ALL_STEPS}, ds_minimodel.training.loop")}
+    assert not {"ds_minimodel.costs", "transformers", "huggingface_hub"} & modules
+
+
 @pytest.mark.parametrize(
-    "modules, left_out",
-    [
-        (f"{ALL_STEPS}, ds_minimodel.training.loop", ["ds_minimodel.costs", "transformers", "huggingface_hub"]),
-        ("ds_minimodel.recipe.reading", ["torch"]),
-    ],
+    "arguments, left_out",
+    [(["--help"], HEAVY), (["adapt", "--help"], HEAVY), (["flops", "paper"], ["torch", "deepspeed"])],
 )
-def test_what_is_loaded_where_it_is_needed_alone(modules, left_out):
-    """Plans and Hugging Face's libraries by no step that does not ask for them, torch by no recipe."""
-    assert not {*left_out} & {*loaded_by(f"import {modules}")}
-
-
-def test_help_imports_nothing_heavy():
-    modules = loaded_by(
-        "import contextlib\nfrom ds_minimodel.cli.main import main\n"
-        "with contextlib.suppress(SystemExit):\n    main(['--help'])"
-    )
-    assert "ds_minimodel.cli.main" in modules and not {*HEAVY} & {*modules}
+def test_what_trains_nothing_loads_nothing_heavy(arguments, left_out):
+    ended = "except SystemExit as end: assert not end.code"
+    modules = loaded_by(f"from ds_minimodel.cli.main import main\ntry: main({arguments})\n{ended}")
+    assert "ds_minimodel.cli.main" in modules and not {*left_out} & {*modules}

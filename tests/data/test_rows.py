@@ -11,16 +11,13 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.text import reader
 from ds_minimodel.text.reader import read_documents
 
-DOCUMENTS = [["The first line.", "Größe \u2028 here"], ["{", "}"], ["x" * 300]] * 40
-ROWS = [{"id": number, "text": "\r\n".join(["", *lines, " "])} for number, lines in enumerate(DOCUMENTS)]
 
-
-def write_json_lines(path, rows=ROWS, compress=bytes):
+def write_json_lines(path, rows, compress=bytes):
     path.write_bytes(compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     return path
 
 
-def write_csv(path, rows=ROWS):
+def write_csv(path, rows):
     names = list(rows[0])
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, names)
@@ -29,28 +26,22 @@ def write_csv(path, rows=ROWS):
     return path
 
 
-def write_parquet(path, rows=ROWS, **options):
+def write_parquet(path, rows):
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install pyarrow)")
     from pyarrow import parquet
 
-    parquet.write_table(arrow.Table.from_pylist(rows), path, **options)
+    parquet.write_table(arrow.Table.from_pylist(rows), path)
     return path
 
 
 WRITE = {
     "rows.jsonl": write_json_lines,
     "rows.ndjson": write_json_lines,
-    "rows.jsonl.gz": lambda path, rows=ROWS: write_json_lines(path, rows, gzip.compress),
-    "rows.jsonl.xz": lambda path, rows=ROWS: write_json_lines(path, rows, lzma.compress),
+    "rows.jsonl.gz": lambda path, rows: write_json_lines(path, rows, gzip.compress),
+    "rows.jsonl.xz": lambda path, rows: write_json_lines(path, rows, lzma.compress),
     "rows.parquet": write_parquet,
     "rows.CSV": write_csv,
 }
-
-
-@pytest.mark.parametrize("name", WRITE)
-def test_each_row_is_a_document(tmp_path, name):
-    path = WRITE[name](tmp_path / name)
-    assert list(read_documents([path], whole=False)) == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", WRITE)
@@ -89,7 +80,6 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
         ("rows.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "rows.jsonl:2: not UTF-8"),
         ("rows.jsonl", b"\n\n", "rows.jsonl: holds no text"),
         ("value.json", b'{"text": "a"}\n', "value.json: JSON; .*rows in .jsonl"),
-        ("value.json.gz", gzip.compress(b"{}", mtime=0), "value.json.gz: JSON; "),
         ("rows.jsonl", b'{"text": "a"}\n{"text": "' + b"a" * (1 << 19), "rows.jsonl:2: a line of more than 262,144"),
         ("rows.parquet", b"PAR1" + bytes(400), "rows.parquet: cannot be read"),
     ],

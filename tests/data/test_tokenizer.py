@@ -8,7 +8,6 @@ import unicodedata
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.samples import bytes_of_ids
 from ds_minimodel.vocabulary.tokenizer import PROBES, open_tokenizer
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
@@ -170,14 +169,3 @@ def test_text_without_a_line_for_a_vocabulary(tmp_path):
     (tmp_path / "text.txt").write_text("\u200b\n" * 100, encoding="utf-8")
     with pytest.raises(UserError, match="text.txt: no line that a vocabulary can be made of"):
         train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 600, 0.9998, SENTENCES)
-
-
-def test_changed_model_files_are_refused(tmp_path, text_file):
-    train_tokenizer([text_file], tmp_path / "out", 600, 0.9998, SENTENCES)
-    assert read_manifest(tmp_path / "out")["vocab_size"] == 600
-    model = tmp_path / "out" / "tokenizer.model"
-    data = bytearray(model.read_bytes())
-    data[1000] ^= 1
-    model.write_bytes(data)
-    with pytest.raises(UserError, match="tokenizer.model: damaged"):
-        open_tokenizer(tmp_path / "out")

@@ -152,16 +152,6 @@ def test_a_parent_made_again_otherwise_is_another(job):
         begin(child)
 
 
-def test_an_artifact_that_is_damaged_is_refused(job):
-    run(job)
-    (job.folder / "body" / "weights").write_text("short")
-    with pytest.raises(UserError, match="weights: missing or of another size"):
-        run(job)
-    (job.folder / "body" / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match="manifest.json: not a readable JSON file"):
-        run(job)
-
-
 @pytest.mark.parametrize("above", ["work", "checkpoints"])
 def test_an_artifact_that_is_deleted_is_made_again(tmp_path, above):
     job = job_in(tmp_path / above / "pretrain", INPUTS)
@@ -185,13 +175,6 @@ def test_a_job_waits_for_its_parents(tmp_path, job):
         begin(child)
     job.make.stops = False
     assert run(job, child) and not run(job, child)
-
-
-def test_a_workdir_may_be_moved(tmp_path, job):
-    run(job, job_in(tmp_path / "work" / "adapt" / "de", {}, [job]))
-    (tmp_path / "work").rename(tmp_path / "moved")
-    job = job_in(tmp_path / "moved" / "pretrain", INPUTS)
-    assert not run(job, job_in(tmp_path / "moved" / "adapt" / "de", {}, [job]))
 
 
 def test_another_artifact_than_the_job_made_is_refused_by_it_and_by_its_children(tmp_path, job):

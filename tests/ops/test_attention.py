@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_cases import DEVICE, DTYPES, P, cases, close
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.operators import Called
 from ds_minimodel import ops
 from ds_minimodel.ops.attention import (
     _backward_reference,
@@ -110,28 +110,15 @@ def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
         assert (first - wanted).norm() <= {torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-3) * wanted.norm()
 
 
-class Called(TorchDispatchMode):
-    """Names of the operators of ours that are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, op, types, arguments=(), options=None):
-        if op.namespace == "dsmm":
-            self.names.add(op._schema.name.removeprefix("dsmm::"))
-        return op(*arguments, **(options or {}))
-
-
 def kept_and_called(device, *, padded=False, dropped=False, length=64):
-    """Bytes kept for the backward pass with two heads of 64 in fp16, and the operators called, on such a device."""
+    """Bytes kept for the backward pass with two heads of 64 in fp16, and our operators that are called, on a device."""
     saved = []
     with torch.device("meta"), ops.meta_stands_for(device), Called() as called, saving_to(saved):
         projected = torch.empty(1, length, 6 * 64, dtype=torch.float16, requires_grad=True)
         lengths = torch.empty(1, dtype=torch.int32) if padded else None
         row_keys = torch.empty(1, 2, length, dtype=torch.int32) if dropped else None
         ops.attention(projected, 2, lengths, P if dropped else 0.0, row_keys)
-    return storage_bytes(saved), called.names
+    return storage_bytes(saved), {name.removeprefix("dsmm::") for name in called.counts if "dsmm::" in name}
 
 
 @pytest.mark.parametrize("length", [64, 512])

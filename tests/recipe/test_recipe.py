@@ -51,26 +51,16 @@ def test_values_merges_and_defaults(load):
         ("[bl_base, minijoint]", "[bl_base, bl_big]", "recipe.yaml:2: systems.1: Input should be 'bl_base'"),
         ("num_heads: 4", "num_heads: 5", "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64"),
         ("mini:", "engine: {tensor_parallel: 3}\nmini:", "engine.tensor_parallel 3 does not divide model.num_heads 4"),
-        (
-            "[bl_base, minijoint]",
-            "[minipost]\nmini: {depth: 6}",
-            'recipe.yaml:8: not valid YAML (found duplicate key "mini"',
-        ),
         ("seq_length: 64", "seq_length: 129", "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
         ("kind: classification, ", "kind: qa, question_length: 93, ", "finetune.tasks.topic: max_length 96"),
         ("max_length: 96", "max_length: 512", "recipe.yaml:20: finetune.tasks.topic: sequences of 512 tokens do not"),
         ("targets: [de]", "targets: [de, fr]", "recipe.yaml:3: languages: data.text has no files for fr"),
         ("test: {de: test", "test: {ed: test", "finetune.tasks.topic.test: data.text has no files for ed"),
         ("warmup_steps: 5", "warmup_steps: 100", "recipe.yaml:8: pretrain: warmup_steps 100 do not fit into steps 100"),
-        ("mini: {depth: 2}", "mini: {depth: 2", "recipe.yaml:8: not valid YAML"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(refusal, replace, by, message):
     assert message in refusal(replace=replace, by=by)
-
-
-def test_inner_units_divide_among_the_ranks_of_a_replica(load):
-    assert load("engine.tensor_parallel=4").engine.tensor_parallel == 4
 
 
 def test_scalars_are_those_of_yaml_1_2(load):
@@ -106,23 +96,10 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         ("adapt.lr.x=3", "adapt.lr.x=3: lr is a value, not a section"),
         ("adapt.lr=[1", "'[1' is not a valid YAML value"),
         ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 do not fit into steps 3 (with adapt.steps=3)"),
-        (
-            "model.num_layers=1",
-            "recipe.yaml:7: mini.depth 2 must be below model.num_layers 1 (with model.num_layers=1)",
-        ),
         ("mini.depth=7", "mini.depth=7: mini.depth 7 must be below model.num_layers 6"),
         ("engine.tensor_parallel=4; model.ffn_size=254", "engine.tensor_parallel 4 does not divide model.ffn_size 254"),
-        (
-            "finetune.tasks.topic.columns={language: lang, text: body}; finetune.tasks.topic.kind=sentence-pair",
-            "Input should be 'sentence1', 'sentence2', 'label' or 'language'",
-        ),
-        (
-            "finetune.tasks.topic.columns={language: lang}; finetune.tasks.topic.kind=qa",
-            "unknown key; known keys: kind, test",
-        ),
         ("finetune.tasks.topic.columns={question: text}", "Input should be 'text', 'label' or 'language'"),
         (TASK % "pseudo-likelihood, train: x", "train: unknown key; known keys: kind, test"),
-        (TASK % "qa", "train: this key is missing"),
         (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
@@ -130,9 +107,7 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         (TASK % "sentence-pair, train: x, labels: [a, b, a]", "'a' is there twice"),
         (TASK % "sentence-pair, train: x, columns: {sentence1: a, sentence2: a}", "twice"),
         # numbers beyond what can be made
-        ("model.num_layers=1000000000", "model"),
         ("tokenizer.vocab_size=2147483648", "tokenizer"),
-        (f"seed={'9' * 5000}", "seed"),
         ("pretrain.lr=1e400", "pretrain"),
         ("model={num_layers:9000,num_heads:768}", "model"),
         # a name that chooses the keys goes before the keys that it would have
@@ -155,11 +130,6 @@ def test_snapshots_start_at_0_and_end_at_the_last_step(load):
     assert load("adapt.snapshot_at=[10, 70, 100, 900]").adapt.snapshots() == [0, 10, 50, 70, 100]
     assert load("adapt.snapshot_every=40").adapt.snapshots() == [0, 40, 80, 100]
     assert load("adapt.snapshot_every=~").adapt.snapshots() == [0, 100]
-
-
-def test_columns_are_those_of_the_kind(load):
-    columns = "finetune.tasks.topic.columns={text: body, language: lang}"
-    assert load(columns).finetune.tasks["topic"].columns == {"text": "body", "language": "lang"}
 
 
 def test_what_a_recipe_may_name_is_what_is_there():
@@ -201,7 +171,7 @@ def test_what_is_no_text_of_a_recipes_size(tmp_path):
     for content, message in (
         (b"", "recipe.yaml: a recipe is a mapping"),
         (b"- a\n", "recipe.yaml: a recipe is a mapping"),
-        (b"a: 1\n" * 20_000_000, "larger than 131,072 bytes"),
+        (b"a: 1\n" * 40_000, "larger than 131,072 bytes"),
         (RECIPE.encode("utf-16"), "recipe.yaml:1: not UTF-8 text"),
         (RECIPE.encode() + b"\xe9", "recipe.yaml:21: not UTF-8 text"),
         (RECIPE.encode() + b"a: b\n\0", "recipe.yaml:22: not valid YAML (special characters are not allowed"),

@@ -25,7 +25,9 @@ def test_show(family, other_family, call):
     code, lines, _ = call("pack", "show", family.de)
     assert code == 0 and "language: de" in lines and f"space: {family.space}" in lines and "vocab_size: 33" in lines
     code, lines, _ = call("pack", "show", family.de, "--json")
-    assert code == 0 and json.loads("\n".join(lines))["steps"] == 7
+    facts, file = json.loads("\n".join(lines)), "embeddings.safetensors"
+    assert code == 0 and facts["files"][file] == (family.de / file).stat().st_size
+    assert (facts["steps"], facts["eflops"], facts["initialisation"]) == (7, 0.5, "overlap")
     assert call("pack", "show", family.de, family.qa)[0] == 0
     for arguments in ((family.de, other_family.model), (family.root,), (family.root / "none",)):
         code, out, err = call("pack", "show", *arguments)

@@ -24,6 +24,7 @@ from ds_minimodel.tasks.batches import inference_batches, outputs
 from ds_minimodel.tasks.likelihood import Asked, ChoiceConfig, Documents, HiddenConfig, TextConfig
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
+from ..hf.refusing import change
 from ..hf.test_decoders import BEGIN, save_llama
 
 TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("bits-per-byte", "pseudo-likelihood", "multiple-choice"))
@@ -171,10 +172,9 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     which begins as the tokenizer begins a text. A special token's name in a text is none here."""
     theirs = save_llama(write_text(tmp_path / "text"), tmp_path / "theirs", single)
     if not named:
-        edit(theirs / "tokenizer_config.json", lambda content: content.pop("bos_token"))
+        change(theirs / "tokenizer_config.json", bos_token=None)
     if prepends:
-        before = {"type": "Prepend", "prepend": " "}
-        edit(theirs / "tokenizer.json", lambda content: content.update(normalizer=before))
+        change(theirs / "tokenizer.json", normalizer={"type": "Prepend", "prepend": " "})
     refer(theirs, tmp_path / "ours", "en")
     body = load_body(tmp_path / "ours")
     pack, tokenizer = open_pack(tmp_path / "ours", body, tmp_path / "ours")
@@ -202,12 +202,6 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     if not prepends:  # else theirs has another space, where nothing stands before
         ((alone, _),) = of_harness(HFLM.loglikelihood, [("", " a")])
         assert found[3] == pytest.approx(alone, rel=1e-5)
-
-
-def edit(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,6 @@ GOOD = '{"text": "a", "label": "x"}\n'
         ("t.jsonl", GOOD + '{"txt": "a", "label": "x"}\n', "t.jsonl:2: no 'text'; there are: txt, label"),
         ("t.jsonl", '{"text": "a", "label": " "}\n', "t.jsonl:1: the label 'label' is empty"),
         ("t.tsv", "text\tlabel\na\tx\n\nb\n", "t.tsv:4: 1 fields where the header names 2"),
-        ("t.jsonl", "", "t.jsonl: the file is empty"),
-        ("t.json", GOOD, "t.json: JSON; .*rows in .jsonl"),
         ("t.jsonl", '{"text": ' + "[" * 300 + "]" * 300 + "}", "t.jsonl:1: 'text' is a list, not text"),
         ("t.jsonl", '{"text": "a", "label": -1}', "no examples"),  # as test files of GLUE
     ],
