@@ -121,14 +121,14 @@ def load_adaptation(
     parts = [open_tensors(folder / name, MAKE_AGAIN) if name in manifest.files else {} for name in (EMBEDDINGS, UPDATE)]
     embeddings, update = (dict(part) for part in parts)
     facts = {name: getattr(manifest, name) for name in Adaptation.facts}
-    found = Adaptation(**facts, num_base=manifest.num_base, embeddings=embeddings, update=update)
-    if ADAPTER in manifest.files and found.architecture is not None:
+    adaptation = Adaptation(**facts, num_base=manifest.num_base, embeddings=embeddings, update=update)
+    if ADAPTER in manifest.files and adaptation.architecture is not None:
         config = files.read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
-        adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(found.architecture)
+        adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(adaptation.architecture)
         embeddings |= {name: adapter[theirs] for name, theirs in rows.items() if theirs in adapter}
-        update |= _low_rank_of(adapter, found.architecture, config.lora_alpha / ALPHA)
+        update |= _low_rank_of(adapter, adaptation.architecture, config.lora_alpha / ALPHA)
     _check_rows(folder, manifest, shapes_of(embeddings))
-    return found
+    return adaptation
 
 
 def _check_rows(folder: Path, manifest: AdaptationManifest, own: Mapping[str, tuple[int, ...]]) -> None:
@@ -146,7 +146,7 @@ def _check_rows(folder: Path, manifest: AdaptationManifest, own: Mapping[str, tu
 
 
 def _adapter_of(low_rank: Mapping[str, Tensor], architecture: Architecture, config: BodyConfig) -> dict[str, Lazy]:
-    found: dict[str, Lazy] = {}
+    adapter: dict[str, Lazy] = {}
     for name in sorted(low_rank):
         module, _, part = name.rpartition(".")
         (theirs,) = architecture.names([f"body.{module}.weight"], {}).values()
@@ -155,9 +155,9 @@ def _adapter_of(low_rank: Mapping[str, Tensor], architecture: Architecture, conf
             theirs, rows_of(f"body.{module}.weight", len(theirs), tensor.shape[0], config), strict=True
         ):
             own = tensor if part == DOWN or len(theirs) == 1 else tensor.rows(first, first + rows)
-            found[f"{_IN_PEFT}{place.removesuffix('.weight')}.lora_{'A' if part == DOWN else 'B'}.weight"] = own
+            adapter[f"{_IN_PEFT}{place.removesuffix('.weight')}.lora_{'A' if part == DOWN else 'B'}.weight"] = own
             first += rows
-    return found
+    return adapter
 
 
 def _low_rank_of(adapter: LazyTensors, architecture: Architecture, scale: float) -> dict[str, Tensor]:
@@ -168,13 +168,13 @@ def _low_rank_of(adapter: LazyTensors, architecture: Architecture, scale: float)
             own = [f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs]
             if f"{own[0]}.lora_A.weight" in adapter:
                 places[f"layers.{layer}.{part}"] = own
-    found: dict[str, Tensor] = {}
+    low_rank: dict[str, Tensor] = {}
     for module, own in places.items():
-        found[f"{module}.{DOWN}"] = adapter[f"{own[0]}.lora_A.weight"]
-        found[f"{module}.{UP}"] = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
+        low_rank[f"{module}.{DOWN}"] = adapter[f"{own[0]}.lora_A.weight"]
+        low_rank[f"{module}.{UP}"] = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
         if scale != 1:
-            found[f"{module}.{UP}"] *= scale
-    return found
+            low_rank[f"{module}.{UP}"] *= scale
+    return low_rank
 
 
 def _row_names(architecture: Architecture) -> dict[str, str]:

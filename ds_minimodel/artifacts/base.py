@@ -163,17 +163,17 @@ def _read_config(model: Path, name: str | None = None, revision: str | None = No
 
 def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
     """transformers' own module of a base, in evaluation mode; dtype: of its weights, by default as they are."""
-    found = _read_config(*place_of(model))
-    place = found.source.path
+    base = _read_config(*place_of(model))
+    place = base.source.path
     _library().utils.logging.disable_progress_bar()
     with one_line(place, "transformers cannot read it"):
         if place.is_dir():
             settings: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "dtype": dtype or "auto"}
-            return found.their_class.from_pretrained(place, **settings).eval()
-        headers, _ = found.source.headers(found.architecture, found.config)
+            return base.their_class.from_pretrained(place, **settings).eval()
+        headers, _ = base.source.headers(base.architecture, base.config)
         state = {name: lazy.read() for name, lazy in headers.items()}
-        dtype = dtype or headers[f"{found.architecture.tokens}.weight"].dtype
-        return found.their_class.from_pretrained(None, config=found.theirs, state_dict=state, dtype=dtype).eval()
+        dtype = dtype or headers[f"{base.architecture.tokens}.weight"].dtype
+        return base.their_class.from_pretrained(None, config=base.theirs, state_dict=state, dtype=dtype).eval()
 
 
 # Taken over.
@@ -191,17 +191,16 @@ def refer(model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, 
         check_name(language)
     except ValueError as error:
         raise UserError(f"--language {error}") from None
-    found = _read_config(*place_of(model))
-    source, config = found.source, found.config
-    body, embeddings = _checked(found)
+    base = _read_config(*place_of(model))
+    source, config = base.source, base.config
+    body, embeddings = _checked(base)
     reference = Reference.of(source)
     space = read_artifact(model, ModelManifest).body.space if is_model(model) else reference.space
     own = BodyArtifact(
-        config, (config.num_layers,), body, space, objective=found.objective,
-        model_type=found.architecture.model_type,
-    )  # fmt: skip
-    origin = {"license": source.license(), "base_model": found.name, "revision": found.revision}
-    facts = {"imported_from": found.name or source.name} | {key: value for key, value in origin.items() if value}
+        config, (config.num_layers,), body, space, objective=base.objective, model_type=base.architecture.model_type
+    )
+    origin = {"license": source.license(), "base_model": base.name, "revision": base.revision}
+    facts = {"imported_from": base.name or source.name} | {key: value for key, value in origin.items() if value}
     with atomic_folder(out) as folder:
         if tokenizer is None:
             keep_vocabulary(model, folder / VOCABULARY)
@@ -217,9 +216,9 @@ def keep_vocabulary(model: str | Path, out: Path) -> None:
         if is_model(model):
             copy_artifact(Path(model) / VOCABULARY, folder)
             return
-        found = _read_config(*place_of(model))
-        generation, theirs = found.source.generation(), found.source.tokenizer(found.theirs)
-        vocabulary = keep_tokenizer(found.source.path, theirs, folder, found.theirs, found.config)
+        base = _read_config(*place_of(model))
+        generation, theirs = base.source.generation(), base.source.tokenizer(base.theirs)
+        vocabulary = keep_tokenizer(base.source.path, theirs, folder, base.theirs, base.config)
         if generation is not None:
             write_json(folder / GENERATION_FILE, generation)
         write_manifest(folder, kind="tokenizer", **vocabulary.facts())
@@ -230,23 +229,23 @@ _UNUSED = re.compile(r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rot
 _SMALL = 1_000_000  # numbers, of which anything may be made
 
 
-def _checked(found: Foreign) -> tuple[LazyTensors, LazyTensors]:
+def _checked(base: Foreign) -> tuple[LazyTensors, LazyTensors]:
     """(body, embeddings) of a foreign model, by our names; UserError where configuration and tensors disagree, a number
     is none, or ours has other logits than transformers'."""
-    source, says, config = found.source, found.source.config_path.name, found.config
-    headers, where = source.headers(found.architecture, config)
+    source, says, config = base.source, base.source.config_path.name, base.config
+    headers, where = source.headers(base.architecture, config)
     if config.num_layers > len(headers):
         raise UserError(f"{where}: {len(headers)} tensors, where {says} has {config.num_layers} layers")
     numbers = sum(math.prod(lazy.shape) for lazy in headers.values())
-    own = found.their_class
+    own = base.their_class
     with one_line(source.path, "transformers cannot read it"), torch.device("meta"):
-        expected = own(found.theirs)
+        expected = own(base.theirs)
     size = sum(parameter.numel() for parameter in expected.parameters())
     if size > 2 * numbers + _SMALL:  # of a model for something else the message below says which tensor is missing
         raise UserError(f"{where}: {numbers:,} numbers, where {says} describes a model of {size:,}")
     parameters = dict(expected.named_parameters(remove_duplicate=False))
     wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    theirs = foreign.as_transformers_names(wanted, headers, found.architecture.prefix)
+    theirs = foreign.as_transformers_names(wanted, headers, base.architecture.prefix)
     aliases = {id(parameter) for name, parameter in parameters.items() if name in theirs}
     for name, parameter in parameters.items():
         if name not in theirs and id(parameter) not in aliases:
@@ -265,11 +264,11 @@ def _checked(found: Foreign) -> tuple[LazyTensors, LazyTensors]:
         if not tensor.isfinite().all():
             raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
     with torch.device("meta"):
-        ours = LanguageModel(config, found.theirs.vocab_size, (config.num_layers,))
+        ours = LanguageModel(config, base.theirs.vocab_size, (config.num_layers,))
     tensors = LazyTensors(
-        named_as_ours(found.architecture, LazyTensors(theirs), config, [*ours.state_dict()], source.path)
+        named_as_ours(base.architecture, LazyTensors(theirs), config, [*ours.state_dict()], source.path)
     )
-    _prove(found, theirs, tensors)
+    _prove(base, theirs, tensors)
     return tensors.under("body."), tensors.under("pack.")
 
 
@@ -279,13 +278,13 @@ _TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
 _ROWS, _TOKENS = 96, 48  # of the vocabulary; of the longer of two texts, where no window is longer
 
 
-def _prove(found: Foreign, theirs: dict[str, Lazy], ours: LazyTensors) -> None:
+def _prove(base: Foreign, theirs: dict[str, Lazy], ours: LazyTensors) -> None:
     """UserError where a model of the first layers of each kind has other logits of random ids than transformers',
     padded or not, in texts that are longer than its windows."""
-    path, config = found.source.config_path, found.config
+    path, config = base.source.config_path, base.config
     layers, small = _first_of_each_kind(config)
-    settings, vocab_size = copy.deepcopy(found.theirs), found.theirs.vocab_size
-    draw, rows = torch.Generator().manual_seed(0), min(_ROWS, found.theirs.vocab_size)
+    settings, vocab_size = copy.deepcopy(base.theirs), base.theirs.vocab_size
+    draw, rows = torch.Generator().manual_seed(0), min(_ROWS, base.theirs.vocab_size)
     pad = settings.pad_token_id if settings.pad_token_id is not None and settings.pad_token_id < rows else None
     chosen = torch.randperm(vocab_size, generator=draw)[:rows].sort().values
     if pad is not None:  # RoBERTa's positions count from that id
@@ -307,8 +306,8 @@ def _prove(found: Foreign, theirs: dict[str, Lazy], ours: LazyTensors) -> None:
                 own.copy_(lazy.read() if lazy.shape == own.shape else lazy.read()[chosen])
 
     with torch.inference_mode(), one_line(path, "it cannot be computed"), torch.random.fork_rng(devices=[]):
-        model = found.their_class(settings).eval()
-        fill(model, theirs, f"{found.architecture.layers}.")
+        model = base.their_class(settings).eval()
+        fill(model, theirs, f"{base.architecture.layers}.")
         own = LanguageModel(small, rows, (len(layers),)).eval()
         last, top = f"body.heads.{config.num_layers}.", f"body.heads.{len(layers)}."
         fill(own, {name.replace(last, top): lazy for name, lazy in ours.entries.items()}, "body.layers.")

@@ -377,11 +377,11 @@ def model_below(folder: str | Path) -> Path:
 
 
 def _check_shapes(
-    folder: str | Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+    folder: str | Path, expected: Mapping[str, tuple[int, ...]], actual: Mapping[str, tuple[int, ...]]
 ) -> None:
     """UserError that names the first tensor which is of another shape than expected, missing or one too many."""
-    for name in sorted({*expected, *found}):
-        shapes = expected.get(name), found.get(name)
+    for name in sorted({*expected, *actual}):
+        shapes = expected.get(name), actual.get(name)
         if shapes[0] != shapes[1]:
             by_file, here = ("none" if shape is None else shape for shape in shapes)
             raise UserError(

@@ -211,7 +211,7 @@ class GgufFile(Source):
         modules += [f"{architecture.layers}.{index}.{part}" for index in layers for part in parts]
         called = {names.get_name(module): module for module in modules}
         heads = {"attn_q": config.num_heads, "attn_k": config.num_key_heads} if self.family.paired else {}
-        found = {}
+        headers = {}
         for name, header in self.tensors.items():
             module, _, kind = name.rpartition(".")
             part = module.rpartition(".")[2]
@@ -222,8 +222,8 @@ class GgufFile(Source):
                     return numbers.unflatten(0, (heads[part], -1, 2)).transpose(1, 2).flatten(0, 2)
                 return numbers - 1 if self.family.shifted and part.endswith("norm") else numbers
 
-            found[f"{called[module]}.{kind}" if module in called else name] = Lazy(header.shape, header.dtype, read)
-        return found, self.path
+            headers[f"{called[module]}.{kind}" if module in called else name] = Lazy(header.shape, header.dtype, read)
+        return headers, self.path
 
     def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
         model, pre = self._take("tokenizer.ggml.model", str), self._take("tokenizer.ggml.pre", str, "none")
@@ -285,9 +285,9 @@ class _Values:
         self.data, self.at = data, 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{form}", self.data, self.at)
+        values = struct.unpack_from(f"<{form}", self.data, self.at)
         self.at += struct.calcsize(f"<{form}")
-        return found
+        return values
 
     def text(self) -> str:
         (length,) = self.numbers("Q")

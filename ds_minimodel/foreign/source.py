@@ -205,7 +205,7 @@ def _headers_of(path: Path) -> Mapping[str, Lazy]:
 def as_transformers_names(names: Iterable[str], headers: Mapping[str, Lazy], prefix: str) -> dict[str, Lazy]:
     """Those of the tensors that have the `names` of transformers' model, also as older versions have written them:
     without the `prefix` of the model under a head, and norms' as gamma and beta."""
-    found = {}
+    tensors = {}
     for name in names:
         older = re.sub(
             r"(LayerNorm|layer_norm)\.bias$", r"\1.beta", re.sub(r"(LayerNorm|layer_norm)\.weight$", r"\1.gamma", name)
@@ -213,8 +213,8 @@ def as_transformers_names(names: Iterable[str], headers: Mapping[str, Lazy], pre
         known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
         at = next((own for own in known if own in headers), None)
         if at is not None:
-            found[name] = headers[at]
-    return found
+            tensors[name] = headers[at]
+    return tensors
 
 
 def open_weights(path: Path, architecture: Architecture, config: BodyConfig, names: Iterable[str]) -> LazyTensors:

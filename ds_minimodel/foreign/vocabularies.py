@@ -83,9 +83,9 @@ def _vocabulary(folder: Path, theirs: Any, file: TokenizerJson, body: BodyConfig
         single, pair = theirs("a")["input_ids"], theirs("a", "b", return_token_type_ids=True)
     place = next((at for at in range(len(single)) if single[at : at + len(first)] == first), 0)
     before, after = single[:place], single[place + len(first) :]
-    found = {role: getattr(theirs, f"{role}_token_id") for role in ("pad", "unk", "mask")}
-    found |= {"bos": before[0] if before else None, "eos": after[0] if after else theirs.eos_token_id}
-    frame = [found["bos"]] if before else [], [] if body.causal else [found["eos"]]
+    special = {role: getattr(theirs, f"{role}_token_id") for role in ("pad", "unk", "mask")}
+    special |= {"bos": before[0] if before else None, "eos": after[0] if after else theirs.eos_token_id}
+    frame = [special["bos"]] if before else [], [] if body.causal else [special["eos"]]
     head, tail = [*frame[0], *first, *frame[1]], [*frame[1] * (body.separators - 1), *second, *frame[1]]
     types = [0] * len(head) + [1] * len(tail)
     is_pair = pair["input_ids"] == [*head, *tail] and (body.token_types == 1 or pair["token_type_ids"] == types)
@@ -94,9 +94,9 @@ def _vocabulary(folder: Path, theirs: Any, file: TokenizerJson, body: BodyConfig
             f"{folder}: the tokenizer puts a text as {theirs.convert_ids_to_tokens(single)!s:.80} and two as "
             f"{theirs.convert_ids_to_tokens(pair['input_ids'])!s:.120}, which is not as a {body.kind} has them here"
         )
-    if found["pad"] in (found["bos"], found["eos"], found["unk"]):
-        found["pad"] = None  # what ends a text fills it up too
+    if special["pad"] in (special["bos"], special["eos"], special["unk"]):
+        special["pad"] = None  # what ends a text fills it up too
     try:
-        return Vocabulary(file.size, **found, name=str(folder))
+        return Vocabulary(file.size, **special, name=str(folder))
     except ValueError as error:
         raise UserError(f"{folder}: {error}") from None

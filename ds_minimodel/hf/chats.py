@@ -90,8 +90,8 @@ def _samples(
 def _written(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of a dialogue by the chat template; which of them the assistant says)"""
     if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
-        found = tokenizer.apply_chat_template(dialogue, return_dict=True, return_assistant_tokens_mask=True)
-        return np.array(found["input_ids"], np.int64), np.array(found["assistant_masks"], bool)
+        encoded = tokenizer.apply_chat_template(dialogue, return_dict=True, return_assistant_tokens_mask=True)
+        return np.array(encoded["input_ids"], np.int64), np.array(encoded["assistant_masks"], bool)
     named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
     turns = [{**turn, "content": name} for name, turn in named.items()]
     parts = re.split(f"({'|'.join(named)})", str(tokenizer.apply_chat_template(turns, tokenize=False)))

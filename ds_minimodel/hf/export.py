@@ -135,10 +135,10 @@ class Exported:
         """Its tensors in a type; UserError, with `where`, for a number that it has not."""
 
         def cast(name: str, tensor: Tensor) -> Tensor:
-            found = tensor.to(dtype)
-            if dtype == torch.float16 and not found.isfinite().all():
+            numbers = tensor.to(dtype)
+            if dtype == torch.float16 and not numbers.isfinite().all():
                 raise UserError(f"{where}: {name} has numbers larger than fp16 has; give --dtype bf16")
-            return found
+            return numbers
 
         entries = self.tensors.entries.items()
         return LazyTensors({name: lazy.map(partial(cast, name), dtype) for name, lazy in entries})

@@ -30,7 +30,7 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
     settings_of."""
     module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, **settings)
     ends = settings["eos_token_id"]
-    ends, found = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
+    ends, answers = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) == 1), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
@@ -41,10 +41,10 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
         with torch.inference_mode():
             out = module.generate(ids, attention_mask=mask.long())[:, width:].tolist()
         for at, row in zip(index, out, strict=True):
-            found[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
+            answers[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
         progress.update(done := done + len(index))
     progress.close()
-    return found
+    return answers
 
 
 def continued(

@@ -174,13 +174,13 @@ class Comparison:
         """To the questions among the dialogues `index`."""
         chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
-        found = []
+        samples = []
         for (at, question), own in zip(chosen, after, strict=True):
             both = (self.after.decode(ids, skip_special_tokens=True) for ids in (self.untouched.answers[at], own))
             texts = [text.partition(_NEXT)[0].strip() for text in both]  # a plain decoder asks the next one itself
             right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
-            found.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
-        return found
+            samples.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
+        return samples
 
     def chat(self, index: Sequence[int]) -> tuple[Change, float, float]:
         """(likeliest tokens that are others, bits per token before, after) of the untouched model's answers to the
@@ -197,8 +197,8 @@ class Comparison:
         both = {"before": self.untouched.bytes_a_second, "after": speed}
         measure = Measure(what="how fast it writes", unit="bytes a second", **both, decimals=0)
         three = zip(self.openings, self.untouched.samples, texts, strict=True)
-        found = [Sample(opening=opening, before=before, after=after) for opening, before, after in three]
-        return found, [measure] * bool(found)
+        samples = [Sample(opening=opening, before=before, after=after) for opening, before, after in three]
+        return samples, [measure] * bool(samples)
 
     def bits(self, name: str) -> Bits:
         """Of a text."""
@@ -246,11 +246,11 @@ def find_kept(
 
     chooses = [at for at, own in enumerate(both.dialogues) if own.chooses and len(strengths) > 1]
     reported = [at for at in range(len(both.dialogues)) if at not in chooses]
-    found, keeps = dict[str, dict[str, Change]](), False
+    by_strength, keeps = dict[str, dict[str, Change]](), False
     for strength in strengths:
         both.put(strength)
         bits = {name: both.bits(name) for name in texts}
-        changes = found[f"{strength:g}"] = _changes(both, bits, chooses, source, given, limits)
+        changes = by_strength[f"{strength:g}"] = _changes(both, bits, chooses, source, given, limits)
         keeps = _keeps(changes, limits)
         if len(strengths) > 1:
             own = [f"{name} {bits[name].a_byte[1]:.3f} {_BITS}" for name in held_out]
@@ -267,7 +267,7 @@ def find_kept(
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
     kept = Kept(key=key, steps=both.added.steps, strength=strength, **said)
-    write_json(path, {**kept.model_dump(), "changes": found})
+    write_json(path, {**kept.model_dump(), "changes": by_strength})
     return read_model(path, Kept, "delete that file")
 
 
@@ -276,14 +276,14 @@ def _changes(
 ) -> dict[str, Change]:
     """What has become worse, by the dialogues `index` and texts; answers, which take longest, where all else is within
     its limits."""
-    found = {"chat": both.chat(index)[0]} if index else {}
+    changes = {"chat": both.chat(index)[0]} if index else {}
     if source in bits:
-        found["contexts"] = max(bits[source].rises, key=attrgetter("most"))
+        changes["contexts"] = max(bits[source].rises, key=attrgetter("most"))
     if given:
-        found["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
-    if index and _keeps(found, limits):
-        found["answers"] = _lost(both.answers(index))
-    return found
+        changes["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
+    if index and _keeps(changes, limits):
+        changes["answers"] = _lost(both.answers(index))
+    return changes
 
 
 def _reported(
@@ -382,7 +382,7 @@ def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np
         width = len(rows[order[0]])
         index, order = order[: (number := max(1, TOKENS_AT_ONCE // width))], order[number:]
         ids = torch.tensor([rows[at] + [0] * (width - len(rows[at])) for at in index], device=module.device)
-        found = list[torch.Tensor]()
+        pairs = list[torch.Tensor]()
         with torch.inference_mode():
             # causal: what fills a row up changes nothing before it
             hidden = module.base_model(ids).last_hidden_state[:, :-1].flatten(0, 1)
@@ -390,20 +390,20 @@ def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np
             for part, target in zip(hidden.split(positions), ids[:, 1:].flatten().split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
-                found.append(torch.stack([nats, logits.argmax(-1)]).cpu())
-        nats, likeliest = torch.cat(found, 1).view(2, len(index), width - 1).numpy()
+                pairs.append(torch.stack([nats, logits.argmax(-1)]).cpu())
+        nats, likeliest = torch.cat(pairs, 1).view(2, len(index), width - 1).numpy()
         for at, own_nats, own_likeliest in zip(index, nats, likeliest, strict=True):
             yield at, own_nats[: len(rows[at]) - 1], own_likeliest[: len(rows[at]) - 1]
 
 
 def _read_again(module: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> np.ndarray:
     """(likeliest tokens that are others, bits) of each answer, (N, 2)."""
-    found = np.zeros((len(answers), 2))
+    sums = np.zeros((len(answers), 2))
     rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     for at, nats, likeliest in _predicted(module, rows):
         own = answers[at]
-        found[at] = (likeliest[-len(own) :] != own).sum(), nats[-len(own) :].sum() / math.log(2)
-    return found
+        sums[at] = (likeliest[-len(own) :] != own).sum(), nats[-len(own) :].sum() / math.log(2)
+    return sums
 
 
 # Text by position.
@@ -469,11 +469,11 @@ def bits_between(module: Any, tokenizer: Tokenizer, texts: Sequence[str], edges:
     """Bits of the tokens that begin from one of a text's edges, bytes, to before the next, (texts, edges)."""
     start = [] if tokenizer.scored_after is None else [tokenizer.scored_after]
     sizes, encoded = np.array(tokenizer.num_bytes()), tokenizer.encode(texts)
-    found = np.zeros((len(texts), len(EDGES)))
+    bits = np.zeros((len(texts), len(EDGES)))
     for at, nats, _ in _predicted(module, [[*start, *ids] for ids in encoded]):
         begins = np.cumsum([0, *sizes[encoded[at]]])[:-1]
         bins = np.searchsorted(edges[at], begins[-len(nats) :], side="right") - 1
-        np.add.at(found[at], bins, nats / math.log(2))
+        np.add.at(bits[at], bins, nats / math.log(2))
         for place, size in tokenizer.unknown(texts[at], encoded[at]):  # as if it were spelt out
-            found[at, np.searchsorted(edges[at], len(texts[at][:place].encode()), side="right") - 1] += 8 * size
-    return found
+            bits[at, np.searchsorted(edges[at], len(texts[at][:place].encode()), side="right") - 1] += 8 * size
+    return bits

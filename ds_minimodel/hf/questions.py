@@ -36,17 +36,17 @@ class Question:
     def is_right(self, said: str) -> bool:
         """Whether the first of the answers that `said` names, as whole words, is a right one. What stands in the
         question is no answer."""
-        found = self._named.search(said)
-        return found is not None and found[0].lower() in {answer.lower() for answer in self.answers}
+        match = self._named.search(said)
+        return match is not None and match[0].lower() in {answer.lower() for answer in self.answers}
 
 
 def questions(seed: int = 0, count: int = COUNT) -> tuple[list[Question], list[Question]]:
     """Two halves of a set of at most `count` questions, drawn by the seed from all tables and sums."""
     draw = random.Random(seed)
-    found = [question for table in YAML(typ="safe").load(TABLES)["tables"] for question in _of_table(**table)]
-    found += _sums(draw)
-    draw.shuffle(found)
-    return found[: count // 2], found[count // 2 : count]
+    pool = [question for table in YAML(typ="safe").load(TABLES)["tables"] for question in _of_table(**table)]
+    pool += _sums(draw)
+    draw.shuffle(pool)
+    return pool[: count // 2], pool[count // 2 : count]
 
 
 def instructions() -> list[str]:
@@ -64,16 +64,16 @@ def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Qu
 
 
 def _sums(draw: random.Random) -> list[Question]:
-    found = set[tuple[str, int]]()
-    while len(found) < SUMS:
+    sums = set[tuple[str, int]]()
+    while len(sums) < SUMS:
         one, other = draw.randint(2, 12), draw.randint(2, 12)
         ways = {"plus": one + other, "minus": one - other, "times": one * other}
         word = draw.choice([*ways])
         if ways[word] > 0 and ways[word] not in (one, other):
-            found.add((f"What is {one} {word} {other}?", ways[word]))
+            sums.add((f"What is {one} {word} {other}?", ways[word]))
     return [
         Question(text, (str(number), *_SMALL[number : number + 1]), (*_NUMBERS[:number], *_NUMBERS[number + 1 :]))
-        for text, number in sorted(found)
+        for text, number in sorted(sums)
     ]
 
 

@@ -33,8 +33,8 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
     has one that takes these, else texts from its first token on, each cut off after so many tokens. The same seed gives
     the same ids on a machine with the same versions. UserError where its chat template changes what a user says.
     """
-    found = config_of(base)
-    config, rows_of_base = found.config, found.theirs.vocab_size
+    foreign = config_of(base)
+    config, rows_of_base = foreign.config, foreign.theirs.vocab_size
     device, tokenizer = generations.device(), open_tokenizer(tokenizer_folder)
     vocabulary = tokenizer.vocabulary
     start, eos = vocabulary.bounds("self-generated replay")

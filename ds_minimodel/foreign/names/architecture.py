@@ -106,17 +106,17 @@ class Architecture:
     def names(self, ours: Iterable[str], head: Mapping[str, str]) -> dict[str, list[str]]:
         """Each of our parameters -> those of theirs that it is when these are concatenated along the first axis."""
         known = {"pack.tokens": f"{self.tokens}.weight", **self.others, **head}
-        found = {}
+        by_name = {}
         for name in ours:
             module, _, kind = name.rpartition(".")
             if name in known:
-                found[name] = [known[name]]
+                by_name[name] = [known[name]]
             elif module in known:
-                found[name] = [f"{known[module]}.{kind}"]
+                by_name[name] = [f"{known[module]}.{kind}"]
             elif module.startswith("body.layers."):
                 _, _, index, part = module.split(".")
-                found[name] = [f"{self.layers}.{index}.{theirs}.{kind}" for theirs in self.layer[part]]
-        return found  # all but heads of other depths
+                by_name[name] = [f"{self.layers}.{index}.{theirs}.{kind}" for theirs in self.layer[part]]
+        return by_name  # all but heads of other depths
 
 
 def rows_of(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:

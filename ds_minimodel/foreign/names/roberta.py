@@ -40,8 +40,8 @@ class RobertaArchitecture(Architecture):
     first_position: int = FIRST_POSITION
 
     def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
-        types, found = self.others["body.types"], super().parts_of(names, config)
-        return {ours: [*parts, types] if ours == "body.positions" else parts for ours, parts in found.items()}
+        types, by_name = self.others["body.types"], super().parts_of(names, config)
+        return {ours: [*parts, types] if ours == "body.positions" else parts for ours, parts in by_name.items()}
 
     def from_theirs(self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]) -> dict[str, Lazy]:
         """Where all tokens have one type, its vector is added to the positions, which does not change the sums."""
