@@ -21,7 +21,7 @@ first_sentence() {
 
 if [ "${1:-}" = extend ]; then
     shift
-    echo "quickstart extend: some 9 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
+    echo "quickstart extend: some 10 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
     ds-minimodel fetch-sample --set quickstart --languages el --out data/greek
@@ -49,7 +49,7 @@ $(first_sentence "$out/run/report")"
     exit
 fi
 
-echo "quickstart: some 6 minutes on 2 idle cores, after downloads (about 300 MB with a CPU build of torch)" >&2
+echo "quickstart: some 7 minutes on 2 idle cores, after downloads (about 300 MB with a CPU build of torch)" >&2
 prepare_environment report,sample
 
 ds-minimodel fetch-sample --set quickstart --out data/sample
