@@ -26,7 +26,7 @@ from ds_minimodel.models.kind import BodyConfig
 
 
 class Unpadding:
-    """Places of the real tokens of a padded batch, and conversion between the padded and the packed layout.
+    """Places of the real tokens of a padded batch, and conversion between the padded and the unpadded layout.
 
     token_index_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, at least T. The
     rows beyond T are zero wherever they enter, count as position 0 of sample 0, and come out nowhere: they make the
@@ -145,7 +145,7 @@ class Rows(NamedTuple):
         return ops.dropout(x, self.p, self.keys(site))
 
     def unpadded(self, unpadding: Unpadding) -> Rows:
-        """The same of a packed batch."""
+        """The same of an unpadded batch."""
         return Rows(unpadding.position_R1, self.dropout.of_tokens(unpadding.row_R))
 
 
@@ -314,7 +314,7 @@ class Layer(nn.Module, ABC):
         """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
 
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
-        With `unpadding`, hidden states in and out are packed, (T, 1, H); at `read_BM` still (B, M, H).
+        With `unpadding`, hidden states in and out are unpadded, (T, 1, H); at `read_BM` still (B, M, H).
         """
         x_BQH, input_BSH = x_BSH, self.before_attention(x_BSH)
         input_BQH = input_BSH if self.queries_apart(input_BSH) else None
@@ -448,8 +448,8 @@ class Body(nn.Module, ABC):
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         """What the lowest layer reads, before dropout, of token embeddings.
 
-        positions: of the tokens, (S,) or, packed, (T, 1). second: position from which on a row has token type 1, (B, 1)
-        or (T, 1); None where all have type 0.
+        positions: of the tokens, (S,) or, unpadded, (T, 1). second: position from which on a row has token type 1,
+        (B, 1) or (T, 1); None where all have type 0.
         """
 
     def dropout(self, sample_keys_B: Tensor | None) -> Dropout:

@@ -1,9 +1,9 @@
 """Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
-A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B), read (B,M), targets,
-sample_keys (B), second (B) where rows hold two texts, replayed (B) where some rows are of another text, and real (T)
-where the padding is to be left out (models/body.py). The sums are divided by the global count of loss terms in the
-training loop, so that the result does not depend on how a batch is split.
+A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B), loss_positions (B,M),
+targets, sample_keys (B), second (B) where rows hold two texts, replayed (B) where some rows are of another text, and
+token_index (T) where the padding is to be left out (models/body.py). The sums are divided by the global count of loss
+terms in the training loop, so that the result does not depend on how a batch is split.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def train(
 
     def save(step: int) -> None:
         if checkpoints.saved < step:
-            meter.report(step)  # never save a state whose loss nobody has looked at
+            metrics.report(step)  # never save a state whose loss nobody has looked at
             checkpoints.save(step)
 
     def scores(step: int) -> dict[str, float]:
@@ -106,13 +106,13 @@ def train(
     with (
         # At stage 3 gathered weights come and go between activations, and a heap would keep the holes.
         contextlib.nullcontext() if run.execution.zero_stage == 3 else keeping_blocks(),
-        MetricsLogger(cast(list[str], module.loss_names), run, world, folder, label, first) as meter,
+        MetricsLogger(cast(list[str], module.loss_names), run, world, folder, label, first) as metrics,
         StopSignals() as stop,
         checkpoints,
         contextlib.closing(prefetched(batches, first, steps)) as stream,
     ):
         if first == 0 and 0 in evaluation.steps:
-            meter.write({"step": 0, "eflops": 0.0}, scores)
+            metrics.write({"step": 0, "eflops": 0.0}, scores)
         done = first
         for step in range(first, steps):
             micro_batches = next(stream)
@@ -123,12 +123,12 @@ def train(
             end_if(stopping, step)
             count = max(1, count)  # short blocks may leave a batch without a masked token
             done = step + 1
-            is_due = meter.is_due(done) or done in evaluation.steps
+            is_due = metrics.is_due(done) or done in evaluation.steps
             for sums in optimizer_step(engine, micro_batches, count, run, world, step):
-                meter.add(sums, count)
+                metrics.add(sums, count)
             if is_due:
-                meter.gradient_norm = gradient_norm(engine, run, world)
-                meter.report(done, scores)
+                metrics.gradient_norm = gradient_norm(engine, run, world)
+                metrics.report(done, scores)
             if done in snapshot_steps:
                 on_snapshot(done, read_masters(engine))
             if (run.checkpoints.is_due(done) and done < steps) or done == run.schedule.stable_steps:

@@ -1,7 +1,7 @@
 """Training objectives: one declaration each. objective.py has the declaration's type."""
 
-from ds_minimodel.models.objectives.objective import MaskedLm, NextToken, Objective, Sampler
+from ds_minimodel.models.objectives.objective import CausalLm, MaskedLm, Objective, Sampler
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MaskedLm(), NextToken())}
+OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MaskedLm(), CausalLm())}
 
 __all__ = ["OBJECTIVES", "Objective", "Sampler"]

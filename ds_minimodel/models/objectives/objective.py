@@ -103,8 +103,8 @@ class MaskedLm(Objective):
     hugging_face_class = "ForMaskedLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Beside the tokens, of which some are replaced: read (B, M) int64, the masked positions in order, 0 where
-        unused; targets (B, M) int64, the ids there, IGNORED where unused."""
+        """Beside the tokens, of which some are replaced: loss_positions (B, M) int64, the masked ones in order, 0
+        where unused; targets (B, M) int64, the ids there, IGNORED where unused."""
         tokens, lengths, keys, *_ = samples
         read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
         rows, slots = np.nonzero(used)
@@ -157,7 +157,7 @@ def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -
     return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))
 
 
-class NextToken(Objective):
+class CausalLm(Objective):
     """Next-token prediction: every position is read, and all but the last of a sequence predict."""
 
     name = "causal-lm"
