@@ -48,6 +48,7 @@ LONG_CASES = (
     "pipeline/test_launch.py::test_ranks_save_and_end_when_who_started_them_is_killed",
     "pipeline/test_launch.py::test_a_signal_whose_save_fails_is_no_success",
     "pipeline/test_launch.py::test_the_others_end_when_a_rank_is_killed",
+    "pipeline/test_launch.py::test_a_mistake_that_the_ranks_find_is_a_users_mistake",
 )
 assert all((TESTS / name.partition("::")[0]).exists() for name in SLOW + LONG + LONG_CASES)
 

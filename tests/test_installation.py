@@ -148,6 +148,7 @@ def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path):
     done = subprocess.run([python, *options, clone], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for folder in (clone, tmp_path, environment):
-        asked = "import ds_minimodel.api as api, ds_minimodel_examples as more; print(api.__file__, more.__file__)"
+        asked = "from importlib.util import find_spec as find\n"
+        asked += "print(*(find(name).origin for name in ('ds_minimodel.api', 'ds_minimodel_examples')))"
         found = subprocess.check_output([python, "-c", asked], cwd=folder, env=variables, text=True)
         assert found.split() == [f"{clone}/ds_minimodel/api.py", f"{clone}/examples/ds_minimodel_examples/__init__.py"]

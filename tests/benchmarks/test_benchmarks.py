@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import device
 from benchmarks.__main__ import HERE, PARTS
-from benchmarks.processes import Contestant, Failed
 from benchmarks.record import INDEX, index, page, runs_of
 from benchmarks.training import hugging_face
 from benchmarks.workloads import STEPS, our_module, workload
@@ -45,11 +43,6 @@ def test_peft_trains_what_we_train_but_for_matrices_that_it_has_apart():
     shared = 3 * (2 + 1) * work.rank * 32  # A of q, k and v, and of gate and up, in each of three layers
     assert trained(ours) + shared == trained(theirs)
     assert trained(ours) == work.vocab_size * 32 + low_rank_size(work.body, work.rank)
-
-
-def test_a_call_that_fails_in_a_process_has_a_reason():
-    with Contestant("peaks") as contestant, pytest.raises(Failed, match="peaks: KeyError: 'fp64'"):
-        contestant.ask(device.peaks, precision="fp64", clock="wall")
 
 
 @pytest.mark.parametrize("name", PARTS)

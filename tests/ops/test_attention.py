@@ -84,7 +84,7 @@ def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
     way, heads, key_heads, width, dtype, length, below_zero
 ):
     """cuDNN's gradients were nan where a mask was given and all scores were far below zero."""
-    if DEVICE == "cpu" and length not in ((64, 320, 1000) if (way, heads) == ("causal", 9) else (64,)):
+    if DEVICE == "cpu" and length not in ((64, 320) if (way, heads) == ("causal", 9) else (64,)):
         pytest.skip("for a GPU")
     key_heads = heads if way == "padded" else key_heads
     torch.manual_seed(length)

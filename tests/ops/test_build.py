@@ -1,18 +1,17 @@
 """setup.py on machines that lack what a library needs: it says so in a line each, and goes on."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ..forks import Fork
 
 ROOT = Path(__file__).parents[2]
 # A torch for CUDA 13, on this machine's.
 BUILD = """
 import runpy, sys, torch, torch.utils.cpp_extension as extension
-torch.version.cuda, extension.CUDA_HOME = "13.0", sys.argv[1]
+torch.version.cuda, extension.CUDA_HOME = "13.0", "{cuda}"
 sys.argv = ["setup.py", "-q", "build_ext", "--inplace"]
 runpy.run_path("setup.py", run_name="__main__")
 """
@@ -24,7 +23,7 @@ echo "Cuda compilation tools, release 12.4, V12.4.131"
 
 @pytest.fixture
 def build(tmp_path):
-    """build(mode, script of nvcc or None): setup.py without a C++ compiler, in a copy of the sources."""
+    """build(mode, script of nvcc or None): (exit code, standard error) of setup.py in a copy, without a compiler."""
     tree, cuda = tmp_path / "tree", tmp_path / "cuda"
     for name in "setup.py pyproject.toml README.md csrc ds_minimodel/__init__.py ds_minimodel/ops/loading.py".split():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,23 +34,23 @@ def build(tmp_path):
         if nvcc:
             (cuda / "bin/nvcc").write_text(nvcc)
             (cuda / "bin/nvcc").chmod(0o755)
-        environment = {**os.environ, "DSMM_BUILD_OPS": mode, "CC": "/no/compiler", "CXX": "/no/compiler"}
-        return subprocess.run(
-            [sys.executable, "-c", BUILD, cuda], cwd=tree, env=environment, capture_output=True, text=True
-        )
+        (tree / "build.py").write_text(BUILD.format(cuda=cuda))
+        environment = {"DSMM_BUILD_OPS": mode, "CC": "/no/compiler", "CXX": "/no/compiler"}
+        process = Fork("runpy:run_path", "build.py", {}, "__main__", cwd=tree, **environment)
+        return process.wait(), process.communicate()[1]
 
     return run
 
 
 @pytest.mark.parametrize("nvcc", [None, NVCC, "#!/bin/sh\nexit 1\n"], ids=["no nvcc", "of CUDA 12", "broken"])
 def test_auto_goes_on_without_what_cannot_be_built(build, nvcc):
-    ended = build("auto", nvcc)
-    assert ended.returncode == 0, ended.stderr
-    lines = [line for line in ended.stderr.splitlines() if line.startswith("ds_minimodel: ")]
-    assert len(lines) == 2 and "Traceback" not in ended.stderr
+    code, errors = build("auto", nvcc)
+    assert code == 0, errors
+    lines = [line for line in errors.splitlines() if line.startswith("ds_minimodel: ")]
+    assert len(lines) == 2 and "Traceback" not in errors
     for device in ("cpu", "cuda"):
         assert any(f"_kernels_{device}_v" in line and "not built (" in line for line in lines), lines
 
 
 def test_a_build_that_is_asked_for_has_to_succeed(build):
-    assert build("1", None).returncode != 0
+    assert build("1", None)[0] != 0

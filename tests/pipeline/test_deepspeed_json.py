@@ -1,25 +1,16 @@
 """`--deepspeed_config FILE` through the command line: it holds and changes no bit."""
 
 import json
-import shutil
-
-import pytest
 
 from ..docs import ROOT
 from ..forks import run
-from .conftest import make_world
+from .conftest import make_world, read_in
 
 
-@pytest.fixture
-def recipe(world, tmp_path):
-    """The world's recipe and tokens, with nothing trained."""
+def test_messages_are_counted_and_the_body_is_the_same(world, tmp_path):
+    """Over the world's recipe and tokens, with nothing trained."""
     recipe = make_world(tmp_path)
-    for part in ("corpus", "tokenizer", "tokens"):
-        shutil.copytree(world.parent / "run" / part, tmp_path / "run" / part)
-    return recipe
-
-
-def test_messages_are_counted_and_the_body_is_the_same(world, recipe, tmp_path):
+    read_in(world.parent, tmp_path)
     both = json.loads((ROOT / "ds_configs/count_messages.json").read_text())
     both |= json.loads((ROOT / "ds_configs/profile.json").read_text())
     (tmp_path / "ds.json").write_text(json.dumps(both))

@@ -19,7 +19,7 @@ from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import run
 from ..hf.test_decoders import save_llama
-from .conftest import make_world, prepare, refused, run_two_ranks
+from .conftest import make_world, read_in, refused, run_two_ranks
 
 NEW, ROWS = 24, 330
 RECIPE = """
@@ -181,7 +181,8 @@ def test_two_ranks_train_the_same_rows(folder, tmp_path):
     """An output matrix of its own at ZeRO 3; one that is the input's split over the ranks."""
     tied = "output" not in load_rows(folder)
     layout = "engine.tensor_parallel=2" if tied else "engine.zero_stage=3"
-    run_two_ranks(prepare(make_recipe(tmp_path, tied)), "finetune.tasks={}", "systems=[bl_base]", layout)
+    more = ["finetune.tasks={}", "systems=[bl_base]", layout, f"workdir={read_in(folder, tmp_path)}"]
+    run_two_ranks(folder / "recipe.yaml", *more)
     for name, rows in load_rows(tmp_path).items():
         torch.testing.assert_close(rows, load_rows(folder)[name], rtol=1e-3, atol=1e-4)
 

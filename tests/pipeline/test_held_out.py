@@ -1,12 +1,13 @@
 """Held-out loss while the steps train: what is written, and that taking it changes nothing."""
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import load_file
 
 from ..forks import run, start
-from .conftest import make_world, prepare, run_two_ranks, stop_when
+from .conftest import make_world, read_in, run_two_ranks, stop_when
 
 OVERRIDES = ("systems=[bl_base,minipost,minijoint]", "finetune.tasks={}", "data.held_out=0.1")
 RUNS = "pretrain/bl_base pretrain/minijoint build-mini/minipost adapt/bl_base/xx adapt/minipost/xx adapt/minijoint/xx"
@@ -62,7 +63,9 @@ def test_where_all_layers_are_trained_through_the_body_is_what_trains(workdir):
 
 
 def test_evaluating_more_often_changes_no_weight(workdir, tmp_path):
-    code, _, err = run("run", make_world(tmp_path), *OVERRIDES, "adapt.snapshot_every=1")
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("adapt", "report"))
+    often = "adapt.snapshot_every=1", f"workdir={tmp_path}/run"
+    code, _, err = run("adapt", workdir.parent / "recipe.yaml", *OVERRIDES, *often)
     assert code == 0, err
     assert list(held_out(tmp_path / "run", "adapt/minipost/xx")) == [*range(9)]
     often = weights(tmp_path / "run")
@@ -71,7 +74,8 @@ def test_evaluating_more_often_changes_no_weight(workdir, tmp_path):
 
 
 def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
-    recipe = prepare(make_world(tmp_path), *OVERRIDES)
+    recipe = make_world(tmp_path)
+    read_in(workdir.parent, tmp_path)
     for step, name in (
         ("pretrain", "pretrain/bl_base"),
         ("build-mini", "build-mini/minipost"),
@@ -91,7 +95,8 @@ def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
     ids=["split", "stage 3"],
 )
 def test_two_ranks_find_the_same(workdir, tmp_path, settings):
-    recipe = prepare(make_world(tmp_path), *OVERRIDES)
+    recipe = make_world(tmp_path)
+    read_in(workdir.parent, tmp_path)
     found_in = run_two_ranks(recipe, *OVERRIDES, *settings)
     names = [name for name in STEPS if (found_in / name).exists()]
     assert len(names) == (3 if "minipost" in settings[0] else 2)

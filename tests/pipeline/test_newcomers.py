@@ -8,7 +8,7 @@ from ..forks import Fork
 from .conftest import make_world
 
 COMMAND = "tests.pipeline.newcomers:main"
-OVERRIDES = ["model.kind=toy", "systems=[bl_base, minijoint, jointpost]", "finetune.seeds=1"]
+OVERRIDES = ["model.kind=toy", "systems=[minijoint, jointpost]", "finetune.seeds=1"]
 HELD_OUT = "data.held_out=0.1"
 OVERRIDES += [HELD_OUT]
 
@@ -47,27 +47,24 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
 
 
 def test_they_train_to_a_report(workdir):
-    body = json.loads((workdir / "pretrain/bl_base/model/manifest.json").read_text())["body"]
+    body = json.loads((workdir / "pretrain/minijoint/model/manifest.json").read_text())["body"]
     assert (body["architecture"]["kind"], body["objective"]) == ("toy", "unswap")
-    first, *lines = map(json.loads, (workdir / "pretrain/bl_base/run/metrics.jsonl").read_text().splitlines())
+    first, *lines = map(json.loads, (workdir / "pretrain/minijoint/run/metrics.jsonl").read_text().splitlines())
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
     assert lines[-1]["held_out/bits_per_byte"] < first["held_out/bits_per_byte"]
-    assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == ["bl_base", "minijoint"]
+    assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == ["minijoint"]
     assert (workdir / "build-mini/jointpost/mini/model.safetensors").is_file()
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["step"]) for row in rows} == {
-        (system, task, step)
-        for system in ("bl_base", "minijoint", "jointpost")
-        for task in ("topic", "qa")
-        for step in (0, 4, 8)
+        (system, task, step) for system in ("minijoint", "jointpost") for task in ("topic", "qa") for step in (0, 4, 8)
     }
     page = (workdir / "report/report.md").read_text()
     assert "| JointPost |" in page and "JointPost, unadapted" in page
 
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):
-    error = newcomers("export-hf", workdir / "pretrain/bl_base/model", tmp_path / "out", code=2)
+    error = newcomers("export-hf", workdir / "pretrain/minijoint/model", tmp_path / "out", code=2)
     assert error.count("\n") == 1 and "has no bodies of kind toy" in error and not (tmp_path / "out").exists()
 
 

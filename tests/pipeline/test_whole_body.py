@@ -18,7 +18,7 @@ from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import run
-from .conftest import prepare, refused, run_two_ranks
+from .conftest import read_in, refused, run_two_ranks
 from .test_extension import make_recipe
 
 SETTINGS = [
@@ -107,8 +107,8 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
 
 
 def test_two_ranks_train_the_same_body(folder, tmp_path):
-    recipe = prepare(make_recipe(tmp_path, "output" not in learned(folder, "full").embeddings), *SETTINGS)
-    run_two_ranks(recipe, *SETTINGS, "systems=[full, lora]", "finetune.tasks={}", "engine.zero_stage=3")
+    more = ["systems=[full, lora]", "finetune.tasks={}", "engine.zero_stage=3", f"workdir={read_in(folder, tmp_path)}"]
+    run_two_ranks(folder / "recipe.yaml", *SETTINGS, *more)
     for system in ("full", "lora"):
         found, expected = learned(tmp_path, system), learned(folder, system)
         for part in ("embeddings", "update"):
@@ -116,9 +116,10 @@ def test_two_ranks_train_the_same_body(folder, tmp_path):
                 torch.testing.assert_close(tensor, getattr(expected, part)[name], rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
-    recipe = make_recipe(tmp_path, "output" not in learned(folder, "full").embeddings)
-    code, _, err = run("run", recipe, *SETTINGS, "systems=[full]", "adapt.rates={full: 1e-3}", "adapt.replay=0.5")
+    more = ["systems=[full]", "adapt.rates={full: 1e-3}", "adapt.replay=0.5", f"workdir={read_in(folder, tmp_path)}"]
+    code, _, err = run("run", folder / "recipe.yaml", *SETTINGS, *more)
     assert code == 0, err
     name = "run/evaluate/full/xx/bits/seed-1/scores.json"
     forgets, keeps = (json.loads((place / name).read_text())[-1] for place in (folder, tmp_path))
