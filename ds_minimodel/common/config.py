@@ -50,11 +50,12 @@ OneOrMore = Annotated[
 class Decides(Enum):
     """What a key decides of what a job makes, where its record does not have its value as it stands."""
 
-    NOTHING = "how the work is done, and where it lies"
+    NOTHING = "how the work is done, and where it lies: the same bits"
+    ROUNDING = "in what order it is summed: the same but for rounding"
     BY_CONTENT = "the content of the files that it names"
 
 
-DECIDES_NOTHING, DECIDES_BY_CONTENT = Decides.NOTHING, Decides.BY_CONTENT
+DECIDES_NOTHING, DECIDES_ROUNDING, DECIDES_BY_CONTENT = Decides
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,7 @@ class Section(BaseModel):
         return {
             name: _recorded(getattr(self, name), by_content=mark is DECIDES_BY_CONTENT)
             for name, mark in marks.items()
-            if mark is not DECIDES_NOTHING
+            if mark in (None, DECIDES_BY_CONTENT)
         }
 
 

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, mo
 
 from ds_minimodel.common.config import (
     DECIDES_NOTHING,
+    DECIDES_ROUNDING,
     Few,
     Length,
     NonNegativeInt,
@@ -103,17 +104,17 @@ class AdamWConfig(Section):
 
 
 class Engine(Section):
-    zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_NOTHING] = 1
+    zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_ROUNDING] = 1
     """DeepSpeed's ZeRO stage."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """`auto`: bf16 where it is fast, fp16 on older GPUs, else fp32."""
-    micro_batch_size: Annotated[Size, DECIDES_NOTHING] = 32
+    micro_batch_size: Annotated[Size, DECIDES_ROUNDING] = 32
     """Sequences of a rank in one forward pass. Divides its share of the batch, or exceeds it."""
     deterministic: Annotated[bool, DECIDES_NOTHING] = False
     """The same bits in every run on a GPU."""
     recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
     """Compute layers again in the backward pass: less memory, more work."""
-    tensor_parallel: Annotated[Few, DECIDES_NOTHING] = 1
+    tensor_parallel: Annotated[Few, DECIDES_ROUNDING] = 1
     """Ranks that hold one replica between them. Divides `num_heads` and `ffn_size`."""
     deepspeed: Annotated[DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)] = (
         DeepSpeedFile()
