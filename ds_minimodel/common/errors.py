@@ -82,28 +82,3 @@ class OtherRankFailed(Exception):
     def __init__(self, rank: int, is_users_mistake: bool) -> None:
         super().__init__(f"rank {rank} failed")
         self.is_users_mistake = is_users_mistake
-
-
-# What moves a terminal's cursor, or text, but for ends of lines; and what is not UTF-8.
-_CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def without_controls(text: str) -> str:
-    """`text`, of any lines, with those as escapes."""
-    return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
-
-
-# What Markdown reads as its own in the middle of a line, and what makes a link or an image of brackets. An underscore
-# inside a word is no mark.
-_MARKS = re.compile(r"[\\|*`]|\](?=[(\[:])")
-_BRACKETS = re.compile(r"(?<!\\)[\[\]]")
-
-
-def escape_markdown(text: str, in_brackets: bool = False) -> str:
-    """`text` in one line in which no mark, link, image or HTML is left; a table or a paragraph takes it as it is.
-
-    in_brackets: it is to stand in those of a link or an image.
-    """
-    in_a_line = without_controls(" ".join(text.splitlines())).replace("&", "&amp;").replace("<", "&lt;")
-    escaped = _MARKS.sub(r"\\\g<0>", in_a_line)
-    return _BRACKETS.sub(r"\\\g<0>", escaped) if in_brackets else escaped

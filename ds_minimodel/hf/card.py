@@ -16,13 +16,13 @@ from pydantic import Field
 
 from ds_minimodel.artifacts.adaptation import AdaptationManifest
 from ds_minimodel.artifacts.models import ModelManifest, is_model, tokenizer_in
-from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.foreign.source import LICENSE, hub_name
 from ds_minimodel.jobs.layout import ADAPT, FINETUNE, REPORT, TOKENS
 from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.report.render import escape_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
 from ds_minimodel.vocabulary.tokenizer import SETTINGS_FILE
 

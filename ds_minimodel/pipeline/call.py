@@ -20,7 +20,7 @@ from ds_minimodel.pipeline.run import do_step, steps_to_run
 from ds_minimodel.recipe.extension import FEWEST_STEPS, MOST_PASSES, UNTIMED
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.text.draw import draw_parts
+from ds_minimodel.text.corpus import draw_parts
 from ds_minimodel.text.reader import find_text, identity_of_text
 
 

@@ -1,12 +1,11 @@
 """A page as data (headings, facts, tables, plots), printed as Markdown and as HTML that stands alone."""
 
 import base64
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
-
-from ds_minimodel.common.errors import escape_markdown, without_controls
 
 
 class Heading(NamedTuple):
@@ -123,3 +122,28 @@ def _markdown_table(table: Table) -> list[str]:
     rule = ["---"] + ["---:"] * (len(table.columns) - 1)
     rows = [map(entry, row) for row in [*table.rows, *table.references]]
     return [line(map(escape_markdown, table.columns)), line(rule), *map(line, rows)]
+
+
+# What moves a terminal's cursor, or text, but for ends of lines; and what is not UTF-8.
+_CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def without_controls(text: str) -> str:
+    """`text`, of any lines, with those as escapes."""
+    return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
+
+
+# What Markdown reads as its own in the middle of a line, and what makes a link or an image of brackets. An underscore
+# inside a word is no mark.
+_MARKS = re.compile(r"[\\|*`]|\](?=[(\[:])")
+_BRACKETS = re.compile(r"(?<!\\)[\[\]]")
+
+
+def escape_markdown(text: str, in_brackets: bool = False) -> str:
+    """`text` in one line in which no mark, link, image or HTML is left; a table or a paragraph takes it as it is.
+
+    in_brackets: it is to stand in those of a link or an image.
+    """
+    in_a_line = without_controls(" ".join(text.splitlines())).replace("&", "&amp;").replace("<", "&lt;")
+    escaped = _MARKS.sub(r"\\\g<0>", in_a_line)
+    return _BRACKETS.sub(r"\\\g<0>", escaped) if in_brackets else escaped

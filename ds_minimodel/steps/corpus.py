@@ -14,8 +14,7 @@ from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, read_record
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.text.corpus import Corpus, make_corpus
-from ds_minimodel.text.draw import draw_parts
+from ds_minimodel.text.corpus import Corpus, draw_parts, make_corpus
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
 

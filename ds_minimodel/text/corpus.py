@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.text.draw import read_drawn
-from ds_minimodel.text.reader import COLUMN, Chunk, bytes_of_text, documents, find_text, names_of, pinned
+from ds_minimodel.common.random import permute
+from ds_minimodel.text import reader
+from ds_minimodel.text.reader import Chunk, Parts, TextSource, bytes_of_text, documents, find_text, names_of, pinned
 from ds_minimodel.text.rows import DOCUMENTS, as_document
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 
@@ -80,7 +81,7 @@ def make_corpus(
     out: str | Path,
     held_out: float = 0.0,
     min_words: int = 0,
-    column: str = COLUMN,
+    column: str = reader.COLUMN,
     whole_documents: bool = False,
     draw: int | None = None,
     workers: int = 1,
@@ -91,7 +92,7 @@ def make_corpus(
 
     Documents of fewer than `min_words` words are dropped; the share `held_out` of the others is kept apart. Lines are
     kept as they are where documents are `whole`, else without white space around them and without empty ones. column:
-    where files of rows have their text. draw: of a longer text about so many bytes are taken (draw.py). The result does
+    where files of rows have their text. draw: of a longer text about so many bytes are taken. The result does
     not depend on the number of `workers`, or of `ranks`, which work instead of them where given. UserError for text
     that cannot be read, and where nothing is left to train on.
     """
@@ -172,3 +173,61 @@ def is_held_out(document: Sequence[str], share: float) -> bool:
     text = "\n".join(filter(None, map(str.strip, document)))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
+
+
+# A draw from more text than training can use: so many bytes from all over it, and hardly more is read. Plain files are
+# read in blocks that a seeded permutation names, without the documents that a block cuts; of files of rows, compressed
+# ones and data sets of the Hub, which cannot be entered anywhere, the beginning.
+
+BLOCK_BYTES = 1 << 17
+
+
+def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
+    """Of each file and data set the parts, in bytes, of which all have about `most` together; () where it is whole.
+
+    most: None takes all. Of what cannot be entered anywhere one part, as many bytes from the beginning.
+    """
+    if most is None or sum(sizes := [bytes_of_text([source]) or most for source in text]) <= most:
+        return [()] * len(text)
+    drawn = list[Parts]()
+    for number, (source, size) in enumerate(zip(text, sizes, strict=True)):
+        share, parts = max(1, most * size // sum(sizes)), list[tuple[int, int]]()
+        if not reader.is_plain(source):
+            drawn.append(((0, share),))
+            continue
+        blocks = -(-size // BLOCK_BYTES)
+        for place in np.sort(permute(np.arange(-(-share // BLOCK_BYTES)), blocks, 0, number)).tolist():
+            start, end = place * BLOCK_BYTES, min(size, (place + 1) * BLOCK_BYTES)
+            if parts and parts[-1][1] == start and start - parts[-1][0] < reader.CHUNK_BYTES:
+                start, _ = parts.pop()
+            parts.append((start, end))
+        drawn.append(tuple(parts))
+    return drawn
+
+
+def read_drawn(text: Sequence[TextSource], most: int | None, column: str) -> Iterator[Chunk]:
+    """Chunks of what is drawn; else as read_chunks, but that a plain file's lines count from the start of a block."""
+    for number, (source, parts) in enumerate(zip(text, draw_parts(text, most), strict=True)):
+        if parts and isinstance(source, Path) and reader.is_plain(source):
+            yield from _blocks(source, number, parts)
+            continue
+        left = parts[0][1] if parts else None
+        for chunk in reader.read_chunks([source], column=column):
+            yield chunk
+            if left is not None and (left := left - len(chunk.data)) <= 0:
+                break
+
+
+def _blocks(path: Path, number: int, parts: Parts) -> Iterator[Chunk]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for start, end in parts:
+            file.seek(start)
+            data = file.read(end - start)
+            for mark in reader.CUTS:
+                first = data.find(mark) + len(mark) if start else 0
+                last = data.rfind(mark) + len(mark) if end < size else len(data)
+                if first < last and (data.find(mark) >= 0 or (start == 0 and end == size)):
+                    name = f"{path} from byte {start + first:,}" if start else str(path)
+                    yield Chunk(name, number, 1, data[first:last])
+                    break

@@ -1,7 +1,7 @@
 """A user's mistake is one printable line, whatever it quotes."""
 
-from ds_minimodel.common.errors import LONGEST, UserError, escape_markdown
-from ds_minimodel.report.render import Heading, to_html
+from ds_minimodel.common.errors import LONGEST, UserError
+from ds_minimodel.report.render import Heading, escape_markdown, to_html
 
 
 def test_a_message_is_one_line_that_shows():

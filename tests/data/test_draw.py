@@ -6,8 +6,7 @@ import json
 import pytest
 
 from ds_minimodel.common.files import as_json
-from ds_minimodel.text.corpus import Corpus, make_corpus
-from ds_minimodel.text.draw import BLOCK_BYTES, draw_parts, read_drawn
+from ds_minimodel.text.corpus import BLOCK_BYTES, Corpus, draw_parts, make_corpus, read_drawn
 from ds_minimodel.text.reader import documents, identity_of_text, read_documents
 
 MOST = 1_000_000

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from ds_minimodel.common.errors import escape_markdown
 from ds_minimodel.report.kept import loops
+from ds_minimodel.report.render import escape_markdown
 from study.third.cells import read
 from study.third.picture import picture
 from study.third.results import LANGUAGES, Results, Row, table
