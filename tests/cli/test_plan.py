@@ -10,7 +10,8 @@ from transformers import LlamaConfig, ModernBertConfig
 
 from ds_minimodel.cli.main import main
 
-SMALL = ["paper", "systems=[minipost]", "model.num_layers=5", "--device", "v100-16g", "--ranks", "8"]
+SMALL = "paper systems=[minipost] model.num_layers=2 --device v100-16g --ranks 8".split()
+SMALL += ["mini={depth: 1, new_layers: 1}"]
 
 
 @pytest.fixture
