@@ -20,12 +20,10 @@ ROOT = Path(__file__).parents[2]
     "arguments, said",
     [
         ("extend m t --langauge de", r"--langauge de \(did you mean --language\?\)"),
-        ("extend m t --language de --source_text en.txt", r"did you mean --source-text\?"),
         ("extnd m t", r"'extnd' .*choose from .*extend"),
         ("pack plug b p o --on", "--on"),
         ("extend m t --language de --hours 1d", "'1d' is no amount"),
         ("extend m t --language de --tokens 0.4", "'0.4' is no whole number"),
-        ("extend m t --language de --vocab-size 6.9", "'6.9' is no whole number"),
     ],
 )
 def test_what_is_mistyped_is_named(arguments, said):

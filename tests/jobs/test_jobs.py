@@ -177,17 +177,6 @@ def test_a_job_waits_for_its_parents(tmp_path, job):
     assert run(job, child) and not run(job, child)
 
 
-def test_another_artifact_than_the_job_made_is_refused_by_it_and_by_its_children(tmp_path, job):
-    child = job_in(tmp_path / "work" / "adapt", {}, [job])
-    run(job, child)
-    with atomic_folder(job.folder / "body") as artifact:
-        (artifact / "weights").write_text("made 9 times")
-        write_manifest(artifact, kind="body")
-    for asked in (job, child):
-        with pytest.raises(UserError, match=f"{job.folder}/body/manifest.json: another artifact than the job made"):
-            is_complete(asked)
-
-
 @pytest.mark.parametrize("at", [0, 2**21, -1])
 def test_text_that_was_edited_is_other_text(tmp_path, at):
     """Its time may be as before."""

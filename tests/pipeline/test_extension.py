@@ -69,11 +69,6 @@ def test_a_pack_has_new_rows_alone_and_they_learn(folder):
         assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
 
 
-def test_the_report_says_what_more_pieces_would_bring(folder):
-    page = (folder / "run/report/report.md").read_text()
-    assert "## Vocabulary" in page and "| xx | 0 |" in page
-
-
 def test_new_rows_begin_as_the_mean_of_their_parts(folder):
     first = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")["tokens"]
     old = load_model(folder / "base")[1].embeddings["tokens"]

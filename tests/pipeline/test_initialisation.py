@@ -60,10 +60,8 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
 @pytest.mark.parametrize(
     "overrides, words",
     [
-        (["adapt.initialisation=best"], "adapt.initialisation"),
         (["adapt.initialisation=ofa"], "adapt.word_vectors: no file for en; ofa reads one for the source and every"),
         (["adapt.word_vectors={en: en.vec}"], "adapt.word_vectors: nothing reads that of en; ofa"),
-        ([OFA, "adapt.word_vectors={en: en.vec, xx: xx.vec, ge: ge.vec}"], "adapt.word_vectors: nothing reads that of"),
         ([OFA, "adapt.word_vectors={en: nowhere.vec, xx: xx.vec}"], "nowhere.vec: no such file"),
     ],
 )

@@ -46,10 +46,7 @@ IN_FILE = "qa.json: data.0.paragraphs.0.qas"
         (lambda f, p, q, a: a.update(answer_start=14), "qa.json: the question of id q1: character 14 .* begins 'bersi"),
         (lambda f, p, q, a: a.update(answer_start="13"), f"{IN_FILE}.0.answers.0.answer_start: .* integer; SQuAD 1.1"),
         (lambda f, p, q, a: a.update(text=" "), f"{IN_FILE}.0.answers.0.text: "),
-        (lambda f, p, q, a: q.update(answers=[]), f"{IN_FILE}.0.answers: .* at least 1 item"),
-        (lambda f, p, q, a: q.pop("question"), f"{IN_FILE}.0.question: Field required"),
         (lambda f, p, q, a: p["qas"].append(q), "the question of id q1 comes a second time"),
-        (lambda f, p, q, a: p.update(qas="none"), f"{IN_FILE}: .* list"),
         (lambda f, p, q, a: f.update(data=[]), "qa.json: no questions"),
     ],
 )
