@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-import ds_minimodel
 from ds_minimodel.extend import extend
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 from tests.hf.test_decoders import save_llama
 from tests.pipeline.conftest import make_world
 
-PACKAGE = str(Path(ds_minimodel.__file__).parent)
+PACKAGE = sys.modules["ds_minimodel"].__path__[0]
 LINE = "zvukel brolmap frestig brolmap"  # ids that do not rise, as a range does
-EVERY = 5  # one document of so many has it
 passed: dict[str, str] = {}  # file: function
 ids: list[bytes] = []  # of the line, uint16, by each vocabulary
 
@@ -38,8 +36,8 @@ def holds(value: Any, depth: int = 3) -> bool:
         return LINE in " ".join(value.split())
     if isinstance(value, bytes):
         return holds(value.decode(errors="ignore")) or any(own in value for own in ids)
-    if isinstance(value, torch.Tensor):
-        return value.is_cpu and holds(value.detach().numpy()) if not value.is_floating_point() else False
+    if isinstance(value, torch.Tensor) and value.is_cpu and not value.is_floating_point():
+        value = value.numpy()
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "iu" and holds(value.astype("<u2").tobytes())
     if isinstance(value, dict):  # of counted words, too
@@ -48,16 +46,14 @@ def holds(value: Any, depth: int = 3) -> bool:
         value = [*vars(value).values()]
     if not isinstance(value, list | tuple | set) or not depth:
         return False
-    kinds = {*map(type, value)}
-    if kinds == {str} or kinds == {int}:
-        return holds(" ".join(value) if kinds == {str} else np.array([*value]))
-    return any(holds(part, depth - 1) for part in value)
+    text = " ".join(part for part in value if isinstance(part, str))
+    numbers = np.array([part for part in value if isinstance(part, int)])
+    return holds(text) or holds(numbers) or any(holds(part, depth - 1) for part in value)
 
 
 def note(frame: FrameType, event: str, given: Any) -> None:
     """What sys.setprofile calls: `given` is what a function gives."""
-    code = frame.f_code
-    file = code.co_filename
+    code, file = frame.f_code, frame.f_code.co_filename
     if event in ("call", "return") and file.startswith(PACKAGE) and file not in passed:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if holds([frame.f_locals.get(name) for name in names] if event == "call" else given):
@@ -70,17 +66,16 @@ def main() -> None:
         make_world(folder)
         text = folder / "xx.txt"
         pages = enumerate(text.read_text().split("\n\n") * 4)
-        text.write_text("\n\n".join(f"{LINE}\n" * (at % EVERY == 0) + page for at, page in pages))
+        text.write_text("\n\n".join(f"{LINE}\n" * (at % 5 == 0) + page for at, page in pages))
         theirs = save_llama(folder / "en.txt", folder / "theirs", "$A")
         for out in ("once", "again"):  # the second time the line's ids are known
             if ids:
                 threading.setprofile(note)
                 sys.setprofile(note)
             extend(theirs, [text], "xx", folder / out, tokens=20_000, say=lambda _: None)
-            sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
             vocabularies = (open_tokenizer(folder / out / "run/tokenizer" / language) for language in ("en", "xx"))
             ids[:] = [np.array(vocabulary.encode([LINE])[0], "<u2").tobytes() for vocabulary in vocabularies]
+    sys.setprofile(None)
     for number, (file, function) in enumerate(passed.items(), 1):
         print(f"{number:3} {file.removeprefix(PACKAGE)[1:]:34} {function}")
 
