@@ -31,11 +31,6 @@ def test_what_is_mistyped_is_named(arguments, said):
         parse(arguments.split())
 
 
-def test_amounts_as_people_write_them():
-    given = "extend m t --language de".split()
-    assert parse([*given, "--tokens", "2.5M"]).tokens == 2_500_000
-
-
 WRONG_PATHS = [
     (["nothere/model", "a.txt"], "nothere/model: no such folder or GGUF file"),
     (["./nowhere", "a.txt"], "nowhere: no such folder or GGUF file"),

@@ -95,6 +95,14 @@ def test_byte_level_pieces_lose_nothing(by_bytes):
     assert len({id for ids in by_bytes.encode(texts) for id in ids}) > 300  # bytes and pieces
 
 
+def test_unigram_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer):
+    """And for a space before each line, which SentencePiece adds."""
+    sizes, special = bytes_of_ids(tokenizer), tokenizer.vocabulary
+    for line, ids in zip(corpus[0], tokenizer.encode(corpus[0])):
+        assert special.unk not in ids and sizes[ids].sum() == len(line.encode()) + 1
+    assert sizes[[special.bos, special.pad, special.eos, special.unk, special.mask]].tolist() == [0, 0, 1, 0, 0]
+
+
 def test_unigram_pieces_lose_and_say_so(tokenizer):
     assert tokenizer.decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
     with pytest.raises(UserError, match="it normalises text, and what has no token is unknown to it"):

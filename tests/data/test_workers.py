@@ -1,6 +1,7 @@
 """The parallel map: order, errors, and a worker that is killed."""
 
 import itertools
+import operator
 import os
 import signal
 import subprocess
@@ -14,11 +15,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.text.workers import ordered_map
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_in_order(workers):
-    assert list(ordered_map(abs, range(-50, 50), workers)) == [abs(n) for n in range(-50, 50)]
-
-
 def test_few_items_start_no_process():
     assert list(ordered_map(lambda item: -item, [1, 2], workers=2, few=2)) == [-1, -2], "which takes no such function"
 
@@ -26,8 +22,8 @@ def test_few_items_start_no_process():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_items_are_taken_only_as_they_are_needed(workers):
     taken = itertools.count()
-    results = ordered_map(abs, taken, workers)
-    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    results = ordered_map(operator.neg, taken, workers)
+    assert [next(results) for _ in range(5)] == [0, -1, -2, -3, -4], "in order"
     results.close()
     assert next(taken) <= 5 + 2 * workers
 

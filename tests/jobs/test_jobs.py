@@ -156,9 +156,7 @@ def test_a_parent_made_again_otherwise_is_another(job):
 def test_an_artifact_that_is_deleted_is_made_again(tmp_path, above):
     job = job_in(tmp_path / above / "pretrain", INPUTS)
     run(job)
-    for file in (job.folder / "body").iterdir():
-        file.unlink()
-    (job.folder / "body").rmdir()
+    shutil.rmtree(job.folder / "body")
     assert not is_complete(job)
     assert run(job) and is_complete(job)
     assert weights(job) == "made 2 times"

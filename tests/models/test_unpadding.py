@@ -35,12 +35,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("extra_rows", [0, 31])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("case", CASES)
-def test_losses_and_gradients_are_those_of_the_padded_batch(case, dropout, extra_rows, monkeypatch):
+def test_losses_and_gradients_are_those_of_the_padded_batch(case, extra_rows, monkeypatch):
     monkeypatch.setattr("ds_minimodel.ops.rows_for_few_shapes", lambda num_rows, _: num_rows + extra_rows)
     build, batch = CASES[case]
-    model = randomise(build(body_config(dropout=dropout, attention_dropout=dropout))).double()
+    model = randomise(build(body_config(dropout=0.3, attention_dropout=0.3))).double()
     assert_same(losses_and_gradients(model, packed(batch)), losses_and_gradients(model, batch), 1e-6)
 
 

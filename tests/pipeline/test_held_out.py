@@ -105,15 +105,3 @@ def test_two_ranks_find_the_same(workdir, tmp_path, settings):
         assert found.keys() == expected.keys()
         for step, scores in expected.items():
             assert found[step] == pytest.approx(scores, rel=1e-3), (name, step)
-
-
-def test_the_report_shows_them_and_names_the_best(workdir):
-    page = (workdir / "report/report.md").read_text()
-    assert "Cost of each step" in page
-    table = page[page.index("**Held-out loss**") :].splitlines()
-    assert table[2] == "| System | pretrain en | build-mini en | adapt xx |"
-    scores = held_out(workdir, "adapt/minipost/xx")
-    bits = {step: scores[step]["held_out/body_bits_per_byte"] for step in scores}
-    best = min(bits, key=bits.__getitem__)
-    (row,) = (line for line in table if line.startswith("| MiniPost |"))
-    assert f"{bits[8]:.3f}" in row and (best == 8 or f"best {bits[best]:.3f} at step {best}" in row)

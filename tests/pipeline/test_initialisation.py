@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
@@ -14,31 +13,9 @@ from ds_minimodel.pipeline.run import is_pending
 from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import run
-from .conftest import COMMON, SECOND, TOPICS, copy_of, make_world, prepare
+from .conftest import copy_of, make_world
 
 OFA = "adapt.initialisation=ofa"
-
-
-@pytest.fixture
-def vectors(tmp_path):
-    """Override: word vectors of both languages in one space."""
-    words = [*COMMON, *" ".join(TOPICS.values()).split()]
-    rows = np.random.default_rng(0).normal(size=(len(words), 8))
-    for language in ("en", "xx"):
-        with open(tmp_path / f"{language}.vec", "w", encoding="utf-8") as file:
-            file.write(f"{len(words)} 8\n")
-            for word, row in zip(words, rows):
-                spelt = word if language == "en" else word.translate(SECOND)
-                file.write(f"{spelt} {' '.join(map(str, row))}\n")
-    return f"adapt.word_vectors={{en: {tmp_path}/en.vec, xx: {tmp_path}/xx.vec}}"
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """A recipe whose text is prepared, with vocabularies so small that they share pieces of words."""
-    path = make_world(tmp_path_factory.mktemp("prepared"))
-    path.write_text(path.read_text().replace("vocab_size: 60", "vocab_size: 40"))
-    return prepare(path)
 
 
 def test_step_2_records_it_and_trains_on(world, tmp_path):
@@ -65,13 +42,15 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
         ([OFA, "adapt.word_vectors={en: nowhere.vec, xx: xx.vec}"], "nowhere.vec: no such file"),
     ],
 )
-def test_recipes_that_do_not_fit(prepared, overrides, words):
+def test_recipes_that_do_not_fit(tmp_path, overrides, words):
     with pytest.raises(UserError) as error:
-        check_vectors(load_recipe(prepared, overrides).adapt)
+        check_vectors(load_recipe(make_world(tmp_path), overrides).adapt)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_vectors_that_do_not_fit(prepared, vectors, tmp_path):
+def test_vectors_that_do_not_fit(tmp_path):
     (tmp_path / "en.vec").write_text("1 3\nthe 1 2 3\n")
-    with pytest.raises(UserError, match="en.vec has 3 dimensions, .*xx.vec has 8 dimensions"):
-        check_vectors(load_recipe(prepared, [OFA, vectors]).adapt)
+    (tmp_path / "xx.vec").write_text("1 2\nthe 1 2\n")
+    vectors = f"adapt.word_vectors={{en: {tmp_path}/en.vec, xx: {tmp_path}/xx.vec}}"
+    with pytest.raises(UserError, match="en.vec has 3 dimensions, .*xx.vec has 2 dimensions"):
+        check_vectors(load_recipe(make_world(tmp_path), [OFA, vectors]).adapt)

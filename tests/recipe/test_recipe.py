@@ -103,7 +103,6 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
-        ("languages.targets=[de,de]", "'de' is there twice"),
         (TASK % "sentence-pair, train: x, labels: [a, b, a]", "'a' is there twice"),
         (TASK % "sentence-pair, train: x, columns: {sentence1: a, sentence2: a}", "twice"),
         # numbers beyond what can be made
