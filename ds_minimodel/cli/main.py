@@ -6,7 +6,6 @@ import difflib
 import io
 import logging
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankFailed, UserError, is_out_of_memory
 from ds_minimodel.pipeline import launch
 from ds_minimodel.training.ranks import process
 
@@ -91,9 +90,7 @@ def _clear_errors() -> Iterator[None]:
             raise UserError(
                 f"{error.object:.200}: not a name in UTF-8, as all must have that is noted; rename it"
             ) from None
-        if not isinstance(error, MemoryError) and not (
-            isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", str(error))
-        ):
+        if not is_out_of_memory(error):
             raise
         raise UserError(
             f"out of memory ({str(error).partition(chr(10))[0]}); lower engine.micro_batch_size or the model's sizes; "

@@ -82,3 +82,10 @@ class OtherRankFailed(Exception):
     def __init__(self, rank: int, is_users_mistake: bool) -> None:
         super().__init__(f"rank {rank} failed")
         self.is_users_mistake = is_users_mistake
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether it is Python's, or torch's of a device or of the host."""
+    if isinstance(error, RuntimeError):
+        return re.search("out of memory|can't allocate memory", str(error)) is not None
+    return isinstance(error, MemoryError)

@@ -11,8 +11,9 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from ds_minimodel.artifacts.base import identity_of_base
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, is_out_of_memory
 from ds_minimodel.common.files import Content, as_json, atomic_write, read_json_lines, read_model, write_json
+from ds_minimodel.common.memory import trim
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.foreign.source import CARD
 from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
@@ -83,10 +84,10 @@ class Call:
         layout, (system,) = WorkdirLayout(recipe.workdir), recipe.chosen_systems
         return layout.adapt(system, self.language), layout.model(system), layout
 
-    def set(self, key: str, value: float) -> None:
-        """Give a key of the recipe's section adapt another value; all else stays as it is written."""
+    def set(self, key: str, value: float, section: str = "adapt") -> None:
+        """Give a key of the recipe another value; all else stays as it is written."""
         values = YAML().load(self.path)
-        values["adapt"][key] = value
+        values[section][key] = value
         self.write(values)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -95,13 +96,27 @@ class Call:
             YAML().dump(values, file)
 
     def run(self, until: str | None = None) -> None:
-        """Take the steps of the recipe, or those up to one, on its ranks."""
+        """Take the steps of the recipe, or those up to one, on its ranks; with half the micro-batch where step 2 runs
+        out of memory in this process."""
         recipe = self.recipe()
+        size = recipe.engine.micro_batch_size
         for step in steps_to_run(recipe, self.places["ranks"] or 1, rebuild=False):
-            if code := do_step(step, recipe, **self.places):
+            try:
+                code = do_step(step, recipe, **self.places)
+            except (MemoryError, RuntimeError) as error:
+                if step.name != "adapt" or size == 1 or not is_out_of_memory(error):
+                    raise
+                break
+            if code:
                 raise SystemExit(code)  # ranks have said why
             if step.name == until:
                 return
+        else:
+            return
+        trim()
+        self.say(f"out of memory with micro-batches of {size}, so that they are of {size // 2} from here on")
+        self.set("micro_batch_size", size // 2, "engine")
+        self.run(until)
 
     def set_length(self, asked: dict[str, Any]) -> None:
         """Give the recipe the steps that hours or tokens ask for; UserError where it has more."""

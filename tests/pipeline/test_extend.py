@@ -14,6 +14,9 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from ds_minimodel.common.files import lock
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.pipeline.call import Call
+from ds_minimodel.recipe.base import read_base
+from ds_minimodel.recipe.extension import first_values
 
 from ..forks import run, start
 from ..hf.test_bases import make_bert
@@ -229,3 +232,21 @@ def test_mistakes_are_one_line(texts):
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
         assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))
+
+
+def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch):
+    call, tried, said = Call(tmp_path, "xx", None, None, lambda line: said.append(line)), [], []
+    model, files = str(texts / "theirs"), {"xx": [str(texts / "xx.txt")]}
+    values = first_values(model, read_base(model), tmp_path, ("en", "xx"), files, "embeddings")
+    values["finetune"]["tasks"] = {}
+    call.write({**values, "engine": {"micro_batch_size": 8}})
+
+    def do_step(step, recipe, **places):
+        tried.append((step.name, recipe.engine.micro_batch_size))
+        if tried[-1][1] > 2 and step.name == "adapt":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("ds_minimodel.pipeline.call.do_step", do_step)
+    call.run(until="adapt")
+    assert [size for name, size in tried if name == "adapt"] == [8, 4, 2]
+    assert said[-1] == "out of memory with micro-batches of 4, so that they are of 2 from here on"
