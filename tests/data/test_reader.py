@@ -73,23 +73,6 @@ def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
         list(read_documents([path]))
 
 
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        ("empty.txt", b"", "the file is empty"),
-        ("blank.txt", b" \n\n\n", "holds no text"),
-        ("nul.txt", b"fine\n\nnot \0 this\n", "3: a NUL character; remove it"),
-        ("utf16.txt", "a line\n".encode("utf-16"), "UTF-16, not UTF-8"),
-        ("mac.txt", b"a line\ranother\r", "1: lines end in CR alone"),
-        ("plain.gz", b"not compressed", "cannot be read"),
-    ],
-)
-def test_files_without_text_are_refused(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{name}:.*{message}"):
-        list(read_documents([tmp_path / name]))
-
-
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_cut_short_and_damaged_files_are_refused(tmp_path, suffix):
     whole = COMPRESS[suffix](as_text(make_documents(5000)).encode())

@@ -73,6 +73,12 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
 @pytest.mark.parametrize(
     "name, content, words",
     [
+        ("empty.txt", b"", "empty.txt: the file is empty"),
+        ("blank.txt", b" \n\n\n", "blank.txt: holds no text"),
+        ("nul.txt", b"fine\n\nnot \0 this\n", "nul.txt:3: a NUL character; remove it"),
+        ("utf16.txt", "a line\n".encode("utf-16"), "utf16.txt:.*UTF-16, not UTF-8"),
+        ("mac.txt", b"a line\ranother\r", "mac.txt:1: lines end in CR alone"),
+        ("plain.gz", b"not compressed", "plain.gz: cannot be read"),
         ("rows.tsv", b"id\ttext\n1\ta\tb\n", "rows.tsv:2: 3 fields where the header names 2"),
         ("rows.csv", b"text,id,,,id\na,1,,,2\n", "rows.csv:1: the column 'id' comes twice"),
         ("rows.csv", b'id,text\n1,"a\n', "rows.csv:2: not CSV"),
@@ -84,7 +90,7 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
         ("rows.parquet", b"PAR1" + bytes(400), "rows.parquet: cannot be read"),
     ],
 )
-def test_files_of_rows_that_are_none(tmp_path, monkeypatch, name, content, words):
+def test_files_without_text_or_rows_are_refused(tmp_path, monkeypatch, name, content, words):
     monkeypatch.setattr("ds_minimodel.text.rows._MOST_BYTES", 1 << 18)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=words):

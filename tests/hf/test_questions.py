@@ -61,7 +61,6 @@ def test_openings_and_loops():
 
 
 def test_answers_in_the_language_that_was_added():
-    is_german = spoken("de")
-    assert is_german("Die Hauptstadt von Frankreich ist Paris.")
-    assert not is_german("The capital of France is Paris.") and not is_german("Paris ist da."), "too short to tell"
+    said = "Die Hauptstadt von Frankreich ist Paris.", "The capital of France is Paris.", "Paris ist da."  # too short
+    assert [*map(spoken("de"), said)] == [True, False, False]
     assert spoken("en") is None and spoken("xx") is None

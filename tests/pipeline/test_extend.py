@@ -238,8 +238,7 @@ def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch
     call, tried, said = Call(tmp_path, "xx", None, None, lambda line: said.append(line)), [], []
     model, files = str(texts / "theirs"), {"xx": [str(texts / "xx.txt")]}
     values = first_values(model, read_base(model), tmp_path, ("en", "xx"), files, "embeddings")
-    values["finetune"]["tasks"] = {}
-    call.write({**values, "engine": {"micro_batch_size": 8}})
+    call.write({**values, "finetune": {}, "engine": {"micro_batch_size": 8}})
 
     def do_step(step, recipe, **places):
         tried.append((step.name, recipe.engine.micro_batch_size))
@@ -248,5 +247,4 @@ def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch
 
     monkeypatch.setattr("ds_minimodel.pipeline.call.do_step", do_step)
     call.run(until="adapt")
-    assert [size for name, size in tried if name == "adapt"] == [8, 4, 2]
-    assert said[-1] == "out of memory with micro-batches of 4, so that they are of 2 from here on"
+    assert [size for name, size in tried if name == "adapt"] == [8, 4, 2] and "so that they are of 2" in said[-1]
