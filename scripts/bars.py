@@ -21,7 +21,7 @@ def group(y: int, label: str, values: tuple[float, float], names: tuple[str, str
     for place, (value, name, kind) in enumerate(zip(values, names, ("old", "new"), strict=True)):
         top, length = y + place * (HEIGHT + 3), round(WIDTH * value / most, 1)
         parts.append(f'<rect class="{kind}" x="{LEFT}" y="{top}" width="{length}" height="{HEIGHT}" rx="2"/>')
-        parts.append(f'<text x="{LEFT + length + 8}" y="{top + 16}">{value:.3g} {name}</text>')
+        parts.append(f'<text x="{LEFT + length + 8}" y="{top + 16}">{value:.4g} {name}</text>')
     return "\n".join(parts)
 
 

@@ -84,7 +84,7 @@ build() {
     local mode=1 card
     [ "$cpu" = 1 ] && mode=cpu
     card=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
-    export TORCH_CUDA_ARCH_LIST=${card:-9.0}  # without one, an H100's
+    export TORCH_CUDA_ARCH_LIST=${card:-${TORCH_CUDA_ARCH_LIST:-9.0}}  # without a card, an H100's
     DSMM_BUILD_OPS=$mode "$python" setup.py -q build_ext --inplace && serves
 }
 

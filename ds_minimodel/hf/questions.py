@@ -17,7 +17,7 @@ COUNT, SUMS = 332, 45  # questions of a set, of which so many at most are sums
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _NUMBERS = tuple(str(number) for number in range(145))
 _OPENING = 5  # words
-_TOLD = 20  # characters of a text whose language can be told
+_TOLD, _SURE = 20, 10.0  # bytes of a text whose language can be told, and by how many nats more
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,15 @@ def begins_alike(one: str, other: str) -> bool:
 
 
 def spoken(language: str) -> Callable[[str], bool] | None:
-    """What tells whether a text is in `language` rather than in English, a short one never; None where py3langid does
-    not know it."""
+    """Return a test of whether a text is surely in `language` and not in English; None where py3langid does not know
+    it."""
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
     if language == "en" or language not in identifier.labels:
         return None
     identifier.set_languages(["en", language])
-    return lambda text: len(text) >= _TOLD and identifier.classify(text)[0] == language
+
+    def is_spoken(text: str) -> bool:
+        (first, score), (_, other) = identifier.rank(text)
+        return len(text.encode()) >= _TOLD and first == language and score - other >= _SURE
+
+    return is_spoken

@@ -26,7 +26,7 @@ from ds_minimodel.text.reader import find_text, identity_of_text
 
 
 class Call:
-    """One in the folder `out`. state: what its call.json says: the call, its length, what is exported."""
+    """What extend does in the folder `out`. state: what its call.json says: the call, its length, what is exported."""
 
     def __init__(self, out: Path, language: str, ranks: int | None, hostfile: str | None, say: Callable[[str], None]):
         self.out, self.language, self.say, self.path = out, language, say, out / RECIPE
@@ -37,6 +37,7 @@ class Call:
             raise UserError(f"{out}: exists and was not begun by extend; give another --out")
 
     def note(self, **facts: Any) -> None:
+        """Keep facts of the state."""
         self.state |= facts
         write_json(self.out / CALL, self.state)
 
@@ -87,7 +88,7 @@ class Call:
     def set(self, key: str, value: float, section: str = "adapt") -> None:
         """Give a key of the recipe another value; all else stays as it is written."""
         values = YAML().load(self.path)
-        values[section][key] = value
+        values.setdefault(section, {})[key] = value
         self.write(values)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -96,7 +97,7 @@ class Call:
             YAML().dump(values, file)
 
     def run(self, until: str | None = None) -> None:
-        """Take the steps of the recipe, or those up to one, on its ranks; with half the micro-batch where step 2 runs
+        """Take the steps of the recipe, or those up to one, on its ranks; with half the micro-batch where adapt runs
         out of memory in this process."""
         recipe = self.recipe()
         size = recipe.engine.micro_batch_size

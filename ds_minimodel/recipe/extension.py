@@ -119,7 +119,7 @@ def set_sizes(
     values: dict[str, Any], base: Base, tokens: int, text: int, length: int, timed: bool, ranks: int = 1
 ) -> list[str]:
     """Give a recipe its samples of `length` tokens, steps for about so many tokens in all, and a rank that holds them;
-    what of that was not tried.
+    return a line for each value that was not tried.
 
     text: tokens of the text, which may be passed over again. timed: it begins with steps by whose time it gets its
     length.

@@ -68,21 +68,25 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
     none."""
     (task,) = recipe.finetune.tasks.values()
     for language, path in task.test.items():
-        corpus, size = Corpus(WorkdirLayout(recipe.workdir).corpus(language)), 0
+        corpus = Corpus(WorkdirLayout(recipe.workdir).corpus(language))
         if not corpus.held_out:
             raise UserError(
                 f"{recipe.data.text[language][0]}: none of its documents is among the {recipe.data.held_out:.0%} held "
                 "out; give a longer text, with an empty line between documents"
             )
-        if corpus.facts.bytes[1] < TEST_BYTES / 10:
-            say(f"{language}: only {corpus.facts.bytes[1]:,} bytes are held out, and scores of so little say little")
-        pages = Counter(line for document in read_documents(corpus.held_out) for line in {*document} if line.strip())
+        documents, size = list[list[str]](), 0
+        for document in read_documents(corpus.held_out):
+            if size < TEST_BYTES:
+                documents.append(document)
+                size += sum(len(line.encode()) + 1 for line in document)
+        pages = Counter(line for document in documents for line in {*document} if line.strip())
         many = {line for line, number in pages.items() if number >= MANY_PAGES}
         many = many if len(many) < len(pages) else set()  # of such pages alone
+        scored = [[line for line in document if line not in many] for document in documents]
+        text = "".join("\n".join([*own, "\n"]) for own in scored if any(map(str.strip, own)))
         with atomic_write(path) as file:
-            for document in read_documents(corpus.held_out):
-                own = [line for line in document if line not in many]
-                if size < TEST_BYTES and any(map(str.strip, own)):
-                    size += file.write("\n".join([*own, "\n"]).encode())
+            file.write(text.encode())
         if many:
             say(f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and more are not scored")
+        if len(text) < TEST_BYTES / 10:
+            say(f"{language}: only {len(text):,} characters are held out, and scores of so little say little")

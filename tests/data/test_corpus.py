@@ -75,4 +75,4 @@ def test_lines_that_stand_on_many_pages_are_not_scored(tmp_path):
     task, said = SimpleNamespace(test={"xx": tmp_path / "test.txt"}), []
     write_tests(SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})), said.append)
     scored = [line for line in (tmp_path / "test.txt").read_text().splitlines() if line]
-    assert scored == [page[1] for page in pages if is_held_out(page, SHARE)] and "2 lines that stand" in said[-1]
+    assert scored == [page[1] for page in pages if is_held_out(page, SHARE)] and "2 lines that stand" in said[0]
