@@ -378,6 +378,7 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
 def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """(which row, nats of its tokens but the first, the likeliest ids in their places), longest rows first."""
     order, head = sorted(range(len(rows)), key=lambda at: -len(rows[at])), module.get_output_embeddings()
+    positions = max(1, SCORES_AT_ONCE // head.out_features)
     while order:
         width = len(rows[order[0]])
         index, order = order[: (number := max(1, TOKENS_AT_ONCE // width))], order[number:]
@@ -386,7 +387,6 @@ def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np
         with torch.inference_mode():
             # causal: what fills a row up changes nothing before it
             hidden = module.base_model(ids).last_hidden_state[:, :-1].flatten(0, 1)
-            positions = max(1, SCORES_AT_ONCE // head.out_features)
             for part, target in zip(hidden.split(positions), ids[:, 1:].flatten().split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]

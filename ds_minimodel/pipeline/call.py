@@ -17,6 +17,7 @@ from ds_minimodel.common.memory import trim
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.foreign.source import CARD
 from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
+from ds_minimodel.pipeline.registry import Step
 from ds_minimodel.pipeline.run import do_step, steps_to_run
 from ds_minimodel.recipe.extension import FEWEST_STEPS, MOST_PASSES, UNTIMED
 from ds_minimodel.recipe.reading import load_recipe
@@ -97,27 +98,26 @@ class Call:
             YAML().dump(values, file)
 
     def run(self, until: str | None = None) -> None:
-        """Take the steps of the recipe, or those up to one, on its ranks; with half the micro-batch where adapt runs
-        out of memory in this process."""
+        """Take the steps of the recipe, or those up to one, on its ranks."""
         recipe = self.recipe()
-        size = recipe.engine.micro_batch_size
         for step in steps_to_run(recipe, self.places["ranks"] or 1, rebuild=False):
-            try:
-                code = do_step(step, recipe, **self.places)
-            except (MemoryError, RuntimeError) as error:
-                if step.name != "adapt" or size == 1 or not is_out_of_memory(error):
-                    raise
-                break
-            if code:
+            if code := self._do(step, recipe):
                 raise SystemExit(code)  # ranks have said why
             if step.name == until:
                 return
-        else:
-            return
+
+    def _do(self, step: Step, recipe: Recipe) -> int:
+        """Do a step, with half the micro-batch where adapt runs out of memory in this process; the exit code."""
+        size = recipe.engine.micro_batch_size
+        try:
+            return do_step(step, recipe, **self.places)
+        except (MemoryError, RuntimeError) as error:
+            if step.name != "adapt" or size == 1 or not is_out_of_memory(error):
+                raise
         trim()
         self.say(f"out of memory with micro-batches of {size}, so that they are of {size // 2} from here on")
         self.set("micro_batch_size", size // 2, "engine")
-        self.run(until)
+        return self._do(step, self.recipe())
 
     def set_length(self, asked: dict[str, Any]) -> None:
         """Give the recipe the steps that hours or tokens ask for; UserError where it has more."""

@@ -76,9 +76,10 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
             )
         documents, size = list[list[str]](), 0
         for document in read_documents(corpus.held_out):
-            if size < TEST_BYTES:
-                documents.append(document)
-                size += sum(len(line.encode()) + 1 for line in document)
+            if size >= TEST_BYTES:
+                break
+            documents.append(document)
+            size += sum(len(line.encode()) + 1 for line in document)
         pages = Counter(line for document in documents for line in {*document} if line.strip())
         many = {line for line, number in pages.items() if number >= MANY_PAGES}
         many = many if len(many) < len(pages) else set()  # of such pages alone

@@ -1,6 +1,7 @@
 """A language's text as one artifact: it is read once, and all that comes after reads this, in the reader's own form.
 
 A folder of two files of documents, those that training can reach and those that are held out, and the counts of words.
+Of more text than training can use a part is drawn.
 """
 
 from __future__ import annotations
@@ -25,8 +26,21 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.random import permute
-from ds_minimodel.text import reader
-from ds_minimodel.text.reader import Chunk, Parts, TextSource, bytes_of_text, documents, find_text, names_of, pinned
+from ds_minimodel.text.reader import (
+    CHUNK_BYTES,
+    COLUMN,
+    CUTS,
+    Chunk,
+    Parts,
+    TextSource,
+    bytes_of_text,
+    documents,
+    find_text,
+    is_plain,
+    names_of,
+    pinned,
+    read_chunks,
+)
 from ds_minimodel.text.rows import DOCUMENTS, as_document
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 
@@ -81,7 +95,7 @@ def make_corpus(
     out: str | Path,
     held_out: float = 0.0,
     min_words: int = 0,
-    column: str = reader.COLUMN,
+    column: str = COLUMN,
     whole_documents: bool = False,
     draw: int | None = None,
     workers: int = 1,
@@ -192,13 +206,13 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
     drawn = list[Parts]()
     for number, (source, size) in enumerate(zip(text, sizes, strict=True)):
         share, parts = max(1, most * size // sum(sizes)), list[tuple[int, int]]()
-        if not reader.is_plain(source):
+        if not is_plain(source):
             drawn.append(((0, share),))
             continue
         blocks = -(-size // BLOCK_BYTES)
         for place in np.sort(permute(np.arange(-(-share // BLOCK_BYTES)), blocks, 0, number)).tolist():
             start, end = place * BLOCK_BYTES, min(size, (place + 1) * BLOCK_BYTES)
-            if parts and parts[-1][1] == start and start - parts[-1][0] < reader.CHUNK_BYTES:
+            if parts and parts[-1][1] == start and start - parts[-1][0] < CHUNK_BYTES:
                 start, _ = parts.pop()
             parts.append((start, end))
         drawn.append(tuple(parts))
@@ -208,11 +222,11 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
 def read_drawn(text: Sequence[TextSource], most: int | None, column: str) -> Iterator[Chunk]:
     """Chunks of what is drawn; else as read_chunks, but that a plain file's lines count from the start of a block."""
     for number, (source, parts) in enumerate(zip(text, draw_parts(text, most), strict=True)):
-        if parts and isinstance(source, Path) and reader.is_plain(source):
+        if parts and isinstance(source, Path) and is_plain(source):
             yield from _blocks(source, number, parts)
             continue
         left = parts[0][1] if parts else None
-        for chunk in reader.read_chunks([source], column=column):
+        for chunk in read_chunks([source], column=column):
             yield chunk
             if left is not None and (left := left - len(chunk.data)) <= 0:
                 break
@@ -224,7 +238,7 @@ def _blocks(path: Path, number: int, parts: Parts) -> Iterator[Chunk]:
         for start, end in parts:
             file.seek(start)
             data = file.read(end - start)
-            for mark in reader.CUTS:
+            for mark in CUTS:
                 first = data.find(mark) + len(mark) if start else 0
                 last = data.rfind(mark) + len(mark) if end < size else len(data)
                 if first < last and (data.find(mark) >= 0 or (start == 0 and end == size)):
