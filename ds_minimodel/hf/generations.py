@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -25,6 +28,23 @@ def settings_of(module: Any) -> dict[str, Any]:
     return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}
 
 
+def beginning(module: Any, rows: Sequence[Sequence[int]]) -> tuple[int, Callable[[int], Any]]:
+    """(how many ids all rows begin with, the last of each apart; what makes a cache of these for so many rows)."""
+    same = takewhile(lambda ids: len({*ids}) == 1, zip(*(row[:-1] for row in rows), strict=False))
+    shared = [ids[0] for ids in same]
+    if not shared:
+        return 0, lambda count: None
+    with torch.inference_mode():
+        cache = module.base_model(torch.tensor([shared], device=module.device), use_cache=True).cache
+
+    def repeated(count: int) -> Any:
+        own = copy.deepcopy(cache)
+        own.batch_repeat_interleave(count)
+        return own
+
+    return len(shared), repeated
+
+
 def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, Any], tokens: int) -> list[list[int]]:
     """The likeliest tokens after each prompt, at most so many, with the one that ends a text. settings: as of
     settings_of."""
@@ -32,15 +52,18 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
     ends = settings["eos_token_id"]
     ends, answers = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+    window = getattr(module.config, "sliding_window", None) or math.inf  # in which what fills rows up counts
+    fits = max(map(len, prompts), default=0) + tokens <= window
+    shared, caches = beginning(module, prompts if fits else [])
     progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) == 1), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
-        width = len(prompts[index[-1]])
-        ids = torch.tensor([[0] * (width - len(prompts[at])) + prompts[at] for at in index], device=module.device)
-        lengths = torch.tensor([[len(prompts[at])] for at in index], device=module.device)
-        mask = torch.arange(width, 0, -1, device=module.device) <= lengths
+        own = [prompts[at] for at in index]
+        width = len(own[-1])
+        filled = [[*row[:shared], *[-1] * (width - len(row)), *row[shared:]] for row in own]
+        ids = torch.tensor(filled, device=module.device)
         with torch.inference_mode():
-            out = module.generate(ids, attention_mask=mask.long())[:, width:].tolist()
-        for at, row in zip(index, out, strict=True):
+            out = module.generate(ids.clamp(0), attention_mask=(ids >= 0).long(), cache=caches(len(own)))
+        for at, row in zip(index, out[:, width:].tolist(), strict=True):
             answers[at] = row[: next((place for place, id in enumerate(row, 1) if id in ends), len(row))]
         progress.update(done := done + len(index))
     progress.close()

@@ -28,7 +28,7 @@ from ds_minimodel.foreign.lazy import lazily
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
-from ds_minimodel.hf.generations import continued, device, settings_of, written
+from ds_minimodel.hf.generations import beginning, continued, device, settings_of, written
 from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions, spoken
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
@@ -375,34 +375,38 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
     return sentence, [make(what=what, before=before, after=after) for what, (before, after) in rows.items()]
 
 
-def _predicted(module: Any, rows: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(which row, nats of its tokens but the first, the likeliest ids in their places), longest rows first."""
+def _predicted(
+    module: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(which answer, nats of its tokens after its prompt, the likeliest ids in their places), longest rows first."""
+    shared, caches = beginning(module, prompts)
+    rows = [[*prompt[shared:], *answer] for prompt, answer in zip(prompts, answers, strict=True)]
     order, head = sorted(range(len(rows)), key=lambda at: -len(rows[at])), module.get_output_embeddings()
     positions = max(1, SCORES_AT_ONCE // head.out_features)
     while order:
         width = len(rows[order[0]])
         index, order = order[: (number := max(1, TOKENS_AT_ONCE // width))], order[number:]
         ids = torch.tensor([rows[at] + [0] * (width - len(rows[at])) for at in index], device=module.device)
+        targets = torch.tensor([id for at in index for id in answers[at]], device=module.device)
         pairs = list[torch.Tensor]()
         with torch.inference_mode():
             # causal: what fills a row up changes nothing before it
-            hidden = module.base_model(ids).last_hidden_state[:, :-1].flatten(0, 1)
-            for part, target in zip(hidden.split(positions), ids[:, 1:].flatten().split(positions), strict=True):
+            cache = caches(len(index))
+            hidden = module.base_model(ids, cache=cache, use_cache=cache is not None).last_hidden_state
+            own = [row[: len(rows[at]) - 1][-len(answers[at]) :] for at, row in zip(index, hidden, strict=True)]
+            for part, target in zip(torch.cat(own).split(positions), targets.split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
                 pairs.append(torch.stack([nats, logits.argmax(-1)]).cpu())
-        nats, likeliest = torch.cat(pairs, 1).view(2, len(index), width - 1).numpy()
-        for at, own_nats, own_likeliest in zip(index, nats, likeliest, strict=True):
-            yield at, own_nats[: len(rows[at]) - 1], own_likeliest[: len(rows[at]) - 1]
+        ends = np.cumsum([len(answers[at]) for at in index])[:-1]
+        yield from zip(index, *(np.split(each, ends) for each in torch.cat(pairs, 1).numpy()), strict=True)
 
 
 def _read_again(module: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> np.ndarray:
     """(likeliest tokens that are others, bits) of each answer, (N, 2)."""
     sums = np.zeros((len(answers), 2))
-    rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-    for at, nats, likeliest in _predicted(module, rows):
-        own = answers[at]
-        sums[at] = (likeliest[-len(own) :] != own).sum(), nats[-len(own) :].sum() / math.log(2)
+    for at, nats, likeliest in _predicted(module, prompts, answers):
+        sums[at] = (likeliest != answers[at]).sum(), nats.sum() / math.log(2)
     return sums
 
 
@@ -470,7 +474,8 @@ def bits_between(module: Any, tokenizer: Tokenizer, texts: Sequence[str], edges:
     start = [] if tokenizer.scored_after is None else [tokenizer.scored_after]
     sizes, encoded = np.array(tokenizer.num_bytes()), tokenizer.encode(texts)
     bits = np.zeros((len(texts), len(EDGES)))
-    for at, nats, _ in _predicted(module, [[*start, *ids] for ids in encoded]):
+    rows = [[*start, *ids] for ids in encoded]
+    for at, nats, _ in _predicted(module, [row[:1] for row in rows], [row[1:] for row in rows]):
         begins = np.cumsum([0, *sizes[encoded[at]]])[:-1]
         bins = np.searchsorted(edges[at], begins[-len(nats) :], side="right") - 1
         np.add.at(bits[at], bins, nats / math.log(2))

@@ -18,7 +18,7 @@ from ds_minimodel.text.corpus import Corpus, draw_parts, make_corpus
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
 
-TEST_BYTES = 100_000  # of held-out text that is scored
+TEST_BYTES = 60_000  # of held-out text that is scored
 MANY_PAGES = 3  # on which a line is part of the pages, and no text
 
 
@@ -89,5 +89,5 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
             file.write(text.encode())
         if many:
             say(f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and more are not scored")
-        if len(text) < TEST_BYTES / 10:
+        if len(text) < TEST_BYTES / 6:
             say(f"{language}: only {len(text):,} characters are held out, and scores of so little say little")
