@@ -1,9 +1,10 @@
 """Text of the third study: LibreOffice's help trains; held-out pages of it, and manuals of another source, test.
 
-    python study/third/texts.py FOLDER [LANGUAGE…]
+    python study/third/texts.py FOLDER [LANGUAGE…] [--man]
 
-writes LANGUAGE.train.txt, LANGUAGE.help.txt and LANGUAGE.manual.txt, documents with an empty line between them. A line
-stands in one of them alone. The packages' licences are in FOLDER/LICENSES.md.
+writes LANGUAGE.train.txt, LANGUAGE.help.txt and LANGUAGE.manual.txt, with --man LANGUAGE.man.txt of manual pages too,
+documents with an empty line between them. A line stands in one of them alone. The packages' licences are in
+FOLDER/LICENSES.md.
 """
 
 import sys
@@ -25,14 +26,17 @@ MANUALS = {"tr": Package("manpages-tr", man_page_documents, "manual pages")}  # 
 
 
 def main(folder: Path, *languages: str) -> None:
-    languages = languages or LANGUAGES
-    packages = [*help_packages(languages), GNOME, *(MANUALS[own] for own in languages if own in MANUALS)]
+    with_man = {*languages} - {"en"} if "--man" in languages else set()
+    languages = tuple(own for own in languages if own != "--man") or LANGUAGES
+    man = {own: Package(f"manpages-{own}", man_page_documents, "manual pages") for own in languages if own in with_man}
+    packages = [*help_packages(languages), GNOME, *(MANUALS[own] for own in languages if own in MANUALS), *man.values()]
     store = PackageStore(folder / "debian-packages", print)
     store.fill(packages)
     english: set[str] = set()
     for language, package in zip(languages, packages, strict=False):
         pages = list(documents(store, package, language))
         tests = {"help": pages[::HELD_OUT], "manual": list(documents(store, MANUALS.get(language, GNOME), language))}
+        tests |= {"man": list(documents(store, man[language], language))} if language in man else {}
         held_out: set[str] = set()
         for name, test in tests.items():
             chosen = list(first_bytes(merge(test, english, held_out, language), TEST_BYTES))
