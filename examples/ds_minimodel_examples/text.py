@@ -49,6 +49,7 @@ LANGUAGES = {
     "ru": Language("ru", "ru", "\u0400-\u04ff"),
     "el": Language("el", "el", "\u0370-\u03ff\u1f00-\u1fff"),
     "cs": Language("cs", "cs"),
+    "hu": Language("hu", "hu"),
 }
 
 
@@ -68,6 +69,7 @@ def language_of_locale(name: str) -> str | None:
         "ru_ru": "ru",
         "el_gr": "el",
         "cs_cz": "cs",
+        "hu_hu": "hu",
         "en_us": "en",
     }
     return main.get(code) or (code if code in LANGUAGES else None)
