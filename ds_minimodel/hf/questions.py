@@ -91,8 +91,7 @@ def begins_alike(one: str, other: str) -> bool:
 def spoken(language: str) -> Callable[[str], bool] | None:
     """Return a test of whether a text is surely in `language` and not in English; None where py3langid does not know
     it."""
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
-    if language == "en" or language not in identifier.labels:
+    if language == "en" or language not in (identifier := LanguageIdentifier.from_model_file(MODEL_FILE)).labels:
         return None
     identifier.set_languages(["en", language])
 
