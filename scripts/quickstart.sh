@@ -42,7 +42,7 @@ if [ "${1:-}" = extend ]; then
     fi
     # One strength: to look for the best one takes minutes more.
     ds-minimodel extend "$model" data/greek/text/el.txt --source-text data/greek/text/en.txt --language el \
-        --tokens 20k --strength 0.75 --out "$out" "$@"
+        --tokens 30k --strength 0.75 --out "$out" "$@"
     sed -n '/^## Samples/,/^## Held-out/{/^## Held-out/!p}' "$out/run/report/report.md"
     show_page "$out/run/report" "Greek (el) was added to a small model of English (en). Bits per byte, lower is better: \
 $(first_sentence "$out/run/report")"
