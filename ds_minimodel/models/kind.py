@@ -36,9 +36,9 @@ class BodyConfig(Section):
     max_positions: Length = 512
     """Tokens of the longest sequence."""
     dropout: Probability = 0.1
-    """After embeddings, attention and feed-forward blocks."""
+    """Dropout after embeddings, attention and feed-forward blocks."""
     attention_dropout: Probability = 0.1
-    """Of attention probabilities."""
+    """Dropout of attention probabilities."""
 
     objective: ClassVar[str] = "masked-lm"  # what it is trained with
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair

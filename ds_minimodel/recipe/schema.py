@@ -44,7 +44,7 @@ class Recipe(Section):
     workdir: Annotated[str, AfterValidator(check_workdir)]
     """Folder for all that the recipe makes."""
     seed: Seed = 1
-    """Of weights, order, masks and dropout. Finetuning counts on from it."""
+    """Decides weights, order, masks and dropout. Finetuning counts on from it."""
     systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce]
     """What is built and compared."""
     languages: Languages

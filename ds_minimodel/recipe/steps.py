@@ -48,7 +48,7 @@ class Adapt(Training):
     replay: Probability = 0.0
     """With an extended vocabulary: share of the samples that is in the source language."""
     replay_from: Literal["text", "base"] = "text"
-    """Of the source's text, or of what the base writes by itself."""
+    """What is replayed: the source's text, or what the base writes by itself."""
     replay_kl: NonNegativeFloat = 0.0
     """`lora`, `replay_from: base`: weight of the divergence from the base on what it wrote. 0: learn that as text."""
     chat_share: Share = 0.25
@@ -58,7 +58,7 @@ class Adapt(Training):
     rates: dict[str, PositiveFloat] = {}
     """System → its own `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """`lora`: its rank."""
+    """`lora`: rank of the updates."""
     strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
     """`full`, `lora`: merge strength, the share of what the body has learned that is scored and exported."""
     snapshot_every: PositiveInt | None = None

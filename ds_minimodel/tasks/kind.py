@@ -53,7 +53,7 @@ class FinetunedConfig(TaskConfig):
     dev: Annotated[str, DECIDES_NOTHING] = ""
     """File in the source language that is scored after every epoch."""
     lr: PositiveFloat | None = None
-    """As in `finetune`, like the next two and `max_length`."""
+    """Peak learning rate. It, the next two and `max_length` default to `finetune`'s."""
     epochs: PositiveInt | None = None
     """Passes over the training file."""
     batch_size: Size | None = None

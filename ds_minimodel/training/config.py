@@ -94,11 +94,11 @@ class AdamWConfig(Section):
     """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the paper's."""
 
     weight_decay: NonNegativeFloat = 0.01
-    """AdamW's decay."""
+    """AdamW's weight decay."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
-    """Decay of its first moment, and of its second."""
+    """Decay of AdamW's first moment, and of its second."""
     eps: PositiveFloat = 1e-6
-    """Its epsilon."""
+    """AdamW's epsilon."""
     clip: NonNegativeFloat = 0.0
     """Largest norm of the gradient. 0: not clipped."""
 
