@@ -113,7 +113,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
     assert_shared_rows_are_the_bases(folder / "runs/extend/pretrain/bl_base/model", folder / "runs/extend", "de")
-    code, questions = blocks("docs/hugging-face.md", "python")
+    code, _, questions = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
     assert run_script(questions, folder).strip() in "Der kleine Hund läuft schnell über die Wiese."
@@ -153,14 +153,13 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
     assert run_script(code, folder).strip()
     if name == "smollm2":
         (code,) = (text for text in blocks("docs/api.md", "python") if "SmolLM2" in text)
-        code = (
-            code.replace("smollm2", "by_api")
-            .replace("hours=2", "tokens=5000")
-            .replace("strength=0.5):", "60, strength=0.5):")
-        )
+        smaller = {"smollm2": "by_api", "hours=2": "tokens=5000", "strength=0.5):": "60, strength=0.5):"}
+        for theirs, ours in smaller.items():
+            code = code.replace(theirs, ours)
         assert "by_api/pack" not in (printed := run_script(code, folder)) and "data/news.en.txt en " in printed
-        asks, adds = (text.replace("data/sample/text", "data") for text in blocks("README.md", "python"))
-        assert run_script(f"{adds.replace('hours=1', 'tokens=5000')}\n{asks}", folder)
+        own = [text for page in PAGES for text in blocks(name_of(page), "python") if "extended-de" in text]
+        asks, adds, peft = (text.replace("data/sample/text", "data") for text in own)
+        assert run_script(f"{adds.replace('hours=1', 'tokens=5000')}\n{asks}\n{peft}", folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
