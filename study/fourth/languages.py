@@ -35,7 +35,7 @@ SYSTEMS = {"default": 1000, "own tokens": 6}  # new tokens; a recipe takes no fe
 SEEDS = 1, 2, 3
 GENRES = "help", "manual", "man"
 TEXT_BYTES = 16_000  # of each
-QUESTIONS = 0x68cfd1b8  # their seed: what the hash of the registration's commit begins with
+QUESTIONS = 0x68CFD1B8  # their seed: what the hash of the registration's commit begins with
 DRAWS = 10_000
 
 
