@@ -93,14 +93,14 @@ def test_extending_a_model(folder, monkeypatch, capsys):
 
     def go_through(page):
         for text in blocks(page, "yaml"):
-            if text.startswith("# extend.yaml"):
-                (folder / "extend.yaml").write_text(text, encoding="utf-8")
+            if text.startswith("# minipost.yaml"):
+                (folder / "minipost.yaml").write_text(text, encoding="utf-8")
         for command in commands(page):
             if "ds-minimodel " not in command or " extend " in command or is_on_recipe(command) or command in done:
                 continue
             replaced = command.replace("--ranks 8", "--ranks 1")
             arguments = shlex.split(replaced)[1:]
-            if arguments[1] == "extend.yaml":
+            if arguments[1] == "minipost.yaml":
                 arguments += [*SMALL, *([] if page == "README.md" else [QUESTIONS])]
             else:
                 done.add(command)
@@ -108,17 +108,17 @@ def test_extending_a_model(folder, monkeypatch, capsys):
 
     go_through("README.md")
     go_through("docs/hugging-face.md")
-    rows = json.loads((folder / "runs/extend/report/scores.json").read_text())
+    rows = json.loads((folder / "runs/minipost/report/scores.json").read_text())
     assert {(row["task"], row["language"], row["step"]) for row in rows} == {
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
-    assert_shared_rows_are_the_bases(folder / "runs/extend/pretrain/bl_base/model", folder / "runs/extend", "de")
+    assert_shared_rows_are_the_bases(folder / "runs/minipost/pretrain/bl_base/model", folder / "runs/minipost", "de")
     code, _, questions = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
     assert run_script(questions, folder).strip() in "Der kleine Hund läuft schnell über die Wiese."
     go_through("docs/choosing.md")
-    manifest = json.loads((folder / "runs/extend/adapt/minipost/de/pack/manifest.json").read_text())
+    manifest = json.loads((folder / "runs/minipost/adapt/minipost/de/pack/manifest.json").read_text())
     assert manifest["initialisation"] == "ofa"
 
 
