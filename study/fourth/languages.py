@@ -1,4 +1,4 @@
-"""The fourth study's main part: `extend`'s default and the model's own tokens, in languages that chose and others.
+"""The fourth study's main part: `extend`'s default and what is compared with it, in languages that chose and others.
 
     python study/fourth/languages.py FOLDER [LANGUAGE…]     a line of JSON for each run in FOLDER/languages.jsonl
     python study/fourth/languages.py FOLDER --table         what there is, as registration.md judges it
@@ -31,7 +31,12 @@ THOUSANDS = int(os.environ.get("THOUSANDS", "60"))
 LOG = Path(f"languages-{THOUSANDS}.jsonl")
 LANGUAGES = "hu", "de", "cs", "el"  # in this order; nobody has looked at the first
 BESIDE = {"cs": "de"}  # manual of a language that takes no part; else Czech
-SYSTEMS = {"default": 1000, "own tokens": 6}  # new tokens; a recipe takes no fewer
+SYSTEMS: dict[str, list[str]] = {
+    "default": [],
+    "kl-3": ["adapt.replay_kl=3"],
+    "own tokens": ["tokenizer.vocab_size=6"],  # new ones; a recipe takes no fewer
+    "kl-1": ["adapt.replay_kl=1"],
+}
 SEEDS = 1, 2, 3
 GENRES = "help", "manual", "man"
 TEXT_BYTES = 16_000  # of each
@@ -47,7 +52,7 @@ def trained(language: str, system: str, seed: int) -> Comparison:
     """Make a pack, as far as it is not there, and open it beside the untouched model."""
     steps = round(1000 * THOUSANDS / (8 * 128))
     own = [f"adapt.steps={steps}", f"adapt.warmup_steps={max(1, round(WARM_UP * steps))}", f"seed={seed}"]
-    own += [f"tokenizer.vocab_size={SYSTEMS[system]}", f"languages.targets=[{language}]"]
+    own += [*SYSTEMS[system], f"languages.targets=[{language}]"]
     own += [f"data.text={{en: en.train.txt, {language}: {language}.train.txt}}"]
     workdir = Path(f"runs-{THOUSANDS}") / f"{language}-{system.replace(' ', '-')}-{seed}"
     recipe = load_recipe(RECIPE, [f"workdir={workdir}", *own])
