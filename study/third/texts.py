@@ -7,8 +7,8 @@ documents with an empty line between them. A line stands in one of them alone. T
 FOLDER/LICENSES.md.
 """
 
-import sys
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ds_minimodel_examples.extractors import mallard_by_folder, man_page_documents
@@ -25,9 +25,8 @@ GNOME = Package("gnome-user-docs", mallard_by_folder, "manual")
 MANUALS = {"tr": Package("manpages-tr", man_page_documents, "manual pages")}  # where GNOME's is not translated
 
 
-def main(folder: Path, *languages: str) -> None:
-    with_man = {*languages} - {"en"} if "--man" in languages else set()
-    languages = tuple(own for own in languages if own != "--man") or LANGUAGES
+def main(folder: Path, languages: Sequence[str], has_man: bool) -> None:
+    languages, with_man = languages or LANGUAGES, {*languages} - {"en"} if has_man else set()
     man = {own: Package(f"manpages-{own}", man_page_documents, "manual pages") for own in languages if own in with_man}
     packages = [*help_packages(languages), GNOME, *(MANUALS[own] for own in languages if own in MANUALS), *man.values()]
     store = PackageStore(folder / "debian-packages", print)
@@ -69,4 +68,8 @@ def keys(texts: list[list[str]]) -> set[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("languages", nargs="*")
+    parser.add_argument("--man", dest="has_man", action="store_true")
+    main(**vars(parser.parse_args()))
