@@ -19,7 +19,7 @@ from study.third.results import pages
 
 ROOT = Path(__file__).parent
 FOLDERS = [ROOT / "third" / claim for claim in CLAIMS] + [
-    ROOT / "fourth" / claim for claim in ("kl", "length", "strength")
+    ROOT / "fourth" / claim for claim in ("kl", "length", "replay", "strength")
 ]
 LISTS = {"third": "third/findings.md", "fourth": "fourth/README.md"}
 

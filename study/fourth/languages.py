@@ -36,6 +36,7 @@ SYSTEMS: dict[str, list[str]] = {
     "kl-3": ["adapt.replay_kl=3"],
     "own tokens": ["tokenizer.vocab_size=6"],  # new ones; a recipe takes no fewer
     "kl-1": ["adapt.replay_kl=1"],
+    "replay-0.05": ["adapt.replay=0.05"],
 }
 SEEDS = 1, 2, 3
 GENRES = "help", "manual", "man"
