@@ -69,6 +69,13 @@ def prepare_chats(
             write_manifest(store, kind="token_store", **vocabulary.facts(), **facts, documents=documents)
 
 
+def held_out_questions(patterns: Sequence[str | Path], share: float) -> list[str]:
+    """What a user says first in each dialogue of some files that is held out. share: of all."""
+    every = (dialogue for _, dialogue in read_dialogues(patterns))
+    held_out = (one for one in every if is_held_out([turn["content"] for turn in one], share))
+    return [next(turn["content"] for turn in one if turn["role"] == "user") for one in held_out]
+
+
 def _samples(
     tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, vocabulary: Vocabulary, most: int
 ) -> list[NDArray[np.int64]]:

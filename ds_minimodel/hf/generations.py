@@ -55,7 +55,7 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
     window = getattr(module.config, "sliding_window", None) or math.inf  # in which what fills rows up counts
     fits = max(map(len, prompts), default=0) + tokens <= window
     shared, caches = beginning(module, prompts if fits else [])
-    progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) == 1), 0
+    progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) < 2), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
         own = [prompts[at] for at in index]
         width = len(own[-1])

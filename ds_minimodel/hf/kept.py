@@ -46,7 +46,7 @@ EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a wind
 TEXT_BYTES = 30_000  # of each text
 TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 25_000_000  # tokens of a forward pass, and logits
 FP32_BELOW = 400_000_000  # weights of a body, which are in fp32 on a CPU
-SHOWN = 10  # answers
+SHOWN, CHATS = 10, 30  # answers; questions of dialogues
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
@@ -77,7 +77,7 @@ class Change(NamedTuple):
 class Untouched(Stored):
     """What the untouched model does. answers: ids, to each dialogue; bits: of each. edges: of each text's windows the
     bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation. samples: of
-    each opening, written with so many bytes a second."""
+    each opening, written with so many bytes a second. said: to each question of a chat."""
 
     key: str
     answers: list[list[int]]
@@ -87,6 +87,7 @@ class Untouched(Stored):
     settings: dict[str, Any]
     samples: list[str]
     bytes_a_second: Amount
+    said: list[str]
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ class Comparison:
 
     model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
     {name: file}. memory: a file, where what the untouched model does is kept by the hash of what it is of. seed: of the
-    questions. openings: that samples continue.
+    questions. openings: that samples continue. chats: questions in the added language.
     """
 
     def __init__(
         self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
-        seed: int = 0, openings: Sequence[str] = (),
+        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[str] = (),
     ):  # fmt: skip
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
@@ -120,7 +121,8 @@ class Comparison:
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
-        key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows, [*openings]])
+        self.chats = [text for text in chats if len(_prompt(self.theirs, text)) + TOKENS <= positions][:CHATS]
+        key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
             known = self._look(key, prompts, old)
@@ -133,12 +135,7 @@ class Comparison:
         all_asked += [(own.text, own, half == 0) for half, some in enumerate(questions(seed)) for own in some]
         all_asked += [(text, None, place % 2 == 0) for place, text in enumerate(instructions())]
         for text, question, chooses in all_asked:
-            dialogue = asked(self.theirs, text, add_generation_prompt=True)
-            if dialogue is None:
-                ids = self.theirs(_PLAIN.format(text))["input_ids"]
-            else:
-                ids = self.theirs(dialogue, add_special_tokens=False)["input_ids"]
-            yield Dialogue(question, ids, chooses)
+            yield Dialogue(question, _prompt(self.theirs, text), chooses)
 
     def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
@@ -149,7 +146,13 @@ class Comparison:
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
         samples, speed = continued(module, self.theirs, self.openings, settings)
         looked: dict[str, Any] = {"edges": edges, "windows": windows, "samples": samples, "bytes_a_second": speed}
-        return Untouched(key=key, answers=answers, bits=bits, settings=settings, **looked)
+        said = self._said(module, self.theirs, settings)
+        return Untouched(key=key, answers=answers, bits=bits, settings=settings, said=said, **looked)
+
+    def _said(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
+        """Answers to the chats."""
+        ids = written(module, [_prompt(tokenizer, text) for text in self.chats], settings, TOKENS)
+        return [_said_of(tokenizer, own) for own in ids]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -176,8 +179,7 @@ class Comparison:
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
         samples = []
         for (at, question), own in zip(chosen, after, strict=True):
-            both = (self.after.decode(ids, skip_special_tokens=True) for ids in (self.untouched.answers[at], own))
-            texts = [text.partition(_NEXT)[0].strip() for text in both]  # a plain decoder asks the next one itself
+            texts = [_said_of(self.after, ids) for ids in (self.untouched.answers[at], own)]
             right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
             samples.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
         return samples
@@ -190,6 +192,12 @@ class Comparison:
         sizes = np.array([len(answer) for answer in own])
         before = sum(self.untouched.bits[at] for at in index)
         return Change.of(changed, sizes), before / sizes.sum(), bits.sum() / sizes.sum()
+
+    def said(self) -> list[Sample]:
+        """To the chats."""
+        after = self._said(self.module, self.after, self.untouched.settings)
+        three = zip(self.chats, self.untouched.said, after, strict=True)
+        return [Sample(opening=text, before=before, after=after) for text, before, after in three]
 
     def samples(self) -> tuple[list[Sample], list[Measure]]:
         """Continued openings, and how fast they are written."""
@@ -210,6 +218,19 @@ class Comparison:
         return Bits(before[:, :bins], after[:, :bins], sizes[:, :bins], ends[: bins + 1])
 
 
+def _prompt(tokenizer: Any, text: str) -> list[int]:
+    """Ids of what is asked, up to where an answer begins."""
+    dialogue = asked(tokenizer, text, add_generation_prompt=True)
+    if dialogue is None:
+        return list(tokenizer(_PLAIN.format(text))["input_ids"])
+    return list(tokenizer(dialogue, add_special_tokens=False)["input_ids"])
+
+
+def _said_of(tokenizer: Any, ids: list[int]) -> str:
+    """The text of an answer; a plain decoder asks the next question itself."""
+    return str(tokenizer.decode(ids, skip_special_tokens=True)).partition(_NEXT)[0].strip()
+
+
 def openings_of(file: str) -> list[str]:
     """Of the first documents of a text."""
     documents = itertools.islice(read_documents([file]), OPENINGS)
@@ -228,17 +249,18 @@ def find_kept(
     limits: Limits = LIMITS,
     column: str = "text",
     openings: Sequence[str] = (),
+    chats: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> Kept:
     """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
 
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
     of other text. path: file where what is found is kept, by the hash of what it is of, beside what the untouched model
-    does. openings: of texts that it continues. Half of the questions choose, by upper 95 % bounds of what gets worse,
-    the others are reported; of a single strength all are.
+    does. openings: of texts that it continues; chats: questions in the added language. Half of the questions choose, by
+    upper 95 % bounds of what gets worse, the others are reported; of a single strength all are.
     """
     texts = {**held_out, **{file: file for file in given}}
-    both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings)
+    both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings, chats=chats)
     strengths = strengths if both.added.update else (1.0,)
     key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, [*given]])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
@@ -319,6 +341,10 @@ def _reported(
         measures += of_text
         each = (f"{own.what}: {own.texts[0]} {_BITS} before, {own.texts[1]} after" for own in of_text)
         texts.append(f"{', '.join(each)}.".replace(f", {what}", ""))  # once is enough
+    if chats := both.said():
+        clause, manners = _manners(chats, both.added.language)
+        sentences.append(f"of the answers to {len(chats)} held-out questions of your dialogues {clause}.")
+        measures += _rows({f"answers to your dialogues that {name}": numbers for name, numbers in manners.items()})
     answers.sort(key=lambda own: (not own.was_right or own.is_right, begins_alike(own.before, own.after)))
     advice = FORGETS[bool(both.added.update)]
     return {
@@ -328,6 +354,7 @@ def _reported(
         "measures": measures,
         "answers": answers[:SHOWN],
         "samples": samples,
+        "chats": chats[:SHOWN],
     }
 
 
@@ -353,26 +380,37 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
     gone = sum(own.was_right and not own.is_right for own in answers)
     alike = sum(begins_alike(own.before, own.after) for own in answers)
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
-    faults = {"loop": loops, f"are in {language}": spoken(language)}
-    faulty = {
-        name: [sum(map(is_so, texts)) for texts in zip(*((own.before, own.after) for own in answers), strict=True)]
-        for name, is_so in faults.items()
-        if is_so
-    }
     lost, asked = _lost(answers), f"{len(answers)} English questions"
     gain = 0.0 - lost.percent  # of no sign where there is none
     low, high = (gain + side * TWO_SIDED * lost.error for side in (-1, 1))
-    share = 100 / len(answers)
-    ends = [f"{after * share:.0f} % {name} ({before * share:.0f} % before)" for name, (before, after) in faulty.items()]
+    clause, manners = _manners(answers, language)
     sentence = (
         f"of {asked} {right[0]} right before, {right[1]} after ({gone} lost, {right[1] - right[0] + gone} won; "
-        f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {alike * share:.0f} % of the answers begin as "
-        f"before, {', '.join(ends)}."
+        f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {100 * alike / len(answers):.0f} % of the "
+        f"answers begin as before, {clause}."
     )
     rows = {f"right answers to {asked}": right, "those that begin as before": [len(answers), alike]}
-    rows |= {f"those that {name}": numbers for name, numbers in faulty.items()}
+    return sentence, _rows(rows | {f"those that {name}": numbers for name, numbers in manners.items()})
+
+
+def _manners(answers: Sequence[Sample], language: str) -> tuple[str, dict[str, list[int]]]:
+    """How many answers loop, and how many are in the language that was added, before and after: in words, and each."""
+    tests = {"loop": loops, f"are in {language}": spoken(language)}
+    manners = {
+        name: [sum(map(is_so, texts)) for texts in zip(*((own.before, own.after) for own in answers), strict=True)]
+        for name, is_so in tests.items()
+        if is_so
+    }
+    share = 100 / len(answers)
+    each = (
+        f"{after * share:.0f} % {name} ({before * share:.0f} % before)" for name, (before, after) in manners.items()
+    )
+    return ", ".join(each), manners
+
+
+def _rows(numbers: Mapping[str, Sequence[int]]) -> list[Measure]:
     make = functools.partial(Measure, unit="answers", decimals=0)
-    return sentence, [make(what=what, before=before, after=after) for what, (before, after) in rows.items()]
+    return [make(what=what, before=before, after=after) for what, (before, after) in numbers.items()]
 
 
 def _predicted(

@@ -34,7 +34,7 @@ class Kept(Stored):
     """What a decoder has kept at a strength after so many steps.
 
     key: hash of what it is of. sentences: of the strength, answers and chats; texts: of texts; worse: as of a Verdict.
-    measures: of all of these. answers: those to look at, lost ones first.
+    measures: of all of these. answers: those to look at, lost ones first. chats: what is said to held-out questions.
     """
 
     key: str
@@ -46,6 +46,7 @@ class Kept(Stored):
     measures: list[Measure]
     answers: list[Sample]
     samples: list[Sample]
+    chats: list[Sample]
 
 
 def loops(said: str) -> bool:

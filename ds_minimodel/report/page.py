@@ -27,6 +27,7 @@ from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdic
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
 _CONTINUED = "The likeliest tokens after the first words of a held-out document."
 _ANSWERED = "First those that were right before and are not any more."
+_SAID = "What was asked first in dialogues that were held out."
 _NEXT = (
     "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with more --hours, and "
     "learns to answer from --chats."
@@ -66,6 +67,7 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
         blocks += [tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
         blocks += [tables.samples_table("Questions answered", kept.answers, _ANSWERED)]
+        blocks += [tables.samples_table("Questions of your dialogues", kept.chats, _SAID)] * bool(kept.chats)
     blocks += _held_out_blocks(run)
     if len(run.recipe.systems) > 1:
         blocks += [Heading("Systems"), Facts(_systems(run))]

@@ -147,7 +147,8 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     assert rows["those that begin as before"][0] == str(SOME // 2) and "those that loop" in rows
     before = (world / "memory/the-untouched.json").stat()
     assert kept_of(world, text_file, given=[str(other)]) == (found, []), "nothing is asked again"
-    fixed, said = kept_of(world, text_file, strengths=[1.0])
+    fixed, said = kept_of(world, text_file, strengths=[1.0], chats=["zozo", "mimi"])
+    assert [own.opening for own in fixed.chats] == ["zozo", "mimi"] and "to 2 held-out questions" in fixed.sentences[2]
     assert (fixed.strength, said) == (1.0, []) and f"of {SOME} English questions" in fixed.sentences[0]
     assert "not looked at: other texts and other languages (--test-text)." in fixed.sentences
     assert (world / "memory/the-untouched.json").stat() != before, "of other texts"

@@ -53,7 +53,7 @@ def kept(**more):
     measure = Measure(what="de, held-out pages of your text, tokens 0–128", unit="bits per byte", before=2, after=1.5)
     facts = {"sentences": ["strength 1."], "texts": ["de: 2 before, 1.5 after."], "worse": [], "measures": [measure]}
     sample = Sample(opening="Das Boot", before="is a", after="fährt")
-    return Kept(key="", steps=10, strength=1.0, **facts, answers=[answer], samples=[sample], **more)
+    return Kept(key="", steps=10, strength=1.0, **facts, answers=[answer], samples=[sample], chats=[sample], **more)
 
 
 def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
