@@ -16,7 +16,7 @@ from ds_minimodel.common.files import lock, paths_of, replace_folder
 from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.hf.chats import held_out_questions
 from ds_minimodel.hf.export import export_adapter, export_hf
-from ds_minimodel.hf.kept import LIMITS, STRENGTHS, find_kept, openings_of
+from ds_minimodel.hf.kept import CHATS, LIMITS, STRENGTHS, find_kept, openings_of
 from ds_minimodel.jobs.layout import EVALUATE, LOCK
 from ds_minimodel.pipeline.call import Call
 from ds_minimodel.pipeline.fertility import choose_vocabulary
@@ -138,7 +138,7 @@ class _Work(Call):
         (system,), (task,), source = recipe.chosen_systems, recipe.finetune.tasks.values(), recipe.languages.source
         places = model, layout.tokenizer(source), folder / "pack", layout.kept(system, self.language), task.test
         openings, data = openings_of(task.test[self.language]), recipe.data
-        chats = held_out_questions(data.chats.get(self.language, ()), data.held_out)
+        chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
         kept = find_kept(*places, source, others, strengths, limits, data.column, openings, chats, self.say)
         if kept.strength != recipe.adapt.of(system).strength:
             shutil.rmtree(layout.root / EVALUATE / system.name / self.language, ignore_errors=True)  # of another one

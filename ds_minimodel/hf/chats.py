@@ -7,6 +7,7 @@ its place that no template changes, and is learned with the special token that e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,11 +70,12 @@ def prepare_chats(
             write_manifest(store, kind="token_store", **vocabulary.facts(), **facts, documents=documents)
 
 
-def held_out_questions(patterns: Sequence[str | Path], share: float) -> list[str]:
-    """What a user says first in each dialogue of some files that is held out. share: of all."""
+def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[str]:
+    """What a user says first, without what the system says before, in the first held-out dialogues of some files, at
+    most so many. share: of all that is held out."""
     every = (dialogue for _, dialogue in read_dialogues(patterns))
     held_out = (one for one in every if is_held_out([turn["content"] for turn in one], share))
-    return [next(turn["content"] for turn in one if turn["role"] == "user") for one in held_out]
+    return [next(turn["content"] for turn in one if turn["role"] == "user") for one in itertools.islice(held_out, most)]
 
 
 def _samples(

@@ -28,8 +28,9 @@ def settings_of(module: Any) -> dict[str, Any]:
     return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}
 
 
-def beginning(module: Any, rows: Sequence[Sequence[int]]) -> tuple[int, Callable[[int], Any]]:
-    """(how many ids all rows begin with, the last of each apart; what makes a cache of these for so many rows)."""
+def shared_prefix(module: Any, rows: Sequence[Sequence[int]]) -> tuple[int, Callable[[int], Any]]:
+    """Compute the keys and values of the ids that all rows begin with, each row's last one apart: (how many, function
+    that gives a cache of them for so many rows, None of none)."""
     same = takewhile(lambda ids: len({*ids}) == 1, zip(*(row[:-1] for row in rows), strict=False))
     shared = [ids[0] for ids in same]
     if not shared:
@@ -52,9 +53,9 @@ def written(module: Any, prompts: Sequence[list[int]], settings: Mapping[str, An
     ends = settings["eos_token_id"]
     ends, answers = ends if isinstance(ends, list) else [ends], [list[int]()] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    window = getattr(module.config, "sliding_window", None) or math.inf  # in which what fills rows up counts
+    window = getattr(module.config, "sliding_window", None) or math.inf  # padding, behind the prefix, would use it up
     fits = max(map(len, prompts), default=0) + tokens <= window
-    shared, caches = beginning(module, prompts if fits else [])
+    shared, caches = shared_prefix(module, prompts if fits and len(prompts) > 1 else [])
     progress, done = Progress("answers", len(prompts), "answers", quiet=len(prompts) < 2), 0
     for index in (order[first : first + ROWS] for first in range(0, len(order), ROWS)):
         own = [prompts[at] for at in index]

@@ -28,7 +28,7 @@ from ds_minimodel.foreign.lazy import lazily
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
-from ds_minimodel.hf.generations import beginning, continued, device, settings_of, written
+from ds_minimodel.hf.generations import continued, device, settings_of, shared_prefix, written
 from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions, spoken
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
@@ -46,7 +46,7 @@ EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a wind
 TEXT_BYTES = 30_000  # of each text
 TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 25_000_000  # tokens of a forward pass, and logits
 FP32_BELOW = 400_000_000  # weights of a body, which are in fp32 on a CPU
-SHOWN, CHATS = 10, 30  # answers; questions of dialogues
+SHOWN, CHATS = 10, 30  # answers; questions of dialogues that are asked
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
 UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
@@ -121,7 +121,7 @@ class Comparison:
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
-        self.chats = [text for text in chats if len(_prompt(self.theirs, text)) + TOKENS <= positions][:CHATS]
+        self.chats = [text for text in chats if len(_prompt(self.theirs, text)) + TOKENS <= positions]
         key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
@@ -304,7 +304,7 @@ def _changes(
     if given:
         changes["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
     if index and _keeps(changes, limits):
-        changes["answers"] = _lost(both.answers(index))
+        changes["answers"] = points_lost(both.answers(index))
     return changes
 
 
@@ -318,7 +318,7 @@ def _reported(
         sentence, of_answers = _of_answers(answers, both.added.language)
         sentences.append(sentence)
         measures += of_answers
-        worse.append(("answers", "the share of right answers", _lost(answers)))
+        worse.append(("answers", "the share of right answers", points_lost(answers)))
     if index:
         changed, before, after = both.chat(index)
         sentences.append(
@@ -342,7 +342,7 @@ def _reported(
         each = (f"{own.what}: {own.texts[0]} {_BITS} before, {own.texts[1]} after" for own in of_text)
         texts.append(f"{', '.join(each)}.".replace(f", {what}", ""))  # once is enough
     if chats := both.said():
-        clause, manners = _manners(chats, both.added.language)
+        clause, manners = _loops_and_language(chats, both.added.language)
         sentences.append(f"of the answers to {len(chats)} held-out questions of your dialogues {clause}.")
         measures += _rows({f"answers to your dialogues that {name}": numbers for name, numbers in manners.items()})
     answers.sort(key=lambda own: (not own.was_right or own.is_right, begins_alike(own.before, own.after)))
@@ -370,7 +370,7 @@ def _keeps(changes: Mapping[str, Change], limits: Limits) -> bool:
     return all(change.most <= limits.get(name, math.inf) for name, change in changes.items())
 
 
-def _lost(answers: Sequence[Sample]) -> Change:
+def points_lost(answers: Sequence[Sample]) -> Change:
     """Of right answers, in points."""
     return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
 
@@ -380,10 +380,10 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
     gone = sum(own.was_right and not own.is_right for own in answers)
     alike = sum(begins_alike(own.before, own.after) for own in answers)
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
-    lost, asked = _lost(answers), f"{len(answers)} English questions"
+    lost, asked = points_lost(answers), f"{len(answers)} English questions"
     gain = 0.0 - lost.percent  # of no sign where there is none
     low, high = (gain + side * TWO_SIDED * lost.error for side in (-1, 1))
-    clause, manners = _manners(answers, language)
+    clause, manners = _loops_and_language(answers, language)
     sentence = (
         f"of {asked} {right[0]} right before, {right[1]} after ({gone} lost, {right[1] - right[0] + gone} won; "
         f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {100 * alike / len(answers):.0f} % of the "
@@ -393,7 +393,7 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
     return sentence, _rows(rows | {f"those that {name}": numbers for name, numbers in manners.items()})
 
 
-def _manners(answers: Sequence[Sample], language: str) -> tuple[str, dict[str, list[int]]]:
+def _loops_and_language(answers: Sequence[Sample], language: str) -> tuple[str, dict[str, list[int]]]:
     """How many answers loop, and how many are in the language that was added, before and after: in words, and each."""
     tests = {"loop": loops, f"are in {language}": spoken(language)}
     manners = {
@@ -417,7 +417,7 @@ def _predicted(
     module: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """(which answer, nats of its tokens after its prompt, the likeliest ids in their places), longest rows first."""
-    shared, caches = beginning(module, prompts)
+    shared, caches = shared_prefix(module, prompts)
     rows = [[*prompt[shared:], *answer] for prompt, answer in zip(prompts, answers, strict=True)]
     order, head = sorted(range(len(rows)), key=lambda at: -len(rows[at])), module.get_output_embeddings()
     positions = max(1, SCORES_AT_ONCE // head.out_features)
@@ -431,13 +431,14 @@ def _predicted(
             # causal: what fills a row up changes nothing before it
             cache = caches(len(index))
             hidden = module.base_model(ids, cache=cache, use_cache=cache is not None).last_hidden_state
-            own = [row[: len(rows[at]) - 1][-len(answers[at]) :] for at, row in zip(index, hidden, strict=True)]
+            ends = [len(rows[at]) - 1 for at in index]
+            own = [row[end - len(answers[at]) : end] for at, end, row in zip(index, ends, hidden, strict=True)]
             for part, target in zip(torch.cat(own).split(positions), targets.split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
                 pairs.append(torch.stack([nats, logits.argmax(-1)]).cpu())
-        ends = np.cumsum([len(answers[at]) for at in index])[:-1]
-        yield from zip(index, *(np.split(each, ends) for each in torch.cat(pairs, 1).numpy()), strict=True)
+        cuts = np.cumsum([len(answers[at]) for at in index])[:-1]
+        yield from zip(index, *(np.split(each, cuts) for each in torch.cat(pairs, 1).numpy()), strict=True)
 
 
 def _read_again(module: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> np.ndarray:
@@ -515,7 +516,7 @@ def bits_between(module: Any, tokenizer: Tokenizer, texts: Sequence[str], edges:
     rows = [[*start, *ids] for ids in encoded]
     for at, nats, _ in _predicted(module, [row[:1] for row in rows], [row[1:] for row in rows]):
         begins = np.cumsum([0, *sizes[encoded[at]]])[:-1]
-        bins = np.searchsorted(edges[at], begins[-len(nats) :], side="right") - 1
+        bins = np.searchsorted(edges[at], begins[len(begins) - len(nats) :], side="right") - 1
         np.add.at(bits[at], bins, nats / math.log(2))
         for place, size in tokenizer.unknown(texts[at], encoded[at]):  # as if it were spelt out
             bits[at, np.searchsorted(edges[at], len(texts[at][:place].encode()), side="right") - 1] += 8 * size

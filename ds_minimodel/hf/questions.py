@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -88,6 +88,7 @@ def begins_alike(one: str, other: str) -> bool:
     return one.split()[:_OPENING] == other.split()[:_OPENING]
 
 
+@cache
 def spoken(language: str) -> Callable[[str], bool] | None:
     """Return a test of whether a text is surely in `language` and not in English; None where py3langid does not know
     it."""

@@ -1,6 +1,6 @@
 """The fourth study's main part: `extend`'s default and what is compared with it, in languages that chose and others.
 
-    python study/fourth/languages.py FOLDER [LANGUAGE…]     a line of JSON for each run in FOLDER/languages.jsonl
+    python study/fourth/languages.py FOLDER [LANGUAGE…]     a line of JSON for each run in FOLDER/languages-60.jsonl
     python study/fourth/languages.py FOLDER --table         what there is, as registration.md judges it
 
 FOLDER has `model` (of transformers, or GGUF) and the texts of `study/third/texts.py FOLDER en hu de cs el --man`. What
@@ -21,7 +21,7 @@ from screen import RECIPE, Row, add, command, read
 
 from ds_minimodel.api import load_recipe, run_recipe
 from ds_minimodel.hf import kept
-from ds_minimodel.hf.kept import LIMITS, STRENGTHS, Change, Comparison
+from ds_minimodel.hf.kept import LIMITS, STRENGTHS, Comparison, points_lost
 from ds_minimodel.hf.questions import begins_alike
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.report.kept import loops
@@ -64,11 +64,6 @@ def trained(language: str, system: str, seed: int) -> Comparison:
     return Comparison(*places, texts, Path(f"the-untouched-{language}.json"), seed=QUESTIONS)
 
 
-def lost(answers: Sequence[Any]) -> Change:
-    """Of right answers, in points."""
-    return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
-
-
 def looked(both: Comparison) -> dict[str, Any]:
     """Bits of each window at each strength down to the one that `extend` would take, and answers at that."""
     halves = [[at for at, own in enumerate(both.dialogues) if own.chooses is chooses] for chooses in (True, False)]
@@ -78,7 +73,7 @@ def looked(both: Comparison) -> dict[str, Any]:
         bits = {name: both.bits(name) for name in both.windows}
         worse = {"chat": both.chat(halves[0])[0], "contexts": max(bits["en.manual"].rises, key=lambda own: own.most)}
         if all(own.most <= LIMITS[name] for name, own in worse.items()):
-            worse["answers"] = lost(both.answers(halves[0]))
+            worse["answers"] = points_lost(both.answers(halves[0]))
         tried[f"{strength:g}"] = {
             "worse": {name: [*own] for name, own in worse.items()},
             "windows": {name: [own.before.sum(1).tolist(), own.after.sum(1).tolist(), own.sizes.sum(1).tolist()]
@@ -90,7 +85,7 @@ def looked(both: Comparison) -> dict[str, Any]:
     answers, chat = both.answers(halves[1]), both.chat(halves[1])[0]
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
     alike = sum(begins_alike(own.before, own.after) for own in answers)
-    found = {"asked": len(answers), "right": right, "lost": [*lost(answers)], "alike": alike, "chat": [*chat]}
+    found = {"asked": len(answers), "right": right, "lost": [*points_lost(answers)], "alike": alike, "chat": [*chat]}
     found["loops"] = [sum(loops(getattr(own, part)) for own in answers) for part in ("before", "after")]
     return {"strength": f"{strength:g}", "tried": tried, "reported": found}
 
@@ -101,10 +96,10 @@ def saved(rows: Sequence[Row], text: str, strength: str | None = None) -> np.nda
     return np.array([[np.subtract(before, after), sizes] for before, after, sizes in windows])
 
 
-def drawn(seeds: np.ndarray) -> np.ndarray:
-    """Bits per byte saved, (DRAWS,), of seeds and windows drawn with replacement."""
-    draw, (number, _, windows) = np.random.default_rng(0), seeds.shape
-    which = draw.integers(number, size=(DRAWS, number, 1)), draw.integers(windows, size=(DRAWS, 1, windows))
+def drawn(seeds: np.ndarray, text: int) -> np.ndarray:
+    """Bits per byte saved, (DRAWS,), of seeds, the same for each text, and windows drawn with replacement."""
+    (number, _, windows), (of_seeds, own) = seeds.shape, map(np.random.default_rng, (0, 1 + text))
+    which = of_seeds.integers(number, size=(DRAWS, number, 1)), own.integers(windows, size=(DRAWS, 1, windows))
     return seeds[:, 0][which].sum((1, 2)) / seeds[:, 1][which].sum((1, 2))
 
 
@@ -114,7 +109,7 @@ def told(draws: np.ndarray, value: float) -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    columns = [*(f"{genre} saved" for genre in GENRES), "English by position, %", "the other language, %"]
+    columns = [*(f"{genre} saved" for genre in GENRES), "mean saved", "English by position, %", "the other language, %"]
     columns += ["tokens that change, %", "right before, after", "begin alike, %"]
     yield f"| language | tokens | seeds | strengths | {' | '.join(columns)} |"
     yield "|---" * (4 + len(columns)) + "|"
@@ -123,9 +118,9 @@ def table(rows: list[Row]) -> Iterator[str]:
         if own:
             of_text = {name: saved(own, name) for name in texts_of(language)}
             gains = [own_saved[:, 0].sum() / own_saved[:, 1].sum() for own_saved in of_text.values()]
-            cells = [
-                told(drawn(of_text[name]), gain) for name, gain in zip(of_text, gains[: len(GENRES)], strict=False)
-            ]
+            draws = [drawn(of_text[name], text) for text, name in enumerate([*of_text][: len(GENRES)])]
+            cells = [told(draw, gain) for draw, gain in zip(draws, gains, strict=False)]
+            cells.append(told(np.mean(draws, 0), float(np.mean(gains[: len(GENRES)]))))
             taken = [row["tried"][row["strength"]] for row in own]
             places = np.mean([row["places"]["en.manual"] for row in taken], 0)
             cells.append(", ".join(f"{100 * (after / before - 1):+.1f}" for before, after in places))

@@ -2,9 +2,9 @@
 
     python study/third/texts.py FOLDER [LANGUAGE…] [--man]
 
-writes LANGUAGE.train.txt, LANGUAGE.help.txt and LANGUAGE.manual.txt, with --man LANGUAGE.man.txt of manual pages too,
-documents with an empty line between them. A line stands in one of them alone. The packages' licences are in
-FOLDER/LICENSES.md.
+writes LANGUAGE.train.txt, LANGUAGE.help.txt and LANGUAGE.manual.txt, with --man but for English LANGUAGE.man.txt of
+manual pages, too: documents with an empty line between them. A line stands in one of them alone. The packages'
+licences are in FOLDER/LICENSES.md.
 """
 
 import argparse
@@ -26,8 +26,8 @@ MANUALS = {"tr": Package("manpages-tr", man_page_documents, "manual pages")}  # 
 
 
 def main(folder: Path, languages: Sequence[str], has_man: bool) -> None:
-    languages, with_man = languages or LANGUAGES, {*languages} - {"en"} if has_man else set()
-    man = {own: Package(f"manpages-{own}", man_page_documents, "manual pages") for own in languages if own in with_man}
+    languages, translated = languages or LANGUAGES, [own for own in languages if has_man and own != "en"]
+    man = {own: Package(f"manpages-{own}", man_page_documents, "manual pages") for own in translated}
     packages = [*help_packages(languages), GNOME, *(MANUALS[own] for own in languages if own in MANUALS), *man.values()]
     store = PackageStore(folder / "debian-packages", print)
     store.fill(packages)

@@ -128,7 +128,7 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     chats = write(tmp_path / "chats.jsonl", *([("user", f"{at}?"), ("assistant", f"{at}.")] for at in range(200)))
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
     trained, held_out = (TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT))
-    assert trained + held_out == 200 and 30 < held_out == len(held_out_questions([chats], 0.25)) < 70
+    assert trained + held_out == 200 and 30 < held_out == len(held_out_questions([chats], 0.25, 200)) < 70
     bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
     template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
