@@ -56,7 +56,7 @@ def prepare_chats(
                 store.mkdir(exist_ok=True)
             adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
             for where, dialogue in read_dialogues(patterns):
-                side = is_held_out([turn["content"] for turn in dialogue], held_out)
+                side = _is_held_out(dialogue, held_out)
                 with one_line(where, "the chat template does not take it"):
                     samples = _samples(theirs, dialogue, vocabulary, length - 1)
                 for sample in samples:
@@ -74,8 +74,12 @@ def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) 
     """What a user says first, without what the system says before, in the first held-out dialogues of some files, at
     most so many. share: of all that is held out."""
     every = (dialogue for _, dialogue in read_dialogues(patterns))
-    held_out = (one for one in every if is_held_out([turn["content"] for turn in one], share))
+    held_out = (one for one in every if _is_held_out(one, share))
     return [next(turn["content"] for turn in one if turn["role"] == "user") for one in itertools.islice(held_out, most)]
+
+
+def _is_held_out(dialogue: Dialogue, share: float) -> bool:
+    return is_held_out([turn["content"] for turn in dialogue], share)
 
 
 def _samples(

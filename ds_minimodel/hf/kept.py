@@ -272,8 +272,8 @@ def find_kept(
     for strength in strengths:
         both.put(strength)
         bits = {name: both.bits(name) for name in texts}
-        changes = by_strength[f"{strength:g}"] = _changes(both, bits, chooses, source, given, limits)
-        keeps = _keeps(changes, limits)
+        changes = by_strength[f"{strength:g}"] = changes_at(both, bits, chooses, source, given, limits)
+        keeps = within(changes, limits)
         if len(strengths) > 1:
             own = [f"{name} {bits[name].a_byte[1]:.3f} {_BITS}" for name in held_out]
             own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.most:.1f})" for name, own in changes.items()]
@@ -293,7 +293,7 @@ def find_kept(
     return read_model(path, Kept, "delete that file")
 
 
-def _changes(
+def changes_at(
     both: Comparison, bits: Mapping[str, Bits], index: Sequence[int], source: str, given: Sequence[str], limits: Limits
 ) -> dict[str, Change]:
     """What has become worse, by the dialogues `index` and texts; answers, which take longest, where all else is within
@@ -303,7 +303,7 @@ def _changes(
         changes["contexts"] = max(bits[source].rises, key=attrgetter("most"))
     if given:
         changes["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
-    if index and _keeps(changes, limits):
+    if index and within(changes, limits):
         changes["answers"] = points_lost(both.answers(index))
     return changes
 
@@ -366,7 +366,8 @@ _MEANS = {
 }
 
 
-def _keeps(changes: Mapping[str, Change], limits: Limits) -> bool:
+def within(changes: Mapping[str, Change], limits: Limits) -> bool:
+    """Whether the upper bound of each change is within its limit, where it has one."""
     return all(change.most <= limits.get(name, math.inf) for name, change in changes.items())
 
 

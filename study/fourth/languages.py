@@ -21,7 +21,7 @@ from screen import RECIPE, Row, add, command, read
 
 from ds_minimodel.api import load_recipe, run_recipe
 from ds_minimodel.hf import kept
-from ds_minimodel.hf.kept import LIMITS, STRENGTHS, Comparison, points_lost
+from ds_minimodel.hf.kept import LIMITS, STRENGTHS, Comparison, changes_at, points_lost, within
 from ds_minimodel.hf.questions import begins_alike
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.report.kept import loops
@@ -71,16 +71,14 @@ def looked(both: Comparison) -> dict[str, Any]:
     for strength in STRENGTHS:
         both.put(strength)
         bits = {name: both.bits(name) for name in both.windows}
-        worse = {"chat": both.chat(halves[0])[0], "contexts": max(bits["en.manual"].rises, key=lambda own: own.most)}
-        if all(own.most <= LIMITS[name] for name, own in worse.items()):
-            worse["answers"] = points_lost(both.answers(halves[0]))
+        worse = changes_at(both, bits, halves[0], "en.manual", (), LIMITS)
         tried[f"{strength:g}"] = {
             "worse": {name: [*own] for name, own in worse.items()},
             "windows": {name: [own.before.sum(1).tolist(), own.after.sum(1).tolist(), own.sizes.sum(1).tolist()]
                         for name, own in bits.items()},
             "places": {name: [[one.before, one.after] for one in own.measures(name)] for name, own in bits.items()},
         }  # fmt: skip
-        if "answers" in worse and worse["answers"].most <= LIMITS["answers"]:
+        if within(worse, LIMITS):
             break
     answers, chat = both.answers(halves[1]), both.chat(halves[1])[0]
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
