@@ -22,7 +22,9 @@ FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
 
-TRIED_WIDTH = 576  # of the body by which rates were found (SmolLM2-135M, third study)
+# Widths of bodies whose rates were found, and what share of a preset's is best there: SmolLM2-135M (third study),
+# Gemma 3 270M (benchmarks/rates.md).
+TRIED = {"llama": (576, 1.0), "gemma3": (640, 0.225)}
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
 BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
@@ -67,6 +69,8 @@ def first_values(
         raise UserError(
             "--strength: only token embeddings train here, so there is no change of the body to merge; leave it out"
         )
+    width, share = TRIED.get(base.config.kind, TRIED["llama"])
+    rate = preset.rate * share * min(1.0, width / base.config.hidden_size) ** FALL
     given = {name: [*files] for name, files in text.items() if files}
     longest = min(base.config.max_positions, 1024)
     task = {
@@ -87,7 +91,7 @@ def first_values(
             "steps": FEWEST_STEPS,
             "batch_size": min(BATCHES.values()),
             "seq_length": min(base.config.max_positions, LENGTH),
-            "lr": float(f"{preset.rate * min(1.0, TRIED_WIDTH / base.config.hidden_size) ** FALL:.2g}"),
+            "lr": float(f"{rate:.2g}"),
             "schedule": "wsd",
             "warmup_steps": 1,
             **(preset.by_text if languages[0] in given else {}),
@@ -136,9 +140,10 @@ def set_sizes(
 
         needed = min(tokens, text) / (BITS * low_rank_size(base.config, 1))
         values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))
-    untried, width, rank = list[str](), base.config.hidden_size, values["adapt"].get("rank", RANK)
-    if width != TRIED_WIDTH:
-        untried.append(f"rate {values['adapt']['lr']:g}: not tried at this width ({width:,})")
+    untried, kind, width = list[str](), base.config.kind, base.config.hidden_size
+    rank = values["adapt"].get("rank", RANK)
+    if TRIED.get(kind, (0,))[0] != width:
+        untried.append(f"rate {values['adapt']['lr']:g}: not tried in such a model ({kind}, {width:,} wide)")
     if rank != RANK:
         untried.append(f"rank {rank}: not tried; it holds what so much text says")
     return untried
