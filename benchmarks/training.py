@@ -4,7 +4,7 @@ ds_minimodel  the product: the engine's step around our module
 compiled      the same with each layer under torch.compile
 reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
 hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its documentation has it:
-              autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora: by peft
+              autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora, extend-lora: by peft
 hf-untuned    the same without our settings of malloc and of threads (CPU)
 hf-compiled   the same as hf under torch.compile; on the CPU with eager attention and our choice of MKL or oneDNN for
               fp32
@@ -142,8 +142,13 @@ def hugging_face(work: TimedStep, recipe: Recipe, attention: str) -> nn.Module:
     if work.rank:
         from peft import LoraConfig, get_peft_model
 
-        model = get_peft_model(model, LoraConfig(r=work.rank, lora_alpha=2 * work.rank, target_modules="all-linear"))
-        model.get_input_embeddings().requires_grad_(True)
+        new = {"embed_tokens": [*range(work.num_base, work.vocab_size)]} if work.num_base else None
+        lora = LoraConfig(
+            r=work.rank, lora_alpha=2 * work.rank, target_modules="all-linear", trainable_token_indices=new
+        )
+        model = get_peft_model(model, lora)
+        if new is None:
+            model.get_input_embeddings().requires_grad_(True)
         return model
     with torch.device("meta"):
         ours = our_module(work, recipe)

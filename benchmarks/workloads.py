@@ -27,7 +27,8 @@ from ds_minimodel.training.run import Run
 from ds_minimodel.vocabulary.tokenizer import SPECIAL, trained_layout
 
 PAPER = "paper"
-STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "adapt-lora", "finetune")
+STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "adapt-lora", "extend-lora", "finetune")
+NEW_TOKENS = 1000  # of extend-lora, beside the vocabulary's, which do not train
 NUM_LABELS = 3  # natural language inference
 MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
 
@@ -45,6 +46,7 @@ class TimedStep:
     frozen_layers: int  # layers below the new ones, in step 1b
     shortest: int  # tokens of the shortest row in finetuning; the longest has seq_length
     rank: int = 0  # of low-rank updates in step 2
+    num_base: int = 0  # tokens of the vocabulary, the first, that do not train
 
     @property
     def lengths(self) -> list[int]:
@@ -59,10 +61,11 @@ class TimedStep:
     def cost(self) -> Cost:
         """FLOPs of a step on one rank, by the paper's formulas and as executed."""
         length = self.tokens / self.batch_size
-        work = Workload(self.body, self.vocab_size, round(length), self.num_read / length, self.batch_size)
+        sizes = round(length), self.num_read / length, self.batch_size, self.num_base
+        work = Workload(self.body, self.vocab_size, *sizes)
         if self.name == "finetune":
             return finetune_flops(work, NUM_LABELS, reads_start=True)
-        step = "adapt" if self.name.startswith("adapt-") else self.name
+        step = self.name if self.name in ("pretrain", "build-mini") else "adapt"
         low_rank = low_rank_size(self.body, self.rank) if self.rank else 0
         return step_flops(step, work, (self.body.num_layers,), self.frozen_layers, low_rank=low_rank)
 
@@ -78,6 +81,7 @@ def workload(
         "pretrain": (0, recipe.model.num_layers),
         "adapt-full": (0, recipe.model.num_layers),
         "adapt-lora": (0, recipe.model.num_layers),
+        "extend-lora": (0, recipe.model.num_layers),
         "finetune": (0, recipe.model.num_layers),
         "adapt-mini": (0, recipe.mini.depth),
         "build-mini": (recipe.mini.depth, recipe.mini.depth + recipe.mini.new_layers),
@@ -88,8 +92,10 @@ def workload(
     least = shortest if shortest and step == "finetune" else length
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
-    rank = recipe.adapt.rank if step == "adapt-lora" else 0
-    return TimedStep(step, body, recipe.tokenizer.vocab_size, batch_size, length, num_read, depth, least, rank)
+    rank, vocab_size = recipe.adapt.rank if step.endswith("-lora") else 0, recipe.tokenizer.vocab_size
+    num_base = vocab_size if step == "extend-lora" else 0
+    size = vocab_size + (NEW_TOKENS if num_base else 0)
+    return TimedStep(step, body, size, batch_size, length, num_read, depth, least, rank, num_base)
 
 
 def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dict[str, Any]:
@@ -121,7 +127,7 @@ def our_module(work: TimedStep, recipe: Recipe) -> SequenceClassifier | Language
     torch.manual_seed(recipe.seed)
     if work.rank:  # frozen weights in the run's precision, as the step reads them
         with torch.device("meta"):
-            model = LanguageModel(work.body, work.vocab_size, (work.body.num_layers,))
+            model = LanguageModel(work.body, work.vocab_size, (work.body.num_layers,), work.num_base)
         train_only(model, trains(work))
         materialise(model, DTYPES[resolve_precision(recipe.engine.precision, torch.device("cpu"))])
         for parameter in model.parameters():

@@ -24,7 +24,7 @@ def trained(module):
     )
 
 
-ALIKE = [("roberta", step) for step in STEPS if step != "adapt-lora"]
+ALIKE = [("roberta", step) for step in STEPS if not step.endswith("-lora")]
 
 
 @pytest.mark.parametrize("kind, step", [*ALIKE, ("modernbert", "adapt-mini")])
@@ -35,14 +35,15 @@ def test_the_peer_trains_what_we_train(kind, step):
     assert 0 < trained(ours) == trained(theirs)
 
 
-def test_peft_trains_what_we_train_but_for_matrices_that_it_has_apart():
+@pytest.mark.parametrize("step", ["adapt-lora", "extend-lora"])
+def test_peft_trains_what_we_train_but_for_matrices_that_it_has_apart(step):
     sizes = ["model={kind: llama, num_kv_heads: 2}", "pretrain={}", "build_mini={}", "adapt={}", *TINY]
     recipe = load_recipe("paper", sizes)
-    work = workload(recipe, "adapt-lora", 32, 16)
+    work = workload(recipe, step, 32, 16)
     ours, theirs = our_module(work, recipe), hugging_face(work, recipe, "sdpa")
     shared = 3 * (2 + 1) * work.rank * 32  # A of q, k and v, and of gate and up, in each of three layers
     assert trained(ours) + shared == trained(theirs)
-    assert trained(ours) == work.vocab_size * 32 + low_rank_size(work.body, work.rank)
+    assert trained(ours) == (work.vocab_size - work.num_base) * 32 + low_rank_size(work.body, work.rank)
 
 
 @pytest.mark.parametrize("name", PARTS)
