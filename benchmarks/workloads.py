@@ -61,8 +61,8 @@ class TimedStep:
     def cost(self) -> Cost:
         """FLOPs of a step on one rank, by the paper's formulas and as executed."""
         length = self.tokens / self.batch_size
-        sizes = round(length), self.num_read / length, self.batch_size, self.num_base
-        work = Workload(self.body, self.vocab_size, *sizes)
+        sizes = round(length), self.num_read / length, self.batch_size
+        work = Workload(self.body, self.vocab_size, *sizes, num_base=self.num_base)
         if self.name == "finetune":
             return finetune_flops(work, NUM_LABELS, reads_start=True)
         step = self.name if self.name in ("pretrain", "build-mini") else "adapt"
