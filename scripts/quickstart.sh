@@ -49,7 +49,7 @@ $(first_sentence "$out/run/report")"
     exit
 fi
 
-echo "quickstart: some 7 minutes on 2 idle cores, after downloads (about 300 MB with a CPU build of torch)" >&2
+echo "quickstart: some 6 minutes on 2 idle cores, after downloads (about 300 MB with a CPU build of torch)" >&2
 prepare_environment report,sample
 
 ds-minimodel fetch-sample --set quickstart --out data/sample
