@@ -78,11 +78,7 @@ def workload(
     shortest: tokens of the shortest sequence in finetuning; by default all are of one length.
     """
     depth, num_layers = {
-        "pretrain": (0, recipe.model.num_layers),
-        "adapt-full": (0, recipe.model.num_layers),
-        "adapt-lora": (0, recipe.model.num_layers),
-        "extend-lora": (0, recipe.model.num_layers),
-        "finetune": (0, recipe.model.num_layers),
+        **dict.fromkeys(STEPS, (0, recipe.model.num_layers)),
         "adapt-mini": (0, recipe.mini.depth),
         "build-mini": (recipe.mini.depth, recipe.mini.depth + recipe.mini.new_layers),
     }[step]
@@ -93,9 +89,8 @@ def workload(
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
     rank, vocab_size = recipe.adapt.rank if step.endswith("-lora") else 0, recipe.tokenizer.vocab_size
-    num_base = vocab_size if step == "extend-lora" else 0
-    size = vocab_size + (NEW_TOKENS if num_base else 0)
-    return TimedStep(step, body, size, batch_size, length, num_read, depth, least, rank, num_base)
+    num_base, num_new = (vocab_size, NEW_TOKENS) if step == "extend-lora" else (0, vocab_size)
+    return TimedStep(step, body, num_base + num_new, batch_size, length, num_read, depth, least, rank, num_base)
 
 
 def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dict[str, Any]:

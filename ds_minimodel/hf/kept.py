@@ -196,16 +196,14 @@ class Comparison:
     def said(self) -> list[Sample]:
         """To the chats."""
         after = self._said(self.module, self.after, self.untouched.settings)
-        three = zip(self.chats, self.untouched.said, after, strict=True)
-        return [Sample(opening=text, before=before, after=after) for text, before, after in three]
+        return _side_by_side(self.chats, self.untouched.said, after)
 
     def samples(self) -> tuple[list[Sample], list[Measure]]:
         """Continued openings, and how fast they are written."""
         texts, speed = continued(self.module, self.after, self.openings, self.untouched.settings)
         both = {"before": self.untouched.bytes_a_second, "after": speed}
         measure = Measure(what="how fast it writes", unit="bytes a second", **both, decimals=0)
-        three = zip(self.openings, self.untouched.samples, texts, strict=True)
-        samples = [Sample(opening=opening, before=before, after=after) for opening, before, after in three]
+        samples = _side_by_side(self.openings, self.untouched.samples, texts)
         return samples, [measure] * bool(samples)
 
     def bits(self, name: str) -> Bits:
@@ -216,6 +214,11 @@ class Comparison:
         bins = int((sizes.sum(0) > 0).sum())  # a model of few positions has windows of few
         before, ends = np.array(self.untouched.windows[name]), [min(edge, self.length) for edge in (*EDGES, LENGTH)]
         return Bits(before[:, :bins], after[:, :bins], sizes[:, :bins], ends[: bins + 1])
+
+
+def _side_by_side(*texts: Sequence[str]) -> list[Sample]:
+    """Of openings and what was written after each before and after."""
+    return [Sample(opening=opening, before=before, after=after) for opening, before, after in zip(*texts, strict=True)]
 
 
 def _prompt(tokenizer: Any, text: str) -> list[int]:

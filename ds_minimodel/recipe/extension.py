@@ -23,7 +23,7 @@ FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
 
 # Widths of bodies whose rates were found, and what share of a preset's is best there: SmolLM2-135M (third study),
-# Gemma 3 270M (benchmarks/rates.md).
+# and of "lora" alone Gemma 3 270M (benchmarks/rates.md).
 TRIED = {"llama": (576, 1.0), "gemma3": (640, 0.225)}
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
 BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
