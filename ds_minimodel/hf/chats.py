@@ -7,7 +7,6 @@ its place that no template changes, and is learned with the special token that e
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,9 +39,9 @@ def prepare_chats(
 
     tokenizer_folder: with a chat template. A document is a sample of at most `length` tokens, as a reader makes it: a
     dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the
-    next. A single question whose answer does not fit is cut off. The share `held_out` of the dialogues goes into a
-    store of its own, in the folder HELD_OUT. UserError as of `read_dialogues`, where there is no template or one does
-    not take a dialogue, and where nothing is left.
+    next. A single question whose answer does not fit is cut off. The share `held_out` of the first questions goes, with
+    all dialogues that begin so, into a store of its own, in the folder HELD_OUT. UserError as of `read_dialogues`,
+    where there is no template or one does not take a dialogue, and where nothing is left.
     """
     ours, theirs = open_tokenizer(tokenizer_folder), tokenizer_of(tokenizer_folder)
     vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
@@ -56,7 +55,7 @@ def prepare_chats(
                 store.mkdir(exist_ok=True)
             adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
             for where, dialogue in read_dialogues(patterns):
-                side = _is_held_out(dialogue, held_out)
+                side = is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
                 with one_line(where, "the chat template does not take it"):
                     samples = _samples(theirs, dialogue, vocabulary, length - 1)
                 for sample in samples:
@@ -70,16 +69,17 @@ def prepare_chats(
             write_manifest(store, kind="token_store", **vocabulary.facts(), **facts, documents=documents)
 
 
-def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[str]:
-    """What a user says first, without what the system says before, in the first held-out dialogues of some files, at
-    most so many. share: of all that is held out."""
-    every = (dialogue for _, dialogue in read_dialogues(patterns))
-    held_out = (one for one in every if _is_held_out(one, share))
-    return [next(turn["content"] for turn in one if turn["role"] == "user") for one in itertools.islice(held_out, most)]
+def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:
+    """What a user says first, after what the system says, in the held-out dialogues of some files; the first `most`
+    that differ. share: of all that is held out."""
+    every = (_question(dialogue) for _, dialogue in read_dialogues(patterns))
+    held_out = {str(one): one for one in every if is_held_out([one[-1]["content"]], share)}
+    return [*held_out.values()][:most]
 
 
-def _is_held_out(dialogue: Dialogue, share: float) -> bool:
-    return is_held_out([turn["content"] for turn in dialogue], share)
+def _question(dialogue: Dialogue) -> Dialogue:
+    """The turns up to a user's first."""
+    return dialogue[: 1 + [turn["role"] for turn in dialogue].index("user")]
 
 
 def _samples(

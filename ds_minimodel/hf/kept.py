@@ -33,6 +33,7 @@ from ds_minimodel.hf.questions import Question, begins_alike, instructions, ques
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
+from ds_minimodel.text.chats import Dialogue as Turns
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
@@ -77,7 +78,7 @@ class Change(NamedTuple):
 class Untouched(Stored):
     """What the untouched model does. answers: ids, to each dialogue; bits: of each. edges: of each text's windows the
     bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation. samples: of
-    each opening, written with so many bytes a second. said: to each question of a chat."""
+    each opening, written with so many bytes a second. chats: answers to each of those dialogues."""
 
     key: str
     answers: list[list[int]]
@@ -87,7 +88,7 @@ class Untouched(Stored):
     settings: dict[str, Any]
     samples: list[str]
     bytes_a_second: Amount
-    said: list[str]
+    chats: list[str]
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,12 @@ class Comparison:
 
     model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
     {name: file}. memory: a file, where what the untouched model does is kept by the hash of what it is of. seed: of the
-    questions. openings: that samples continue. chats: questions in the added language.
+    questions. openings: that samples continue. chats: dialogues in the added language, up to an answer.
     """
 
     def __init__(
         self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
-        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[str] = (),
+        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[Turns] = (),
     ):  # fmt: skip
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
@@ -121,7 +122,7 @@ class Comparison:
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
-        self.chats = [text for text in chats if len(_prompt(self.theirs, text)) + TOKENS <= positions]
+        self.chats = [own for own in chats if len(_prompt(self.theirs, own)) + TOKENS <= positions]
         key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
@@ -146,13 +147,12 @@ class Comparison:
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
         samples, speed = continued(module, self.theirs, self.openings, settings)
         looked: dict[str, Any] = {"edges": edges, "windows": windows, "samples": samples, "bytes_a_second": speed}
-        said = self._said(module, self.theirs, settings)
-        return Untouched(key=key, answers=answers, bits=bits, settings=settings, said=said, **looked)
+        chats = self._answers_to_chats(module, self.theirs, settings)
+        return Untouched(key=key, answers=answers, bits=bits, settings=settings, chats=chats, **looked)
 
-    def _said(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
-        """Answers to the chats."""
-        ids = written(module, [_prompt(tokenizer, text) for text in self.chats], settings, TOKENS)
-        return [_said_of(tokenizer, own) for own in ids]
+    def _answers_to_chats(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
+        ids = written(module, [_prompt(tokenizer, own) for own in self.chats], settings, TOKENS)
+        return [_text_of(tokenizer, own) for own in ids]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -179,7 +179,7 @@ class Comparison:
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
         samples = []
         for (at, question), own in zip(chosen, after, strict=True):
-            texts = [_said_of(self.after, ids) for ids in (self.untouched.answers[at], own)]
+            texts = [_text_of(self.after, ids) for ids in (self.untouched.answers[at], own)]
             right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
             samples.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
         return samples
@@ -193,10 +193,9 @@ class Comparison:
         before = sum(self.untouched.bits[at] for at in index)
         return Change.of(changed, sizes), before / sizes.sum(), bits.sum() / sizes.sum()
 
-    def said(self) -> list[Sample]:
-        """To the chats."""
-        after = self._said(self.module, self.after, self.untouched.settings)
-        return _side_by_side(self.chats, self.untouched.said, after)
+    def answers_to_chats(self) -> list[Sample]:
+        after = self._answers_to_chats(self.module, self.after, self.untouched.settings)
+        return _side_by_side([turns[-1]["content"] for turns in self.chats], self.untouched.chats, after)
 
     def samples(self) -> tuple[list[Sample], list[Measure]]:
         """Continued openings, and how fast they are written."""
@@ -221,15 +220,15 @@ def _side_by_side(*texts: Sequence[str]) -> list[Sample]:
     return [Sample(opening=opening, before=before, after=after) for opening, before, after in zip(*texts, strict=True)]
 
 
-def _prompt(tokenizer: Any, text: str) -> list[int]:
+def _prompt(tokenizer: Any, question: str | Turns) -> list[int]:
     """Ids of what is asked, up to where an answer begins."""
-    dialogue = asked(tokenizer, text, add_generation_prompt=True)
+    dialogue = asked(tokenizer, question, add_generation_prompt=True)
     if dialogue is None:
-        return list(tokenizer(_PLAIN.format(text))["input_ids"])
+        return list(tokenizer(_PLAIN.format(question))["input_ids"])
     return list(tokenizer(dialogue, add_special_tokens=False)["input_ids"])
 
 
-def _said_of(tokenizer: Any, ids: list[int]) -> str:
+def _text_of(tokenizer: Any, ids: list[int]) -> str:
     """The text of an answer; a plain decoder asks the next question itself."""
     return str(tokenizer.decode(ids, skip_special_tokens=True)).partition(_NEXT)[0].strip()
 
@@ -252,15 +251,15 @@ def find_kept(
     limits: Limits = LIMITS,
     column: str = "text",
     openings: Sequence[str] = (),
-    chats: Sequence[str] = (),
+    chats: Sequence[Turns] = (),
     say: Callable[[str], None] = print,
 ) -> Kept:
     """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
 
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
     of other text. path: file where what is found is kept, by the hash of what it is of, beside what the untouched model
-    does. openings: of texts that it continues; chats: questions in the added language. Half of the questions choose, by
-    upper 95 % bounds of what gets worse, the others are reported; of a single strength all are.
+    does. openings: of texts that it continues; chats: dialogues in the added language, up to an answer. Half of the
+    questions choose, by upper 95 % bounds of what gets worse, the others are reported; of a single strength all are.
     """
     texts = {**held_out, **{file: file for file in given}}
     both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings, chats=chats)
@@ -344,7 +343,7 @@ def _reported(
         measures += of_text
         each = (f"{own.what}: {own.texts[0]} {_BITS} before, {own.texts[1]} after" for own in of_text)
         texts.append(f"{', '.join(each)}.".replace(f", {what}", ""))  # once is enough
-    if chats := both.said():
+    if chats := both.answers_to_chats():
         clause, manners = _loops_and_language(chats, both.added.language)
         sentences.append(f"of the answers to {len(chats)} held-out questions of your dialogues {clause}.")
         measures += _rows({f"answers to your dialogues that {name}": numbers for name, numbers in manners.items()})

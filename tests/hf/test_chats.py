@@ -109,6 +109,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
     ((read, learned),) = samples_in(tmp_path / "with-system")
     assert "Kurz." in read and learned == whole[1]
+    assert held_out_questions([system], 0.999999, 9) == [[{"role": "system", "content": "Kurz."}, turns[0]]]
 
 
 def test_what_does_not_fit_a_sample(text_file, tmp_path):
@@ -125,17 +126,18 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path):
 
 def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["smollm2"][0], "$A")
-    chats = write(tmp_path / "chats.jsonl", *([("user", f"{at}?"), ("assistant", f"{at}.")] for at in range(200)))
+    rows = ([("user", f"{at}?"), ("assistant", said)] for said in "01." for at in range(200))
+    chats = write(tmp_path / "chats.jsonl", *rows)
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
     trained, held_out = (TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT))
-    assert trained + held_out == 200 and 30 < held_out == len(held_out_questions([chats], 0.25, 200)) < 70
+    assert trained + held_out == 600 and 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210
     bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
     template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
     for where, held_out, words in (
         (bare, 0.0, "has no chat template"),
-        (changes, 0.0, "chats.jsonl:1: the chat template does not take it .it changes what is said"),
-        (folder, 0.999999, "no answer begins in 64 tokens to train on; 200 are held out"),
+        (changes, 0.0, "chats.jsonl:401: the chat template does not take it .it changes what is said"),
+        (folder, 0.999999, "no answer begins in 64 tokens to train on; 600 are held out"),
     ):
         with pytest.raises(UserError, match=words):
             prepare_chats([chats], where, tmp_path / "none", 64, held_out)

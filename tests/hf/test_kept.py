@@ -138,16 +138,15 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     text = "\n".join([*found.sentences, *found.texts])
     assert f"of {SOME // 2} English questions 0 right before, 0 after (0 lost, 0 won; " in text
     assert "news.zz.txt, of yours: " in text and "not looked at" not in text
-    assert (
-        "en, held-out pages of your text, tokens 0–128: " in text
-        and f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
-    )
+    assert "en, held-out pages of your text, tokens 0–128: " in text
+    assert f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
     assert (found.steps, len(found.answers)) == (7, kept.SHOWN)
     rows = {own.what: own.texts for own in found.measures}
     assert rows["those that begin as before"][0] == str(SOME // 2) and "those that loop" in rows
     before = (world / "memory/the-untouched.json").stat()
     assert kept_of(world, text_file, given=[str(other)]) == (found, []), "nothing is asked again"
-    fixed, said = kept_of(world, text_file, strengths=[1.0], chats=["zozo", "mimi"])
+    chats = [[{"role": "user", "content": own}] for own in ("zozo", "mimi")]
+    fixed, said = kept_of(world, text_file, strengths=[1.0], chats=chats)
     assert [own.opening for own in fixed.chats] == ["zozo", "mimi"] and "to 2 held-out questions" in fixed.sentences[2]
     assert (fixed.strength, said) == (1.0, []) and f"of {SOME} English questions" in fixed.sentences[0]
     assert "not looked at: other texts and other languages (--test-text)." in fixed.sentences
