@@ -22,9 +22,9 @@ FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
 
-# Widths of bodies whose rates were found, and what share of a preset's is best there: SmolLM2-135M (third study),
-# and of "lora" alone Gemma 3 270M (benchmarks/rates.md).
-TRIED = {"llama": (576, 1.0), "gemma3": (640, 0.225)}
+# Widths of bodies whose rates were found, what share of a preset's is best there, and for which systems: SmolLM2-135M
+# (third study), Gemma 3 270M (benchmarks/rates.md).
+TRIED = {"llama": (576, 1.0, ("bl_base", "lora", "full")), "gemma3": (640, 0.225, ("lora",))}
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
 BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
@@ -69,7 +69,7 @@ def first_values(
         raise UserError(
             "--strength: only token embeddings train here, so there is no change of the body to merge; leave it out"
         )
-    width, share = TRIED.get(base.config.kind, TRIED["llama"])
+    width, share, _ = TRIED.get(base.config.kind, TRIED["llama"])
     rate = preset.rate * share * min(1.0, width / base.config.hidden_size) ** FALL
     given = {name: [*files] for name, files in text.items() if files}
     longest = min(base.config.max_positions, 1024)
@@ -142,7 +142,8 @@ def set_sizes(
         values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))
     untried, kind, width = list[str](), base.config.kind, base.config.hidden_size
     rank = values["adapt"].get("rank", RANK)
-    if TRIED.get(kind, (0,))[0] != width:
+    tried_width, _, systems = TRIED.get(kind, (0, 0, ()))
+    if tried_width != width or values["systems"][0] not in systems:
         untried.append(f"rate {values['adapt']['lr']:g}: not tried in such a model ({kind}, {width:,} wide)")
     if rank != RANK:
         untried.append(f"rank {rank}: not tried; it holds what so much text says")
