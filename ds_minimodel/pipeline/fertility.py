@@ -16,7 +16,7 @@ from ds_minimodel.pipeline.run import is_pending, run_step_here
 from ds_minimodel.recipe.extension import FEWEST_NEW, FEWEST_TOKENS
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.text.corpus import Corpus, words_of
 from ds_minimodel.vocabulary.extension import Extension, read_extension
 
 SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
@@ -83,11 +83,11 @@ def choose_vocabulary(
 
 
 def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
-    rows, layout, source = [], WorkdirLayout(recipe.workdir), recipe.languages.source
-    of_source = Corpus(layout.corpus(source)).words() if source in recipe.languages_of_corpora else {}
+    rows, layout = [], WorkdirLayout(recipe.workdir)
+    kept = words_of(layout.corpus(language) for language in recipe.languages_kept)
     for language in recipe.languages.targets:
         corpus, own = Corpus(layout.corpus(language)), recipe.tokenizer.vocab_size if recipe.num_base else 0
-        extension = read_extension(base, corpus.words(), of_source, max(SIZES[-1], own))
+        extension = read_extension(base, corpus.words(), kept, max(SIZES[-1], own))
         sizes = {*SIZES, own, *([extension.often] if extension.often < SIZES[1] else [])}  # of a short text
         sizes = {size for size in sizes if size <= len(extension.pieces)}
         of_language = [_row(recipe, language, extension, corpus.share_counted, size) for size in sorted(sizes)]

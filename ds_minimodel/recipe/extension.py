@@ -22,8 +22,8 @@ FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
 
-# Widths of bodies whose rates were found, what share of a preset's is best there, and for which systems: SmolLM2-135M
-# (third study), Gemma 3 270M (benchmarks/rates.md).
+# Widths of bodies whose rates were found, what share of a preset's is best there, and of which systems (of others it is
+# a guess): SmolLM2-135M (third study), Gemma 3 270M (benchmarks/rates.md).
 TRIED = {"llama": (576, 1.0, ("bl_base", "lora", "full")), "gemma3": (640, 0.225, ("lora",))}
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
 BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
@@ -142,9 +142,9 @@ def set_sizes(
         values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))
     untried, kind, width = list[str](), base.config.kind, base.config.hidden_size
     rank = values["adapt"].get("rank", RANK)
-    tried_width, _, systems = TRIED.get(kind, (0, 0, ()))
-    if tried_width != width or values["systems"][0] not in systems:
-        untried.append(f"rate {values['adapt']['lr']:g}: not tried in such a model ({kind}, {width:,} wide)")
+    (tried_width, _, systems), (system,) = TRIED.get(kind, (0, 0, ())), values["systems"]
+    if tried_width != width or system not in systems:
+        untried.append(f"rate {values['adapt']['lr']:g}: not tried in such a model ({kind}, {width:,} wide, {system})")
     if rank != RANK:
         untried.append(f"rank {rank}: not tried; it holds what so much text says")
     return untried

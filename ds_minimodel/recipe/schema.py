@@ -137,10 +137,17 @@ class Recipe(Section):
         return self.languages.all if needs_source else self.languages.targets
 
     @property
+    def languages_kept(self) -> list[str]:
+        """Languages whose text is there beside the targets', which an extended vocabulary splits as its base does."""
+        others = [language for language in self.data.text if language not in self.languages.targets]
+        return others if self.num_base else []
+
+    @property
     def languages_of_corpora(self) -> list[str]:
         """Languages whose text is read: for its vocabulary too, or for what another one's must leave as it is."""
-        source = [self.languages.source] if self.num_base and self.languages.source in self.data.text else []
-        return [language for language in self.languages.all if language in {*self.languages_of_text, *source}]
+        kept = self.languages_kept
+        every = dict.fromkeys([*self.languages.all, *kept])
+        return [language for language in every if language in {*self.languages_of_text, *kept}]
 
     def languages_of_task(self, name: str) -> list[str]:
         """The recipe's languages that the task `name` has test data in."""

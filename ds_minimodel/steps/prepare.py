@@ -32,7 +32,7 @@ def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
 
         prepare_chats(files, tokenizer, out, recipe.adapt.seq_length, recipe.data.held_out)
 
-    inputs = {"chats": identity_of_text(find_text(files)), "held_out": recipe.data.held_out}
+    inputs = {"chats": identity_of_text(find_text(files)), "held_out_questions": recipe.data.held_out}
     return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer,), make)
 
 

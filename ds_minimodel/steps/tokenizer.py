@@ -5,7 +5,7 @@ from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.text.corpus import Corpus, words_of
 from ds_minimodel.vocabulary.extension import extend_tokenizer
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
@@ -25,13 +25,11 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, out, corpus = recipe.tokenizer, layout.tokenizer(language), layout.corpus(language)
     base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)
-    has_source = recipe.num_base and recipe.languages.source in recipe.data.text
-    source = layout.corpus(recipe.languages.source) if has_source else None
+    kept = [layout.corpus(own) for own in recipe.languages_kept]
 
     def extend() -> None:
         assert base is not None
-        of_source = Corpus(source).words() if source else {}
-        extend_tokenizer(base, recipe.num_base, Corpus(corpus).words(), of_source, out, section.vocab_size)
+        extend_tokenizer(base, recipe.num_base, words_of([corpus]), words_of(kept), out, section.vocab_size)
 
     def train() -> None:
         train_tokenizer(
@@ -47,5 +45,5 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         if recipe.trained_by.needs_lossless:
             open_tokenizer(out).vocabulary.require_lossless(f"the objective {recipe.trained_by.name}")
 
-    parents = [corpus, *filter(None, (base, source))]
+    parents = [corpus, *filter(None, (base, *kept))]
     return Job(out, {"tokenizer": section.recorded()}, parents, extend if recipe.num_base else train)

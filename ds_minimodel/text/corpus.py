@@ -85,6 +85,11 @@ class Corpus:
         return self.facts.counted / self.facts.bytes[0]
 
 
+def words_of(folders: Iterable[Path]) -> Counter[str]:
+    """How often each word occurs in some corpora together."""
+    return sum((Corpus(folder).words() for folder in folders), Counter[str]())
+
+
 def count_words(texts: Iterable[Sequence[str]]) -> Counter[str]:
     """How often each word occurs in the lines of documents, each with the white space before it."""
     return Counter(word for lines in texts for line in lines if line.strip() for word in _WORD.findall(line))

@@ -2,8 +2,8 @@
 
 What is joined is found as in the training of a BPE that goes on over the base's cut of the text, whatever the base is:
 a BPE gets the merges, WordPiece the pieces, of which it takes the longest, and a unigram vocabulary each with a
-score a hair above that of its parts. Characters that have no piece may get one. Pieces by which text of the source
-language would be cut otherwise are not taken.
+score a hair above that of its parts. Characters that have no piece may get one. Pieces by which text of the source or
+of another language that is kept would be cut otherwise are not taken.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Extension:
         return tokens, unknown / max(1, whole)
 
 
-def read_extension(base: str | Path, text: Mapping[str, int], source_text: Mapping[str, int], most: int) -> Extension:
+def read_extension(base: str | Path, text: Mapping[str, int], kept_text: Mapping[str, int], most: int) -> Extension:
     """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
 
-    text, source_text: how often each word occurs (corpus.py, count_words) of the language that is added, and of the
-    base's own, which keeps its pieces; it may be empty. UserError where the base has no tokenizer.json, or much of the
+    text, kept_text: how often each word occurs (corpus.py, count_words) of the language that is added, and of those
+    that keep their pieces; it may be empty. UserError where the base has no tokenizer.json, or much of the
     text stays unknown to it.
     """
     path = Path(base) / JSON_FILE
@@ -87,8 +87,8 @@ def read_extension(base: str | Path, text: Mapping[str, int], source_text: Mappi
     kind = _Kind(TokenizerJson(path))
     words = sum(times for word, times in text.items() if not word.isspace())
     num_bytes = sum(len(word.encode()) * times for word, times in text.items())
-    of_text, of_source = (_parted(kind.file.load(), counts) for counts in (text, source_text))
-    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, of_source, most))
+    of_text, of_kept = (_parted(kind.file.load(), counts) for counts in (text, kept_text))
+    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, of_kept, most))
     _, unknown = extension.tokens_with(number := len(extension.pieces))
     if unknown > MOST_UNKNOWN:
         raise UserError(
@@ -99,12 +99,7 @@ def read_extension(base: str | Path, text: Mapping[str, int], source_text: Mappi
 
 
 def extend_tokenizer(
-    base: str | Path,
-    rows: int,
-    text: Mapping[str, int],
-    source_text: Mapping[str, int],
-    out: str | Path,
-    new_pieces: int,
+    base: str | Path, rows: int, text: Mapping[str, int], kept_text: Mapping[str, int], out: str | Path, new_pieces: int
 ) -> None:
     """Write the vocabulary of the pack or tokenizer `base` with `new_pieces` more into the artifact folder `out`.
 
@@ -112,7 +107,7 @@ def extend_tokenizer(
     a chat template, is kept. The result is a function of the texts and the arguments. Other arguments and errors as of
     read_extension; UserError, too, where the text supports fewer pieces.
     """
-    base, extension = Path(base), read_extension(base, text, source_text, new_pieces)
+    base, extension = Path(base), read_extension(base, text, kept_text, new_pieces)
     if len(extension.pieces) < new_pieces:
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only {len(extension.pieces)} tokens "
@@ -248,21 +243,21 @@ class _Kind:
         return right[0] != WORD_START and (_class(left[-1]), _class(self.text(right)[0])) in self._beside
 
 
-def _choose(kind: _Kind, of_text: Counter[str], of_source: Counter[str], most: int) -> tuple[list[Piece], list[int]]:
+def _choose(kind: _Kind, of_text: Counter[str], of_kept: Counter[str], most: int) -> tuple[list[Piece], list[int]]:
     """At most so many pieces, and their counts, as of Extension."""
-    size, taken, chunks, in_source = kind.file.size, {*kind.file.strings.values()}, Counter[Parts](), set[Parts]()
+    size, taken, chunks, in_kept = kind.file.size, {*kind.file.strings.values()}, Counter[Parts](), set[Parts]()
     letters = {letter for letter, times in kind.letters(of_text).items() if times >= FEWEST}
-    letters -= taken | kind.letters(of_source).keys()
+    letters -= taken | kind.letters(of_kept).keys()
     with one_line(kind.file.path, "not a tokenizer"):
         model = kind.model([Piece(letter, (letter,), kind.least) for letter in sorted(letters)])
         for word, times in of_text.items():
             for chunk in kind.chunks(model.tokenize(word)):
                 chunks[chunk] += times
-        for word in of_source:
-            in_source |= {pair for chunk in kind.chunks(model.tokenize(word)) for pair in pairwise(chunk)}
+        for word in of_kept:
+            in_kept |= {pair for chunk in kind.chunks(model.tokenize(word)) for pair in pairwise(chunk)}
         old = kind.model()
-        before = {word: [token.id for token in old.tokenize(word)] for word in of_source}
-    merges = _more_merges(kind, chunks, in_source, letters, taken)
+        before = {word: [token.id for token in old.tokenize(word)] for word in of_kept}
+    merges = _more_merges(kind, chunks, in_kept, letters, taken)
     pieces, gone = list[Piece](), set[str]()
     while True:
         pieces = [piece for piece in pieces if piece.string not in gone]
@@ -293,13 +288,13 @@ def _choose(kind: _Kind, of_text: Counter[str], of_source: Counter[str], most: i
 
 
 def _more_merges(
-    kind: _Kind, chunks: Counter[Parts], in_source: Set[Parts], letters: Set[str], taken: set[str]
+    kind: _Kind, chunks: Counter[Parts], in_kept: Set[Parts], letters: Set[str], taken: set[str]
 ) -> Iterator[Parts]:
     """Pairs that go on where the merges of a BPE end, best first, and letters that become pieces, each alone.
 
     chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new ones come to it. The
     best is what is most frequent in the text as it is cut so far, as in training; of equal ones the first in the order
-    of strings. Pairs that occur in the source text are left out.
+    of strings. Pairs that occur in the kept text are left out.
     """
     words, times = [[*chunk] for chunk in chunks], [*chunks.values()]
     counts, places = Counter[Parts](), defaultdict[Parts, set[int]](set)  # places: where it is or once was
@@ -323,7 +318,7 @@ def _more_merges(
         if -negative != counts[parts]:  # counted anew since
             if counts[parts] >= FEWEST:
                 heapq.heappush(heap, (-counts[parts], parts))
-        elif parts not in in_source and joined not in taken and (parts == (joined,) or taken.issuperset(parts)):
+        elif parts not in in_kept and joined not in taken and (parts == (joined,) or taken.issuperset(parts)):
             yield parts
             taken.add(joined)
             touched = set[Parts]()

@@ -125,7 +125,7 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
     out_folder = Path(out_folder)
     languages = _languages(set_name, languages)
     present = _present(out_folder, set_name)
-    if present and set(languages) <= set(present["languages"]):
+    if present and {f"test/{language}.txt" for language in languages} <= present["files"].keys():
         log(f"{out_folder}: already there")
         return present
     store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == LARGE_SET)
@@ -202,11 +202,11 @@ def _write_corpora(
     splits: Splits | None,
     log: Log,
 ) -> dict[str, dict[str, int]]:
-    """Write text/LANGUAGE.txt and, of LibreOffice's help, chats/LANGUAGE.jsonl; return {language: {documents, lines,
-    bytes, chats}}.
+    """Write text/LANGUAGE.txt and, of LibreOffice's help, test/LANGUAGE.txt and chats/LANGUAGE.jsonl; return {language:
+    {documents, lines, bytes, chats}}.
 
-    Held-out pages of LibreOffice's help are left out, and where `splits` are given all held-out pages. The former are
-    test/LANGUAGE.txt, and what is asked of their headings is chats/LANGUAGE.test.jsonl.
+    Held-out pages of LibreOffice's help are test/LANGUAGE.txt alone, and what is asked of their headings is
+    chats/LANGUAGE.test.jsonl. Where `splits` are given all pages that these hold out are left out of the text.
     """
     counts: dict[str, dict[str, int]] = {}
     english: set[str] = set()
@@ -222,16 +222,16 @@ def _write_corpora(
         }
         if splits:
             held_out |= set(_held_out_keys(store, names, language, splits))
-        documents, tests = list[list[str]](), list[list[str]]()
-        for name in names:
-            for document in store.documents(name):
-                if document["language"] == language:
-                    documents.append(document["lines"])
-                    if name.startswith(HELP_PREFIX) and is_held_out(document["page"]):
-                        tests.append(document["lines"])
+        documents = [
+            document["lines"]
+            for name in names
+            for document in store.documents(name)
+            if document["language"] == language
+        ]
         counts[language] = write_text(
             folder / "text" / f"{language}.txt", merge(documents, english, held_out, language)
         )
+        tests = [[own.text for own in elements] for page, elements in pages[language].items() if is_held_out(page)]
         write_text(folder / "test" / f"{language}.txt", merge(tests, english, set(), language))
         for name, left_out, held in (("", english | held_out, False), (".test", english, True)):
             asked = {page: elements for page, elements in pages[language].items() if is_held_out(page) == held}

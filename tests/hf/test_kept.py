@@ -149,7 +149,7 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     fixed, said = kept_of(world, text_file, strengths=[1.0], chats=chats)
     assert [own.opening for own in fixed.chats] == ["zozo", "mimi"] and "to 2 held-out questions" in fixed.sentences[2]
     assert (fixed.strength, said) == (1.0, []) and f"of {SOME} English questions" in fixed.sentences[0]
-    assert "not looked at: other texts and other languages (--test-text)." in fixed.sentences
+    assert "not looked at: other texts and other languages (--test-text, --known-text)." in fixed.sentences
     assert (world / "memory/the-untouched.json").stat() != before, "of other texts"
 
 

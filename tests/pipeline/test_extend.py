@@ -34,6 +34,8 @@ def texts(tmp_path_factory):
         path = folder / f"{language}.txt"
         path.write_text(path.read_text() * 4)
     save_llama(folder / "en.txt", folder / "theirs", "$A")
+    line = (folder / "xx.txt").read_text().partition("\n")[0]  # whose words another language has, too
+    (folder / "known.txt").write_text("".join(f"{line} {number}\n\n" for number in range(150)))
     return folder
 
 
@@ -42,7 +44,8 @@ def extend(folder, *more):
 
 
 def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
-    arguments = extend(texts, "--source-text", texts / "en.txt", "--tokens", "100k", "--train", "embeddings")
+    files = "--source-text", texts / "en.txt", "--known-text", f"yy={texts / 'known.txt'}"
+    arguments = extend(texts, *files, "--tokens", "100k", "--train", "embeddings")
     out = texts / "out"
     metrics = out / "run/adapt/bl_base/xx/run/metrics.jsonl"
     code, err = stop_when(start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM)
@@ -54,8 +57,8 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert recipe["adapt"]["steps"] == 100_000 // (8 * 64)
     model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
     base = AutoTokenizer.from_pretrained(texts / "theirs")
-    english, added = ((texts / f"{language}.txt").read_text()[:400] for language in ("en", "xx"))
-    assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
+    english, added, known = ((texts / f"{language}.txt").read_text()[:400] for language in ("en", "xx", "known"))
+    assert all(tokenizer(text)["input_ids"] == base(text)["input_ids"] for text in (english, known))
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
     assert model.config.vocab_size == len(base) + len(rows) == len(base) + recipe["tokenizer"]["vocab_size"]
@@ -79,21 +82,15 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     ends = ["What was asked for", "Before and after", "Samples: BL_BASE, xx", "Vocabulary", "Cost", "What to do next"]
     assert re.findall("^## (.*)", page, re.MULTILINE) == ends, "a loss of 2 points is no curve"
     assert "| xx, held-out text | bits per byte | " in page
-    assert "| right answers to 9 English questions | answers | " in page
+    assert "| right answers to 9 English questions | answers | " in page and "| yy.txt, of yours | " in page
     assert len(page.partition("**Texts continued**")[2].partition("**Questions answered**")[0].splitlines()) == 5 + 7
     assert "| Who bakes bread? | " in page, "few questions fit into 64 positions"
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    for option, value in (
-        ("language", "yy"),
-        ("source", "de"),
-        ("train", "lora"),
-        ("vocab_size", "9"),
-        ("strength", "1"),
-    ):
-        assert re.search(
-            f"out: was begun with (no )?{option}", refused(*arguments, f"--{option}".replace("_", "-"), value)
-        )
+    others = {"--language": "zz", "--source": "de", "--train": "lora", "--vocab-size": "9", "--strength": "1"}
+    for option, value in others.items():
+        begun = f"out: was begun with (no )?{option[2:].replace('-', '_')}"
+        assert re.search(begun, refused(*arguments, option, value))
     assert "has 99,840 tokens of training already; a shorter" in refused(*arguments, "--tokens", "30k")
     text, stand = (texts / "xx.txt").read_text(), (texts / "xx.txt").stat()
     (texts / "xx.txt").write_text(text + "more\n")
@@ -118,20 +115,8 @@ def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 512}
     (theirs / "config.json").write_text(json.dumps(config))
     out = tmp_path / "out"
-    arguments = (
-        "extend",
-        theirs,
-        texts / "xx.txt",
-        "--language",
-        "xx",
-        "--tokens",
-        "30k",
-        "--out",
-        out,
-        "--vocab-size",
-        "9",
-    )
-    arguments += "--strength", "0.5"
+    options = "--tokens", "30k", "--out", out, "--vocab-size", "9", "--strength", "0.5"
+    arguments = ("extend", theirs, texts / "xx.txt", "--language", "xx", *options)
     code, _, err = run(*arguments)
     assert code == 0, err
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
