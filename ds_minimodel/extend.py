@@ -70,10 +70,11 @@ def extend(
     the largest that keeps `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned
     is kept). test_text: files of other text, of any language, that it looks at, too. known_text: {language: files} of
     others that the model knows, which no new token splits otherwise, and of which a decoder's held-out part is looked
-    at, too. A decoder whose body trains replays what it writes by itself (hf/rehearsal.py). ranks, hostfile: on which
-    it trains, as of `run`. out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and
-    adapter/ of "lora" for PEFT; the same call goes on where one was interrupted, with more hours or tokens it makes the
-    training longer, and another is refused. UserError as of the steps that it takes.
+    at, too. A decoder whose body trains replays what it writes by itself, and such text (hf/rehearsal.py). ranks,
+    hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/ with the page
+    run/report/report.html, model/, and adapter/ of "lora" for PEFT; the same call goes on where one was interrupted,
+    with more hours or tokens it makes the training longer, and another is refused. UserError as of the steps that it
+    takes.
     """
     out, model = Path(out), str(model)
     texts = {source: paths_of(source_text), language: paths_of(text)}

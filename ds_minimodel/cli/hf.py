@@ -46,7 +46,10 @@ def add_arguments(commands: Commands) -> None:
     text = "merge strength: how much of what was learned to keep, at most 1 (default: the most that --keep allows)"
     add("--strength", type=_number, metavar="S", help=text)
     add("--test-text", **files, help="other text to score before and after, in any language")
-    text = "text of other languages that the model knows: no new token will split it otherwise, and it is scored"
+    text = (
+        "text of other languages that are to stay: no new token will split it otherwise, a decoder rehearses it while "
+        "its body trains, and it is scored"
+    )
     add("--known-text", nargs="+", type=_of_language, metavar="CODE=FILE", default=[], help=text)
     text = (
         "what the model may lose, in percent: answers=5 (right answers in English), chat=13 (next tokens of its own "

@@ -2,12 +2,16 @@
 
 Text that a model draws at temperature 1 has the model's own distribution, so what is learned of it pulls back to that:
 it distils without a teacher beside it, and needs no text of anyone (Huang et al., ACL 2024, draw it from examples). A
-chat template's beginning alone as a prompt is Magpie's (Xu et al., ICLR 2025).
+chat template's beginning alone as a prompt is Magpie's (Xu et al., ICLR 2025). Of other languages that it knows a small
+model writes too little: text in them stands beside it, which under `replay_kl` keeps what is predicted there, too.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import GenerationConfig, StoppingCriteriaList
 
 from ds_minimodel.artifacts.base import config_of, module_of
@@ -20,18 +24,24 @@ from ds_minimodel.foreign.vocabularies import SAID, asked
 from ds_minimodel.hf import generations
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.text.reader import read_documents
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 ROWS, MOST_ROWS = 64, 1024  # texts at once, and on a GPU, where a token takes as long for few as for many
 LENGTH = 224  # tokens of each, after a template's beginning
+KNOWN = 0.5  # share of text in languages that the model knows, where that is given
 
 
-def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1) -> None:
+def rehearse(
+    base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1, known: Sequence[list[Path]] = ()
+) -> None:
     """Write at least so many tokens by a base into the folder `out`, a token store.
 
     tokenizer_folder: of its vocabulary, with its chat template. They are dialogues from the user's words on where it
-    has one that takes these, else texts from its first token on, each cut off after so many tokens. The same seed gives
-    the same ids on a machine with the same versions. UserError where its chat template changes what a user says.
+    has one that takes these, else texts from its first token on, each cut off after so many tokens. known: files of
+    text in each of some languages that the model knows; beginnings of their documents are then KNOWN of the tokens.
+    The same seed gives the same ids on a machine with the same versions. UserError where its chat template changes what
+    a user says.
     """
     foreign = config_of(base)
     config, rows_of_base = foreign.config, foreign.theirs.vocab_size
@@ -42,6 +52,8 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
     length = min(LENGTH, config.max_positions - len(opening))
     if length < 1:
         raise UserError(f"{base}: its chat template begins with more than the {config.max_positions} positions")
+    texts = [ids for text in known for ids in _begun(tokenizer, text, length, KNOWN * tokens / len(known))]
+    tokens = max(1, tokens - sum(map(len, texts)))
     memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
     rows = min(_rows_within(memory // 4, config, rows_of_base, len(opening) + length), -(-tokens // length))
     batches, done = -(-tokens // (rows * length)), 0
@@ -69,9 +81,21 @@ def rehearse(base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, s
                 texts_RS = found_RS[:, opening[0] == start :]  # which a reader puts before a text itself
                 add(texts_RS.ravel(), [texts_RS.shape[1]] * rows)
                 done += rows * length
+            for ids in texts:
+                add(ids, [len(ids)])
         progress.close()
         facts = {"tokenizer_sha256": tokenizer.sha256, "shards": 1, "whole_documents": True}
         write_manifest(folder, kind="token_store", **vocabulary.facts(), **facts, seed=seed)
+
+
+def _begun(tokenizer: Tokenizer, files: Sequence[Path], length: int, tokens: float) -> Iterator[NDArray[np.int64]]:
+    """The first ids of documents, at most `length` of each, some more than `tokens` in all where there are so many."""
+    for document in read_documents(files):
+        if tokens <= 0:
+            return
+        (ids,) = tokenizer.encode(["\n".join(document)])
+        yield np.array(ids[:length], np.int64)
+        tokens -= len(ids[:length])
 
 
 def _rows_within(memory: int, config: BodyConfig, vocab_size: int, positions: int) -> int:

@@ -48,7 +48,7 @@ class Adapt(Training):
     replay: Probability = 0.0
     """With an extended vocabulary: share of the samples that is in the source language."""
     replay_from: Literal["text", "base"] = "text"
-    """What is replayed: the source's text, or what the base writes by itself."""
+    """What is replayed: the source's text; or what the base writes, and third languages' text as often."""
     replay_kl: NonNegativeFloat = 0.0
     """`lora`, `replay_from: base`: weight of the divergence from the base on what it wrote. 0: learn that as text."""
     chat_share: Share = 0.25

@@ -47,10 +47,11 @@ def _rehearsal(recipe: Recipe, layout: WorkdirLayout) -> Job:
     def make() -> None:
         from ds_minimodel.hf.rehearsal import rehearse  # transformers takes seconds to import
 
-        rehearse(base, tokenizer, out, tokens, recipe.seed)
+        rehearse(base, tokenizer, out, tokens, recipe.seed, [Corpus(path).training for path in known])
 
+    known = [layout.corpus(language) for language in recipe.languages_kept if language != recipe.languages.source]
     inputs = {"base": identity_of_base(base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
-    return Job(out, inputs, (tokenizer,), make, grows="rehearsal")
+    return Job(out, inputs, (tokenizer, *known), make, grows="rehearsal")
 
 
 def _job(recipe: Recipe, context: Context, language: str) -> Job:

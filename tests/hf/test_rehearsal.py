@@ -11,6 +11,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf.rehearsal import MOST_ROWS, ROWS, _rows_within, rehearse
 from ds_minimodel.models import BODIES
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .test_decoders import BEGIN, END, save_llama
 
@@ -24,9 +25,9 @@ def base_of(folder, text_file, template, single="$A"):
     return theirs, folder / "tokenizer"
 
 
-def written_by(base, out, tokens, seed=1):
+def written_by(base, out, tokens, seed=1, known=()):
     """What it writes into the new folder `out`: ids of each text."""
-    rehearse(*base, out, tokens, seed)
+    rehearse(*base, out, tokens, seed, known)
     store = TokenStore(out, verify=True)
     return [store.read(*store.document(number)).tolist() for number in range(store.num_documents)]
 
@@ -50,6 +51,16 @@ def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_pat
     losses_P = -log_RSV.gather(-1, ids_RS[:, len(opening) :, None]).flatten()
     entropy = -(log_RSV.exp() * log_RSV).sum(-1).mean()
     assert abs(losses_P.mean() - entropy) < 4 * losses_P.std() / math.sqrt(len(losses_P)) + 0.01  # bf16's, at most
+
+
+def test_beginnings_of_known_text_are_half_of_it(text_file, tmp_path):
+    base = base_of(tmp_path, text_file, None)
+    texts = [*filter(None, text_file.read_text().split("\n"))]
+    (tmp_path / "known.txt").write_text("\n\n".join(texts))
+    begun = [ids[:63] for ids in open_tokenizer(base[1]).encode(texts)]
+    written = written_by(base, tmp_path / "out", 4_000, known=[[tmp_path / "known.txt"]] * 2)
+    each = next(number for number in range(len(begun)) if sum(map(len, begun[:number])) >= 1_000)
+    assert written[-2 * each :] == 2 * begun[:each] and sum(map(len, written[: -2 * each])) >= 1_900
 
 
 def test_a_seed_repeats(text_file, tmp_path):
