@@ -47,7 +47,7 @@ def add_arguments(commands: Commands) -> None:
     add("--strength", type=_number, metavar="S", help=text)
     add("--test-text", **files, help="other text to score before and after, in any language")
     text = (
-        "text of other languages that are to stay: no new token will split it otherwise, a decoder rehearses it while "
+        "text of other languages that are to stay: no new token will split it otherwise, a decoder replays it while "
         "its body trains, and it is scored"
     )
     add("--known-text", nargs="+", type=_of_language, metavar="CODE=FILE", default=[], help=text)
