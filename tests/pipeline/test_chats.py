@@ -14,7 +14,7 @@ from ..hf.test_decoders import save_llama
 from .conftest import make_world, refused
 from .test_extension import RECIPE
 
-LORA = "systems=[lora] adapt.new_token_penalty=0 adapt.rank=2 adapt.steps=20 adapt.seq_length=64".split()
+LORA = "systems=[lora] adapt.new_token_penalty=0 adapt.rank=2 adapt.steps=30 adapt.seq_length=64".split()
 LORA += ["data.held_out=0.1", "adapt.snapshot_every=10", "finetune.tasks={}"]
 LORA += ["adapt.replay=0.2", "adapt.replay_from=base", "adapt.replay_kl=1"]
 
