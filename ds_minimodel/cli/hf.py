@@ -132,13 +132,9 @@ def _check_paths(options: Options, out: Path) -> None:
     if not model.exists() and (not on_hub or ("/" in options.model and model.parent.is_dir())):
         raise UserError(f"{model}: no such folder or GGUF file, and no name on the Hub; check the path")
     text = find_text(options.text)
-    for language, files in [
-        (options.source, options.source_text),
-        *((own, [file]) for own, file in options.known_text),
-    ]:
-        for path in find_text(files):
-            if path in text:
-                raise UserError(f"{path}: text of {options.language} and of {language}; give each its own")
+    for language, file in [*((options.source, file) for file in options.source_text), *options.known_text]:
+        if twice := [path for path in find_text([file]) if path in text]:
+            raise UserError(f"{twice[0]}: text of {options.language} and of {language}; give each its own")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: a file; --out names a folder")
     if not re.fullmatch(LANGUAGE_CODE, options.language):

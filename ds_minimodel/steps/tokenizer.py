@@ -29,7 +29,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
 
     def extend() -> None:
         assert base is not None
-        extend_tokenizer(base, recipe.num_base, words_of([corpus]), words_of(kept), out, section.vocab_size)
+        extend_tokenizer(base, recipe.num_base, Corpus(corpus).words(), words_of(kept), out, section.vocab_size)
 
     def train() -> None:
         train_tokenizer(
