@@ -22,14 +22,24 @@ FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
 
-# Widths of bodies whose rates were found, what share of a preset's is best there, and of which systems (of others it is
-# a guess): SmolLM2-135M (third study), Gemma 3 270M (benchmarks/rates.md).
-TRIED = {"llama": (576, 1.0, ("bl_base", "lora", "full")), "gemma3": (640, 0.225, ("lora",))}
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
 BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
 GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how large a step is before one was timed
 TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
+
+
+class Tried(NamedTuple):
+    """A model whose best rate was found: width of its body, that rate as a share of a preset's, and for which systems.
+    For others it is a guess."""
+
+    width: int
+    share: float
+    systems: tuple[str, ...]
+
+
+# by kind of body: SmolLM2-135M (third study), Gemma 3 270M (benchmarks/rates.md)
+TRIED = {"llama": Tried(576, 1.0, ("bl_base", "lora", "full")), "gemma3": Tried(640, 0.225, ("lora",))}
 
 
 class Preset(NamedTuple):
@@ -69,8 +79,8 @@ def first_values(
         raise UserError(
             "--strength: only token embeddings train here, so there is no change of the body to merge; leave it out"
         )
-    width, share, _ = TRIED.get(base.config.kind, TRIED["llama"])
-    rate = preset.rate * share * min(1.0, width / base.config.hidden_size) ** FALL
+    tried = TRIED.get(base.config.kind, TRIED["llama"])
+    rate = preset.rate * tried.share * min(1.0, tried.width / base.config.hidden_size) ** FALL
     given = {name: [*files] for name, files in text.items() if files}
     longest = min(base.config.max_positions, 1024)
     task = {
@@ -142,8 +152,8 @@ def set_sizes(
         values["adapt"]["rank"] = min(MOST_RANK, max(RANK, 1 << math.ceil(math.log2(max(1, needed)))))
     untried, kind, width = list[str](), base.config.kind, base.config.hidden_size
     rank = values["adapt"].get("rank", RANK)
-    (tried_width, _, systems), (system,) = TRIED.get(kind, (0, 0, ())), values["systems"]
-    if tried_width != width or system not in systems:
+    tried, (system,) = TRIED.get(kind), values["systems"]
+    if tried is None or tried.width != width or system not in tried.systems:
         untried.append(f"rate {values['adapt']['lr']:g}: not tried in such a model ({kind}, {width:,} wide, {system})")
     if rank != RANK:
         untried.append(f"rank {rank}: not tried; it holds what so much text says")
