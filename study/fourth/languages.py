@@ -109,7 +109,7 @@ def told(draws: np.ndarray, value: float) -> str:
 def table(rows: list[Row]) -> Iterator[str]:
     columns = [*(f"{genre} saved" for genre in GENRES), "mean saved", "English by position, %", "the other language, %"]
     columns += ["tokens that change, %", "right before, after", "begin alike, %"]
-    yield f"| language | tokens | seeds | strengths | {' | '.join(columns)} |"
+    yield f"| language | arm | seeds | strengths | {' | '.join(columns)} |"
     yield "|---" * (4 + len(columns)) + "|"
     for language, system in product(LANGUAGES, SYSTEMS):
         own = [row for row in rows if (row["language"], row["system"]) == (language, system)]
