@@ -1,4 +1,4 @@
-"""The names for programs of others, gathered from the rooms that hold them. docs/api.md shows them in use."""
+"""The public names, gathered from the packages that define them. docs/api.md shows them in use."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

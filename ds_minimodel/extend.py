@@ -59,22 +59,21 @@ def extend(
 ) -> Path:
     """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
 
-    model: a folder of Hugging Face's, a GGUF file or a name of the Hub; it is read where it lies. text, source_text:
-    files, globs or data sets of the language and of one that the model knows, which is scored, and which decides what
-    new tokens are left out because they would split it otherwise. chats: files of dialogues (text/chats.py), of which a
-    decoder learns to answer in the language, a quarter of the samples. hours: of self-generated replay and training on
-    this machine, one by default, at most MOST_PASSES over the text; or tokens: of training. trains: new token
-    "embeddings" alone, by which all else stays to the bit, an encoder's default; "lora": a LoRA of the body, too, a
-    decoder's; "all": all of its weights. vocab_size: number of new tokens, FEWEST_NEW at least; by default as many as
-    pay. strength: merge strength, the share of what the body has learned that out/model keeps; by default of a decoder
-    the largest that keeps `keep`, what may get worse, in percent, of what hf/kept.py looks at ({}: all that was learned
-    is kept). test_text: files of other text, of any language, that it looks at, too. known_text: {language: files} of
-    others that the model knows, which no new token splits otherwise, and of which a decoder's held-out part is looked
-    at, too. A decoder whose body trains replays what it writes by itself, and such text (hf/rehearsal.py). ranks,
-    hostfile: on which it trains, as of `run`. out gets the recipe, its workdir run/ with the page
-    run/report/report.html, model/, and adapter/ of "lora" for PEFT; the same call goes on where one was interrupted,
-    with more hours or tokens it makes the training longer, and another is refused. UserError as of the steps that it
-    takes.
+    model: a folder of Hugging Face's, a GGUF file or a name on the Hub; it is read where it lies. text: files, globs or
+    data sets of the Hub in the language. source_text: the same in `source`, a language that the model knows; it is
+    scored, and new tokens that would split it otherwise are left out. known_text: {language: files} of other known
+    languages, protected likewise; a decoder replays it while its body trains, and is scored on a held-out part. chats:
+    files of dialogues (text/chats.py), a quarter of a decoder's samples. test_text: other text to score. hours: for
+    self-generated replay (hf/rehearsal.py) and training on this machine, at most MOST_PASSES over the text (default 1);
+    or tokens: to train on. trains: "embeddings": new token embeddings alone, all else stays bit for bit (default of an
+    encoder); "lora": a LoRA of the body, too (default of a decoder); "all": every weight. vocab_size: number of new
+    tokens, FEWEST_NEW at least (default: as many as pay). strength: merge strength of out/model (default of a decoder:
+    the largest within `keep`, the percentages by which what hf/kept.py measures may get worse; {}: no limits). ranks,
+    hostfile: as of `run`.
+
+    out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with "lora" adapter/ for
+    PEFT. The same call goes on where one was interrupted, with more hours or tokens it trains longer, and any other is
+    refused. UserError as of the steps that it takes.
     """
     out, model = Path(out), str(model)
     texts = {source: paths_of(source_text), language: paths_of(text)}

@@ -1,4 +1,4 @@
-"""What lies on disk: models as transformers reads them, adaptations, mini-models, models of tasks.
+"""Artifacts on disk: models as transformers reads them, adaptations, mini-models, task models.
 
-models.py has models, adaptation.py what was learned over one, names/ their parameters' names in transformers.
+models.py has models, adaptation.py what was learned over one, base.py foreign models that are referred to.
 """

@@ -2,7 +2,7 @@
 
 `embeddings.safetensors` has the rows of a language, a tokenizer's files beside it. Low-rank updates of the body are in
 the form that PEFT reads (`adapter_config.json`, `adapter_model.safetensors`), with the new rows of an extended
-vocabulary; tensors of the body that are other ones as a whole are in `body.safetensors`. The manifest names the model
+vocabulary; tensors of the body that are replaced as a whole are in `body.safetensors`. The manifest names the model
 by the hash of its embedding space. All numbers are fp32.
 """
 

@@ -45,7 +45,7 @@ _MOST = {"num_hidden_layers": 10_000, "num_labels": 10_000}
 
 @dataclass(frozen=True)
 class Foreign:
-    """A model's files and configuration, transformers' and ours. name: the model's on the Hub. revision: its commit."""
+    """A foreign model. theirs: transformers' configuration; config: ours. name: on the Hub; revision: commit there."""
 
     source: Source
     architecture: Architecture
@@ -106,7 +106,7 @@ def place_of(model: str | Path, only: str | None = None) -> tuple[Path, str | No
 
 @contextlib.contextmanager
 def _looked_for(model: str | Path) -> Iterator[None]:
-    """Say in a UserError why it is of a Hub."""
+    """Add to a UserError that `model` was looked for on the Hub, and why."""
     try:
         yield
     except UserError as error:

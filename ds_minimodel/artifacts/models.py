@@ -181,8 +181,8 @@ class Adaptation:
     """What was learned over a model: a language, and what its body became.
 
     embeddings: tokens (V, H) and the others of BodyConfig.language_tensors; of a language that extends the model's, the
-    new rows, which follow the first `kept` ids. update: of the body's tensors those that are other ones now, or
-    low-rank updates of them (models/low_rank.py). body_kind, model_type: of the model that it is over. steps, eflops:
+    new rows, which follow the first `num_base` ids. update: the body's tensors that are replaced as a whole, and
+    low-rank updates of others (models/low_rank.py). body_kind, model_type: of the model that it is over. steps, eflops:
     what its training took. The language that a model was trained on is one without an update.
     """
 

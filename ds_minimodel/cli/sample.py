@@ -21,10 +21,10 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--out", default="data/sample", metavar="FOLDER")
     parser.add_argument("--languages", metavar="L,L", help="language codes (default: those of the set)")
     parser.set_defaults(run=_run)
-    chats = commands.add_parser("chats-from-text", help="headings of a text asked, the sections below them answered")
+    chats = commands.add_parser("chats-from-text", help="make dialogues of a text: headings ask, their sections answer")
     chats.add_argument("text", metavar="TEXT", nargs="+", help="files, globs or data sets of the Hub, with headings")
     chats.add_argument("--out", required=True, metavar="FILE", help="JSON lines of messages, for extend's --chats")
-    chats.add_argument("--language", required=True, metavar="CODE", help="in which is asked")
+    chats.add_argument("--language", required=True, metavar="CODE", help="of the questions")
     chats.add_argument("--column", metavar="NAME", default="text", help="of JSON lines and tables; default: text")
     chats.set_defaults(run=_chats)
 

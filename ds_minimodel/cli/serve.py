@@ -23,7 +23,7 @@ def add_arguments(commands: Commands) -> None:
     show.add_argument("body", metavar="BODY", nargs="?", help="a body, mini-model or task model that it is to fit")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
-    plug = actions.add_parser("plug", help="declare a pack to be of another body, of other weights")
+    plug = actions.add_parser("plug", help="write a pack anew as one for another body, with other weights")
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
@@ -48,7 +48,7 @@ def add_arguments(commands: Commands) -> None:
         help="fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, auto on a GPU",
     )
     bits.add_argument(
-        "--context-bytes", metavar="N", type=int, default=600, help="from which a token is predicted, at most (600)"
+        "--context-bytes", metavar="N", type=int, default=600, help="most context that predicts a token (default 600)"
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
     bits.set_defaults(run=_bits)

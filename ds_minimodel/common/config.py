@@ -48,7 +48,7 @@ OneOrMore = Annotated[
 
 
 class Decides(Enum):
-    """What a key decides of what a job makes, where its record does not have its value as it stands."""
+    """What a key decides of a job's outcome; marks keys whose values a job's record does not hold as they are."""
 
     NOTHING = "how the work is done, and where it lies: the same bits"
     ROUNDING = "in what order it is summed: the same but for rounding"
@@ -85,7 +85,7 @@ class Section(BaseModel):
     )
 
     def recorded(self) -> dict[str, Any]:
-        """What decides what a job with these settings makes, for its record. UserError for a missing file."""
+        """The settings that decide a job's outcome, as its record holds them. UserError for a missing file."""
         marks = {name: decides(type(self), name) for name in type(self).model_fields}
         return {
             name: _recorded(getattr(self, name), by_content=mark is DECIDES_BY_CONTENT)

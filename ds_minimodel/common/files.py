@@ -315,7 +315,7 @@ def sha256_of_file(path: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds now, in JSON its SHA-256. stamp: another one wherever the file was changed or moved.
+    """Identity of a file's content; in JSON its SHA-256. stamp: size, times and inode, which a change or move alters.
 
     parts: (first byte, end) of each that counts; () is all.
     """

@@ -39,6 +39,6 @@ def keeping_blocks() -> Iterator[None]:
 
 
 def trim() -> None:
-    """Give back what is free, and modules that nothing holds, which are in cycles."""
+    """Collect garbage (modules are in cycles), and give the heap's free memory back to the system."""
     gc.collect()
     _call("malloc_trim", 0)

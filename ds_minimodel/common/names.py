@@ -17,7 +17,7 @@ def check_name(name: str) -> str:
     at_its_ends = name.strip(". ") != name
     if not name or not name.isprintable() or {*name} & {*"/\\"} or at_its_ends or len(name.encode()) > LONGEST_NAME:
         raise ValueError(
-            f"{name[:50]!r} is to be the name of a folder: no slash, no hidden sign, no dot or space at its "
+            f"{name[:50]!r} cannot be a folder's name: no slash, no unprintable character, no dot or space at its "
             f"ends, at most {LONGEST_NAME} bytes"
         )
     if _BESIDE.search(name):

@@ -76,4 +76,4 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
             how = ["layers keep their activations", "layers are recomputed, as these would not fit"][again]
             how += ", frozen weights are shared by the ranks" if stage == 3 else ""
             return Fit(stage, size, again, f"{how} (by the forecast for {device.name})")
-    return Fit(stage, 1, True, f"does not fit by the forecast for {device.name}, and was tried by nobody")
+    return Fit(stage, 1, True, f"which need more memory than {device.name} has by the forecast, and are tried")

@@ -1,1 +1,1 @@
-"""Text: raw files, vocabularies, token stores and samples."""
+"""Token stores, samples of them, and what a recipe says of text."""

@@ -40,10 +40,10 @@ _ORIGINALS = [1 << power for power in range(4, 22)]  # positions before that, of
 
 
 class _Family(NamedTuple):
-    """How a general.architecture is called by transformers, and what lies otherwise in a file.
+    """How a general.architecture is called by transformers, and how its tensors differ in a file.
 
-    paired: the halves that a head of queries or keys turns together, in pairs. shifted: norms, as what is multiplied
-    with.
+    paired: whether rows of queries and keys are interleaved in pairs instead of in halves (rotary positions). shifted:
+    whether norms are stored as 1 + weight.
     """
 
     model_type: str

@@ -64,7 +64,7 @@ class Source(ABC):
 
     @abstractmethod
     def weight_files(self) -> list[Path]:
-        """What its numbers, and what they mean, are read from."""
+        """The files that its weights are read from, and the configuration that says what they mean."""
 
     def other_files(self) -> list[Path]:
         """What else it is made of."""

@@ -57,8 +57,8 @@ def keep_tokenizer(
 
 
 def asked(tokenizer: PreTrainedTokenizerBase, question: str | list[dict[str, str]], **settings: Any) -> str | None:
-    """What a user says, or turns of which that is the last, as the chat template has it, after a system message of no
-    words where it demands one; None where there is no template, or it asks for more than that.
+    """A question, or turns that end with one, as text by the chat template, after an empty system message where the
+    template demands one; None where there is no template, or it does not take that either.
     """
     turns = [{"role": "user", "content": question}] if isinstance(question, str) else question
     tries = [turns] if turns[0]["role"] == "system" else [turns, [{"role": "system", "content": ""}, *turns]]

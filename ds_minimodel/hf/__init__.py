@@ -1,1 +1,1 @@
-"""Hugging Face: foreign models read and proved, exports, model cards, what a model writes."""
+"""Hugging Face: exports, model cards, chat data, what a decoder writes by itself and what it keeps."""

@@ -1,6 +1,6 @@
-"""The model card of an export: README.md with YAML front matter, of what manifests and the run say.
+"""The model card of an export: README.md with YAML front matter, made from manifests and the run's report.
 
-Base and license are those that an import has kept; text and verdict are read from the workdir that the pack lies in.
+Base and license come from the manifest of the imported model, text and verdict from the workdir that the pack lies in.
 What is not known is left out.
 """
 
@@ -28,7 +28,7 @@ from ds_minimodel.vocabulary.tokenizer import SETTINGS_FILE
 
 
 class _Origin(Stored):
-    """Of a model's manifest where it comes from."""
+    """The keys of a model's manifest that say where it comes from."""
 
     imported_from: str | None = None
     base_model: str | None = None
@@ -36,16 +36,16 @@ class _Origin(Stored):
 
 
 class _Text(Manifest):
-    """Of a text's tokens."""
+    """The keys of a token store's manifest that a card shows."""
 
     text: list[str]
     tokens: Count
 
 
 def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: str | None) -> str:
-    """README.md of an export: of a model, or what was made of it, with a language, which may be its own.
+    """Return README.md of the export of a model, mini-model or task model with a language pack, perhaps its own.
 
-    class_name: of transformers. task: its name in the recipe.
+    class_name: of transformers. task: name of the task in the recipe.
     """
     facts: ModelManifest | AdaptationManifest
     own = facts = read_artifact(model, ModelManifest)
@@ -115,7 +115,7 @@ class _Place:
         return None
 
     def verdict(self, pack: ModelManifest | AdaptationManifest, task: str | None) -> list[str]:
-        """What the report says of the pack, of the task that is named or of those that the body is asked as it is."""
+        """Sentences of the report on the pack: on `task`, or without one on all tasks that are not finetuned."""
         path = self.root / REPORT / VERDICTS_FILE
         for own in read_model(path, list[Verdict], "run the step `report` again") if path.is_file() else ():
             if (own.system, own.language, own.steps) == (self.system, pack.language, pack.steps):

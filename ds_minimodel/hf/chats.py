@@ -90,7 +90,7 @@ def _question(dialogue: Dialogue) -> Dialogue:
 def _samples(
     tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, vocabulary: Vocabulary, most: int
 ) -> list[NDArray[np.int64]]:
-    """Ids of a dialogue in samples of at most so many, with the vocabulary's size added where nothing is learned."""
+    """Ids of a dialogue in samples of at most `most`; those that are not learned have the vocabulary's size added."""
     system = [turn for turn in dialogue if turn["role"] == "system"]
     turns, samples = dialogue[len(system) :], []
     while turns:

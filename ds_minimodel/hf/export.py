@@ -1,6 +1,6 @@
 """Exports: a model or task model with a language, as a folder of its own for `from_pretrained`.
 
-Nothing is merged before, and tensors are written one after the other, in the type that the model has them in.
+Updates are merged as tensors are written, one after the other; each keeps the model's type unless another is given.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def export_adapter(model: str | Path, out: str | Path, adaptation: str | Path, s
 
 
 def _write_pooling(folder: Path, config: BodyConfig, pool: str) -> None:
-    """Write what makes of a folder of transformers a model of sentence-transformers."""
+    """Write the files by which sentence-transformers reads a folder of transformers: pooling and normalisation."""
     parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     modules = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{name}"}
@@ -132,7 +132,7 @@ class Exported:
     tensors: LazyTensors
 
     def in_type(self, dtype: torch.dtype, where: str | os.PathLike[str] = "") -> LazyTensors:
-        """Its tensors in a type; UserError, with `where`, for a number that it has not."""
+        """Its tensors cast to a type; UserError, which names `where`, for a number outside of the type's range."""
 
         def cast(name: str, tensor: Tensor) -> Tensor:
             numbers = tensor.to(dtype)

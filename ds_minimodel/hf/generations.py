@@ -24,13 +24,13 @@ def device() -> torch.device:
 
 
 def settings_of(module: Any) -> dict[str, Any]:
-    """Of a model's settings of generation those that say where a text ends and which tokens are left out."""
+    """The generation settings of a model that say where a text ends and which tokens are suppressed."""
     return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}
 
 
 def shared_prefix(module: Any, rows: Sequence[Sequence[int]]) -> tuple[int, Callable[[int], Any]]:
-    """Compute the keys and values of the ids that all rows begin with, each row's last one apart: (how many, function
-    that gives a cache of them for so many rows, None of none)."""
+    """Compute keys and values of the ids that all rows begin with, short of a row's last: (number of ids, function of a
+    number of rows that gives a cache of them, None where there are none)."""
     same = takewhile(lambda ids: len({*ids}) == 1, zip(*(row[:-1] for row in rows), strict=False))
     shared = [ids[0] for ids in same]
     if not shared:

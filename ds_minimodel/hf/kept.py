@@ -1,7 +1,7 @@
-"""What a decoder keeps while a language is added, and the strength of its update that keeps enough.
+"""What a decoder keeps when a language is added, and the merge strength that keeps enough.
 
-Right answers to questions, the likeliest tokens of its own answers, bits of text by position, bits of other text. An
-adaptation is a base and an update, so one training is looked at in several strengths.
+Measured: right answers to questions, the likeliest tokens of its own answers, bits of text by position, bits of other
+text. An adaptation is an update of a base, so that one training is measured at several strengths.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried, up to the first that keeps enough
-# What may get worse, in percent: right answers (points), likeliest tokens that are others, bits of the source's text at
-# some position, bits of a text that is given.
+# By how many percent each may get worse: right answers (points); likeliest tokens that changed; bits of the source's
+# text at its worst position; bits of the worst text that is given.
 Limits = Mapping[str, float]
 LIMITS: Limits = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
 TOKENS = 32  # of an answer
@@ -63,8 +63,8 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, changes: np.ndarray, sizes: np.ndarray) -> Change:
-        """By what was drawn, answers or windows of a text: their changes (N,) and sizes (N,), of which the changes are
-        a share."""
+        """The ratio sum(changes) / sum(sizes) over a sample of answers or windows of a text, with its standard error;
+        both (N,)."""
         share, number = changes.sum() / sizes.sum(), len(changes)
         error = math.sqrt(((changes - share * sizes) ** 2).sum() * number / max(1, number - 1)) / sizes.sum()
         return cls(100 * float(share), 100 * float(error))
@@ -76,9 +76,9 @@ class Change(NamedTuple):
 
 
 class Untouched(Stored):
-    """What the untouched model does. answers: ids, to each dialogue; bits: of each. edges: of each text's windows the
-    bytes at which positions part; windows: the bits between, (windows, bins). settings: of its generation. samples: of
-    each opening, written with so many bytes a second. chats: what it answers to each."""
+    """Cache of what the untouched model does. answers: ids, a list a prompt; bits: of each answer. edges: per text and
+    window, the byte offsets of EDGES; windows: bits between these, (windows, bins). settings: of generation. samples:
+    continuations of the openings, written at bytes_a_second. chats: its answers to these."""
 
     key: str
     answers: list[list[int]]
@@ -104,8 +104,8 @@ class Comparison:
     """A decoder before and after an adaptation, which is in memory at one strength after the other.
 
     model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
-    {name: file}. memory: a file, where what the untouched model does is kept by the hash of what it is of. seed: of the
-    questions. openings: that samples continue. chats: dialogues in the added language, up to an answer.
+    {name: file}. memory: cache file of what the untouched model does, with a hash of its inputs. seed: of the
+    questions. openings: beginnings of texts to continue. chats: dialogues in the added language, up to an answer.
     """
 
     def __init__(
@@ -168,13 +168,13 @@ class Comparison:
         return self._exported().module(self.dtype).to(device()).eval()
 
     def put(self, strength: float) -> None:
-        """Give the module what its body has learned in this part."""
+        """Load into the module the weights at this merge strength."""
         there = self.module.state_dict()
         for name, tensor in self._exported(strength=strength).tensors.items():
             there[name].copy_(tensor)
 
     def answers(self, index: Sequence[int]) -> list[Sample]:
-        """To the questions among the dialogues `index`."""
+        """Answers before and after to those of the prompts `index` that are questions with a known answer."""
         chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
         after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
         samples = []
@@ -185,8 +185,8 @@ class Comparison:
         return samples
 
     def chat(self, index: Sequence[int]) -> tuple[Change, float, float]:
-        """(likeliest tokens that are others, bits per token before, after) of the untouched model's answers to the
-        dialogues `index`."""
+        """(share of likeliest tokens that changed, bits per token before, after) over the untouched model's answers to
+        the prompts `index`."""
         own = [self.untouched.answers[at] for at in index]
         changed, bits = _read_again(self.module, [self.dialogues[at].prompt for at in index], own).T
         sizes = np.array([len(answer) for answer in own])
@@ -207,7 +207,7 @@ class Comparison:
         return samples, [measure] * bool(samples)
 
     def bits(self, name: str) -> Bits:
-        """Of a text."""
+        """Bits of a text by position, before and after."""
         edges, windows = self.untouched.edges[name], self.windows[name]
         sizes = np.diff([[*own, len(text.encode())] for own, text in zip(edges, windows, strict=True)])
         after = bits_between(self.module, self.new, windows, edges)
@@ -231,7 +231,7 @@ def _prompt(tokenizer: Any, question: str | Dialogue) -> list[int]:
 
 
 def _text_of(tokenizer: Any, ids: list[int]) -> str:
-    """The text of an answer; a plain decoder asks the next question itself."""
+    """The text of an answer, cut off where a decoder without a chat template goes on with a next question."""
     return str(tokenizer.decode(ids, skip_special_tokens=True)).partition(_NEXT)[0].strip()
 
 
@@ -256,12 +256,12 @@ def find_kept(
     chats: Sequence[Dialogue] = (),
     say: Callable[[str], None] = print,
 ) -> Kept:
-    """Look at a decoder before and after an adaptation; the largest of `strengths` that keeps `limits`, and what it is.
+    """Find the largest of `strengths` at which an adapted decoder stays within `limits`, else the last; what it keeps.
 
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
-    of other text. path: file where what is found is kept, by the hash of what it is of, beside what the untouched model
-    does. openings: of texts that it continues; chats: dialogues in the added language, up to an answer. Half of the
-    questions choose, by upper 95 % bounds of what gets worse, the others are reported; of a single strength all are.
+    of other text. path: file in which the result is cached, by a hash of what it depends on, beside that of the
+    untouched model. openings: of texts to continue; chats: dialogues in the added language, up to an answer. Half of
+    the questions choose the strength, by 95 % upper bounds, the others are reported; with a single strength all are.
     """
     texts = {**held_out, **{file: file for file in given}}
     both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings, chats=chats)
@@ -300,8 +300,8 @@ def find_kept(
 def changes_at(
     both: Comparison, bits: Mapping[str, Bits], index: Sequence[int], source: str, given: Sequence[str], limits: Limits
 ) -> dict[str, Change]:
-    """What has become worse, by the dialogues `index` and texts; answers, which take longest, where all else is within
-    its limits."""
+    """{kind of LIMITS: how much worse it is at the strength in memory}. Answers take longest: they are asked for only
+    where all else is within its limits."""
     changes = {"chat": both.chat(index)[0]} if index else {}
     if source in bits:
         changes["contexts"] = max(bits[source].rises, key=attrgetter("most"))
@@ -458,8 +458,8 @@ def _read_again(module: Any, prompts: Sequence[list[int]], answers: Sequence[lis
 
 
 class Bits(NamedTuple):
-    """Of a text's windows by position, before and after, and bytes: (windows, bins) each. edges: of the bins, in tokens
-    of the untouched model."""
+    """Bits of a text before and after, and its bytes, by window and position: (windows, bins) each. edges: of the bins,
+    in tokens of the untouched model."""
 
     before: np.ndarray
     after: np.ndarray
@@ -514,7 +514,7 @@ def _edges(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def bits_between(module: Any, tokenizer: Tokenizer, texts: Sequence[str], edges: Sequence[Sequence[int]]) -> np.ndarray:
-    """Bits of the tokens that begin from one of a text's edges, bytes, to before the next, (texts, edges)."""
+    """Bits of each text's tokens, summed from each of its `edges` (byte offsets) to the next: (texts, edges)."""
     start = [] if tokenizer.scored_after is None else [tokenizer.scored_after]
     sizes, encoded = np.array(tokenizer.num_bytes()), tokenizer.encode(texts)
     bits = np.zeros((len(texts), len(EDGES)))

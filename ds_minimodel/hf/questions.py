@@ -22,7 +22,7 @@ _TOLD, _SURE = 20, 10.0  # bytes of a text whose language can be told, and by ho
 
 @dataclass(frozen=True)
 class Question:
-    """A question, what is right, and what counts as another answer where it is named before."""
+    """A question, its right answers, and wrong ones, which count where they are named before a right one."""
 
     text: str
     answers: tuple[str, ...]

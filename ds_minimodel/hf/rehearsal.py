@@ -1,9 +1,9 @@
-"""What a decoder writes by itself, on which it rehearses while a language is added, so that it stays what it was.
+"""Self-generated replay: text that a decoder draws from itself, and trains on while a language is added.
 
-Text that a model draws at temperature 1 has the model's own distribution, so what is learned of it pulls back to that:
-it distils without a teacher beside it, and needs no text of anyone (Huang et al., ACL 2024, draw it from examples). A
-chat template's beginning alone as a prompt is Magpie's (Xu et al., ICLR 2025). Of other languages that it knows a small
-model writes too little: text in them stands beside it, which under `replay_kl` keeps what is predicted there, too.
+Text drawn at temperature 1 has the model's own distribution, so training on it pulls the model back to what it was:
+distillation without a teacher in memory or anyone's text (Huang et al., ACL 2024, draw it from examples). The beginning
+of the chat template as the only prompt is Magpie's (Xu et al., ICLR 2025). A small model writes too little in the other
+languages that it knows, so given text in these is added; with `replay_kl` its predictions there are kept, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,13 +35,13 @@ KNOWN = 0.5  # share of text in languages that the model knows, where that is gi
 def rehearse(
     base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1, known: Sequence[list[Path]] = ()
 ) -> None:
-    """Write at least so many tokens by a base into the folder `out`, a token store.
+    """Write at least `tokens` tokens that a base generates into the token store `out`.
 
-    tokenizer_folder: of its vocabulary, with its chat template. They are dialogues from the user's words on where it
-    has one that takes these, else texts from its first token on, each cut off after so many tokens. known: files of
-    text in each of some languages that the model knows; beginnings of their documents are then KNOWN of the tokens.
-    The same seed gives the same ids on a machine with the same versions. UserError where its chat template changes what
-    a user says.
+    tokenizer_folder: of its vocabulary, with its chat template. With a template that has a user's turn, texts are
+    dialogues drawn from that turn on, else texts drawn from the start token on; each is cut off at LENGTH. known: files
+    of text for each further language that the model knows; beginnings of their documents are then the share KNOWN of
+    the tokens. The same seed gives the same ids on a machine with the same versions. UserError where the chat template
+    changes what a user says.
     """
     foreign = config_of(base)
     config, rows_of_base = foreign.config, foreign.theirs.vocab_size
@@ -89,7 +89,7 @@ def rehearse(
 
 
 def _begun(tokenizer: Tokenizer, files: Sequence[Path], length: int, tokens: float) -> Iterator[NDArray[np.int64]]:
-    """The first ids of documents, at most `length` of each, some more than `tokens` in all where there are so many."""
+    """The first ids of documents, at most `length` of each, until `tokens` in all are reached or the text ends."""
     for document in read_documents(files):
         if tokens <= 0:
             return

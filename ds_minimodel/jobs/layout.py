@@ -6,7 +6,7 @@ from ds_minimodel.recipe.systems import System
 
 STEP_FOLDERS = "corpus", "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
 CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
-REPORT, REHEARSAL = "report", "the-base-itself"  # the latter no language is called
+REPORT, REHEARSAL = "report", "the-base-itself"  # in the place of a language's name: no language is called so
 
 
 # In the folder of `extend`, above the workdir: what was asked for, what is made of it, its lock.
@@ -34,7 +34,7 @@ class WorkdirLayout:
         return self.root / TOKENS / language
 
     def rehearsal(self) -> Path:
-        """What the base writes by itself: a token store."""
+        """Token store of self-generated replay."""
         return self.root / TOKENS / REHEARSAL
 
     def chats(self, language: str) -> Path:

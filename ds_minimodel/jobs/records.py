@@ -3,7 +3,7 @@
 A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it is made
 from: the parts of the recipe that matter to it and the identity of its parents. The same inputs mean the same
 artifacts; so a complete job is skipped, an unfinished one goes on, and one made from other inputs is refused,
-never overwritten. Where steps may grow, more of them are no other inputs: the job goes on, and its children after it.
+never overwritten. Where a job may grow, more steps do not count as other inputs: it goes on, then its children do.
 """
 
 import os
@@ -24,8 +24,8 @@ class Job:
 
     folder: where all of it lies. inputs: JSON values and Contents that decide the outcome. parents: folders of the jobs
     that it reads. make: makes the artifacts below `folder`; called on every rank where the step runs on several.
-    clean_up: removes what only an unfinished job needs. grows: section of `inputs` whose steps may grow; then the job
-    goes on from what it has, once go_back, called with its inputs so far, has removed what the longer one has not.
+    clean_up: removes what only an unfinished job needs. grows: section of `inputs` whose `steps` may grow; before such
+    a job goes on, go_back, called with its former inputs, removes what the longer one would not have made.
     """
 
     folder: Path
@@ -82,10 +82,10 @@ def inputs_hash(folder: Path, grows: str = "") -> str:
 
 
 def current_inputs(job: Job, record: Record | None, to_be_read: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
-    """(what `job` would be made from now, hashes) as a record holds them. record: the job's, whose hashes need not be
-    computed again. to_be_read: its parents must be all there.
+    """(what `job` would be made from now, hashes) as a record holds them. record: the job's, whose hashes are reused
+    for files that have not changed. to_be_read: whether all artifacts of its parents must be there.
 
-    UserError where a parent is not finished, or is not what it was when it was.
+    UserError where a parent is not finished, or is no longer what it was when it was finished.
     """
     parents = {}
     for folder in job.parents:

@@ -1,6 +1,6 @@
-"""Shared parts of the training steps: what decides one, the samples of a text, a resolved run, its batches.
+"""Shared parts of the training steps: their configuration, samples of a text, the resolved Run, batches.
 
-The loss on held-out text while a step trains on the rest, too: in nats a token and in bits per byte of the text.
+Also the loss on held-out text while a step trains on the rest: in nats per token and in bits per byte.
 """
 
 import math
@@ -193,10 +193,10 @@ def training_run(
 
 
 def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampler:
-    """Samples of a step that trains on one language's text, of which the main rank reads every byte once before.
+    """Samples of a step that trains on one language's text; the main rank verifies the token stores first.
 
-    With a target language's go its dialogues, and what is replayed: the source's text, or what the base writes by
-    itself, as step 2 says.
+    In step 2 a target language's samples are mixed with its dialogues and with what is replayed: the source's text or
+    self-generated replay.
     """
     layout, section = context.layout, step.training
 
@@ -307,8 +307,8 @@ def train_on_source(
 # --- Held-out text ---
 
 EVALUATIONS = 20  # of a run, about
-MOST_COST = 0.02  # of the training's, where a forward pass costs no more than a training step with the same samples
-SHORT_COST = 0.1  # the most of so short a run that FEWEST_SAMPLES are more than that
+MOST_COST = 0.02  # share of the training's cost, a forward pass counted as a training step on the same samples
+SHORT_COST = 0.1  # the same of runs so short that FEWEST_SAMPLES cost more than MOST_COST
 FEWEST_SAMPLES, MOST_SAMPLES = 16, 4096
 
 

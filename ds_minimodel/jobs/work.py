@@ -14,7 +14,7 @@ _HALF_WRITTEN = re.compile(r".+\.tmp(\d*|\.lock)")  # as atomic_write and atomic
 
 
 def note_work(layout: WorkdirLayout, job: Job) -> None:
-    """Say in the lock of the workdir, which is held, at which job its holder is."""
+    """Write into the workdir's lock file, which this process holds, which job it works on."""
     note_holder(layout.lock, os.path.relpath(job.folder, layout.root))
 
 

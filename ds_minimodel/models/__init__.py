@@ -1,7 +1,7 @@
 """Bodies: one declaration for each kind, and what their modules share.
 
-kind.py has the declaration's type, body.py the parts that are the same in every kind, and passes without padding. A
-kind is a package of its own: its declaration, and `model.py` its modules; hf/ has its names in transformers.
+kind.py is the interface of a kind, body.py has the parts that all kinds share, and passes without padding. A family of
+kinds is a package: its configurations, and `model.py` its modules; foreign/names/ has their names in transformers.
 """
 
 from __future__ import annotations

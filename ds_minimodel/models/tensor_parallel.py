@@ -1,4 +1,4 @@
-"""A model is cut, from outside, to the part that one rank of a tensor-parallel group computes.
+"""Cut a built model to the part that one rank of a tensor-parallel group computes.
 
 The modules say in `cuts` which of them is cut in which way (models/body.py). A way cuts the parameters of a module and
 puts before its class one of those below, which exchanges what goes in or comes out; names of parameters stay. The
@@ -112,7 +112,7 @@ class _Vocabulary(LanguagePack):
 
 
 def _put_before(module: nn.Module, first: type[nn.Module], group: Group) -> None:
-    """Let the class `first` answer before the module's own does."""
+    """Put the class `first` before the module's own class in its method resolution order."""
     own = type(module)
     module.__class__ = first if issubclass(first, own) else type(first.__name__ + own.__name__, (first, own), {})
     module.group = group  # type: ignore[assignment]

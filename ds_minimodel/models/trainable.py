@@ -102,9 +102,9 @@ class NewTokenPenalty(NamedTuple):
 class LanguageModel(Model):
     """Body and language pack under the cross-entropy of what an objective has predicted, at every head.
 
-    new_token_penalty: of an added language while it trains, or None. replay_kl: weight, against a token that is
-    trained on, of the divergence from the body without its low-rank updates where a row is replayed; 0: none.
-    in_step: whether that takes the same modules for every batch, as ranks must that share weights (ZeRO 3).
+    new_token_penalty: of an added language while it trains, or None. replay_kl: weight, relative to a trained token's
+    loss, of the KL divergence from the body without its low-rank updates in replayed rows; 0: none. in_step: whether
+    that pass runs for batches without replayed rows, too, as it must where ranks gather weights together (ZeRO 3).
     """
 
     new_token_penalty: NewTokenPenalty | None = None

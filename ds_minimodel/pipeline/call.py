@@ -1,4 +1,4 @@
-"""The folder of `extend`: what was asked for, of which files, and the recipe that runs, as long as was asked for."""
+"""The folder of an `extend` run: call.json (what was asked for, of which files), recipe.yaml, its training's length."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ds_minimodel.text.reader import find_text, identity_of_text
 
 
 class Call:
-    """What extend does in the folder `out`. state: what its call.json says: the call, its length, what is exported."""
+    """An `extend` run in the folder `out`. state: content of call.json: the call, its length, what was exported."""
 
     def __init__(self, out: Path, language: str, ranks: int | None, hostfile: str | None, say: Callable[[str], None]):
         self.out, self.language, self.say, self.path = out, language, say, out / RECIPE
@@ -48,7 +48,7 @@ class Call:
         return {str(file.relative_to(self.out)): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
     def begin(self, call: dict[str, Any], draw: int | None) -> None:
-        """Write down what is asked for, and what it is of; UserError where a recipe is of another call."""
+        """Record the call and the identity of its files; UserError where the folder was begun with others."""
         text, former = [find_text(files) for files in call["texts"].values()], self.state
         files: dict[str, Any] = {
             f"{call['model']}: {name}": content for name, content in identity_of_base(call["model"]).items()
@@ -72,7 +72,7 @@ class Call:
         self.note(call=call, hashes=former.get("hashes", {}) | hashes)
 
     def recipe(self) -> Recipe:
-        """As it is now, perhaps edited; UserError where it makes no one model of the language."""
+        """Read the recipe, which may have been edited; UserError where it does not make one model of the language."""
         recipe = load_recipe(self.path)
         if len(recipe.systems) != 1 or recipe.languages.targets != [self.language]:
             raise UserError(
@@ -115,7 +115,7 @@ class Call:
             if step.name != "adapt" or size == 1 or not is_out_of_memory(error):
                 raise
         trim()
-        self.say(f"out of memory with micro-batches of {size}, so that they are of {size // 2} from here on")
+        self.say(f"out of memory with micro-batches of {size}; going on with micro-batches of {size // 2}")
         self.set("micro_batch_size", size // 2, "engine")
         return self._do(step, self.recipe())
 
@@ -142,7 +142,7 @@ class Call:
             self.set("steps", steps)
 
     def _steps_in(self, hours: float) -> int:
-        """Steps that fit into so many hours, with what goes before: by the time of the first ones, which stay."""
+        """Steps that fit into `hours` with all that comes before, by the time of the first ones, which are kept."""
         begun, recipe = time.monotonic(), self.recipe()
         adapt, (folder, _, layout) = recipe.adapt, self.made(recipe)
         self.run(until="adapt")

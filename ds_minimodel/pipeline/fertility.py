@@ -25,10 +25,10 @@ SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as its text supports.
 
-    tokens, tokens_per_word, bytes_per_token: of the text that training can reach, by its counted part; of the last an
-    unknown byte is a token. unknown: share of the bytes. rarest: occurrences of the rarest piece. output_megabytes: of
-    the rows in fp32. flops_per_byte: of step 2 over the whole body, which is what a text costs whatever it is cut into.
-    best: the cheapest of those that know the text and whose pieces occur OFTEN. Corpora that are not there are made.
+    tokens, tokens_per_word, bytes_per_token: of the text to train on, extrapolated from its counted part; an unknown
+    byte counts as a token in the last. unknown: share of the bytes. rarest: occurrences of the rarest new piece.
+    output_megabytes: of the new rows in fp32. flops_per_byte: of step 2 over the whole body, by which vocabularies
+    compare. best: the cheapest of those that know the text and whose pieces occur OFTEN. Missing corpora are made.
     UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
@@ -46,9 +46,9 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 def choose_vocabulary(
     recipe: Recipe, vocab_size: int | None, say: Callable[[str], None] = print
 ) -> tuple[dict[str, Any], int]:
-    """(row of `fertility` of the number of new tokens that is given, or pays; tokens of a sample with it) of a target.
+    """Choose the number of new tokens: (the row of `fertility` for `vocab_size` or the best one; tokens of a sample).
 
-    A sample has as many bytes as the recipe's tokens have with the number that pays. UserError where there is too
+    A sample gets as many bytes as adapt.seq_length tokens have with the best number. UserError where there is too
     little text, or another number is to be given.
     """
     (language,), samples = recipe.languages.targets, recipe.adapt

@@ -17,9 +17,9 @@ from ds_minimodel.common.errors import UserError
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
-# waits looks GOMP_SPINCOUNT times again before it sleeps (GNU's OpenMP, which torch brings; others know the policy
-# only). To wake one takes time, so that two threads that spin are 1.1 to 1.4 times as fast as two that sleep; beside
-# other work, which they keep from its cores as it keeps them from theirs, 0.1 to 0.4 times (benchmarks/threads.md).
+# waits spins GOMP_SPINCOUNT times before it sleeps (GNU's OpenMP, which torch brings; others know the policy only).
+# Waking takes time: two threads that spin are 1.1 to 1.4 times as fast as two that sleep; but only 0.1 to 0.4 times
+# where other processes compute on the same cores (benchmarks/threads.md).
 CPU = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),

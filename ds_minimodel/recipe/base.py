@@ -1,4 +1,4 @@
-"""The model that a recipe starts from where it does not pretrain one: one as transformers reads it."""
+"""The model that a recipe starts from where it pretrains none: a foreign one, or one that step 1 has made."""
 
 from dataclasses import dataclass
 from pathlib import Path

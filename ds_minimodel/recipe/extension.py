@@ -20,13 +20,13 @@ LENGTH, FEWEST_STEPS = 128, 10
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
-FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text that are drawn: four passes over 20 are 16 tokens and more
+FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text to draw: at least; for each token to train on
 
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
-BITS = 2  # that a number of an update holds, where a token of text has one (LoRA Without Regret)
+BITS = 2  # that a weight of a LoRA stores, where a token of text brings one (LoRA Without Regret)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
-GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # a second, by which hours say how large a step is before one was timed
-TIMED, UNTIMED = 20, 5  # first steps of a training by hours, by whose time it gets its length, but for the first ones
+GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # FLOP/s that a training by hours is sized with before steps are timed
+TIMED, UNTIMED = 20, 5  # steps by whose time a training by hours gets its length, after so many that do not count
 
 
 class Tried(NamedTuple):
@@ -43,7 +43,7 @@ TRIED = {"llama": Tried(576, 1.0, ("bl_base", "lora", "full")), "gemma3": Tried(
 
 
 class Preset(NamedTuple):
-    """What trains: a system, its rate, and keys of `adapt` that keep the source: by its text, and of decoders alone."""
+    """What --train chooses: system, rate, and keys of `adapt` that protect the source: with its text, of decoders."""
 
     system: str
     rate: float
@@ -113,7 +113,7 @@ def first_values(
 
 
 def tokens_in(hours: float, base: Base, device: str) -> int:
-    """About how many tokens, rather more, train in so much time on a "cpu" or "gpu"."""
+    """A generous estimate of how many tokens train in so much time on a "cpu" or "gpu"."""
     a_token = 4 * 12 * base.config.num_layers * base.config.hidden_size**2  # forward and back through frozen products
     return int(3600 * hours * GUESSED_FLOPS[device] / a_token)
 
@@ -124,7 +124,7 @@ def bytes_to_draw(tokens: int) -> int:
 
 
 def batch_of(size: int, ranks: int) -> int:
-    """A batch of some more than `size` sequences that so many ranks share equally, each by fours where it has those."""
+    """The smallest batch of `size` sequences or more that ranks share equally, each a multiple of four from four on."""
     own = -(-size // ranks)
     return ranks * (own if own < 4 else -(-own // 4) * 4)
 
@@ -135,8 +135,8 @@ def set_sizes(
     """Give a recipe its samples of `length` tokens, steps for about so many tokens in all, and a rank that holds them;
     return a line for each value that was not tried.
 
-    text: tokens of the text, which may be passed over again. timed: it begins with steps by whose time it gets its
-    length.
+    text: tokens of the text, which may be passed over again. timed: whether the training begins with steps by whose
+    time its length is set.
     """
     batch = batch_of(next(size for limit, size in BATCHES.items() if tokens <= limit), ranks)
     steps = max(FEWEST_STEPS, tokens // (batch * length))
@@ -156,5 +156,5 @@ def set_sizes(
     if tried is None or tried.width != width or system not in tried.systems:
         untried.append(f"rate {values['adapt']['lr']:g}: not tried in such a model ({kind}, {width:,} wide, {system})")
     if rank != RANK:
-        untried.append(f"rank {rank}: not tried; it holds what so much text says")
+        untried.append(f"rank {rank}: not tried; it was chosen by the amount of text")
     return untried

@@ -14,7 +14,7 @@ def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
     """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"}; V100 days are by formula.
 
     adapt is the cost of one language. The pretraining of a body that two systems share is paid once, though both have
-    a row. None for the pretraining of a base.
+    a row. With a base there is no row of pretraining.
     """
     return [
         {

@@ -70,7 +70,7 @@ def _text_of(path: str | Path) -> str:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe; `ds-minimodel recipes` lists those that come with it") from None
+        raise UserError(f"{path}: no such file; `ds-minimodel recipes` lists the recipes of the package") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot read the recipe ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > MOST_BYTES:

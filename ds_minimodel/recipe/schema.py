@@ -96,7 +96,7 @@ class Recipe(Section):
 
     @property
     def source_vocab_size(self) -> int:
-        """Pieces of the source language: the base's, or without one the recipe's."""
+        """Ids of the source language's vocabulary: the base's, or without a base the recipe's."""
         return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
 
     @property

@@ -35,7 +35,7 @@ class BuildMini(Training):
 
 
 _OF_UPDATES = "rank", "replay_kl"
-DECAY = 0.2  # of the steps of a rate that stays until then
+DECAY = 0.2  # share of the steps at the end in which schedule wsd decays
 
 
 class Adapt(Training):
@@ -115,11 +115,11 @@ class Finetune(Section):
 
     @property
     def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
-        """The tasks but those that are scored with the body as it is, with all that they do not set."""
+        """The tasks that are finetuned, with the defaults of `finetune` filled in."""
         return {name: task for name in self.tasks if isinstance(task := self.task(name), FinetunedConfig)}
 
     def task(self, name: str) -> AnyTask:
-        """A task; what it does not set is as `finetune` has it."""
+        """A task with the defaults of `finetune` filled in."""
         task = self.tasks[name]
         unset = {key for key, value in task if value is None and key in type(self).model_fields}
         return task.model_copy(update={key: getattr(self, key) for key in unset})

@@ -1,4 +1,4 @@
-"""Step 2: train a target language's embeddings over a frozen mini-model (or body) -> language pack.
+"""Step 2: train a target language's embeddings over a frozen (mini-)body, or beside its LoRA or weights -> pack.
 
 Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the training curves.
 """
@@ -192,7 +192,7 @@ def adapted_model(
     with torch.device("meta"):
         module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, num_base)
     trainable.train_only(module, lambda name: trains_in_adapt(name, step.system))
-    # At ZeRO 3 a rank keeps its parts alone of what is frozen; what is planned is read nowhere.
+    # At ZeRO 3 a rank keeps only its parts of frozen weights, which are read later; a plan (meta) reads none.
     trainable.materialise(module, dtype, device, hollow=step.engine.zero_stage == 3 and device.type != "meta")
     trainable.load_into(module, frozen.tensors, "body.")
     if step.system.trains == "low-rank":

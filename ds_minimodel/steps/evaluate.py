@@ -2,8 +2,8 @@
 
 All packs of a language are scored, from the unadapted one (step 0) to the last, for the training curves; the
 source language is scored with its own pack. A kind of task that is not finetuned is scored with the body of step 1.
-Beside a base's packs stand the scores of the base as it came, and of an added language what its pack takes of the
-source's texts.
+With a base, each target text is scored with the untouched base, too, and the last pack of an added language also on
+the source's texts.
 """
 
 from functools import partial
@@ -42,10 +42,10 @@ from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 class EvaluateConfig(Section):
     """A job of step 4: a system's scores on a task in a language with the task model of a seed.
 
-    precision: of the engine. strength: share of what the body has learned. name: of the task. task: with all that it
-    does not set, and with the test files that are read: the language's, and the source's where an added language is
-    scored on it. beside_source: whether the texts are scored with the source's pack, too. snapshots: steps after which
-    there are packs.
+    precision: of the engine. strength: merge strength. name: of the task. task: with the defaults of `finetune` filled
+    in, and only the test files that are read: the language's, and the source's where an added language is scored on
+    it. beside_source: whether the texts are scored with the source's pack, too. snapshots: steps after which there are
+    packs.
     """
 
     source: Annotated[Name, DECIDES_NOTHING]

@@ -39,7 +39,7 @@ def check_tasks(recipe: Recipe) -> None:
 
 
 class FinetuneConfig(StepConfig):
-    """A job of step 3. task: with all that it does not set, and without test files."""
+    """A job of step 3. task: with the defaults of `finetune` filled in, and without test files."""
 
     source: Annotated[Name, DECIDES_NOTHING]
     name: Annotated[str, DECIDES_NOTHING]

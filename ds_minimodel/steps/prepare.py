@@ -1,4 +1,4 @@
-"""A token store for each language: corpus + tokenizer -> tokens on disk."""
+"""Token stores: of each language's corpus, of a target's dialogues, and of self-generated replay."""
 
 import os
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tasks with labels, one object for each kind.
+"""Tasks, with a file of labels, answers or plain text: one object for each kind.
 
 A task's life: `read` a file into records -> `encode` into Examples -> TaskSampler or inference_batches (batches.py)
 -> the kind's `module` -> `score`. kind.py has the interface.

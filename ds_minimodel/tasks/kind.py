@@ -117,7 +117,7 @@ class TaskKind(ABC, Generic[R, E, C]):
 
     @abstractmethod
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        """The model, where it has a head with a fresh one, over a body of `config` without heads."""
+        """The kind's model over a body of `config`, all of it with fresh weights, a head of its own included."""
 
     # --- Scores ---
 

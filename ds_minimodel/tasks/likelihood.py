@@ -337,9 +337,9 @@ def _ends(sizes: Sequence[int], context: int, max_length: int) -> list[int]:
 
 
 def _parts(ids: list[int], max_length: int, bos: int | None, ends: list[int] | None = None) -> list[np.ndarray]:
-    """`ids` in parts of at most `max_length`, of which each but the first begins as a sample of training does: with
-    `bos`, or where there is none with the last of the part before. All but that one are the part's own. ends: of the
-    parts, where they are not all as long as can be."""
+    """`ids` in parts of at most `max_length`. Each but the first begins, as a sample of training does, with `bos`, or
+    where there is none with the last id of the part before; that one is context, not scored again. ends: where parts
+    end, if they are not to be as long as possible."""
     ends = ends or [*range(max_length, len(ids), max_length - 1), len(ids)]
     parts = [np.array(ids[first:end]) for first, end in zip([0, *(end - 1 for end in ends)], ends, strict=False)]
     if bos is not None:

@@ -156,8 +156,8 @@ def make_corpus(
 
 
 class _Part(NamedTuple):
-    """Of a chunk, for training and held out: its text, compressed; totals: documents, bytes, and of the chunk those
-    dropped and the bytes whose words are counted. lines: a hash of each."""
+    """A sorted chunk. texts: compressed, for training and held out; totals: of these two documents and bytes, then
+    (documents dropped, 0), (bytes whose words are counted, 0). lines: a hash of each counted one."""
 
     texts: list[bytes]
     totals: list[list[int]]
@@ -202,9 +202,9 @@ BLOCK_BYTES = 1 << 17
 
 
 def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
-    """Of each file and data set the parts, in bytes, of which all have about `most` together; () where it is whole.
+    """Choose byte ranges of each file and data set, about `most` bytes in all; () for one that is taken whole.
 
-    most: None takes all. Of what cannot be entered anywhere one part, as many bytes from the beginning.
+    most: None takes all. What cannot be read from the middle gets one range at its beginning.
     """
     if most is None or sum(sizes := [bytes_of_text([source]) or most for source in text]) <= most:
         return [()] * len(text)
@@ -225,7 +225,7 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
 
 
 def read_drawn(text: Sequence[TextSource], most: int | None, column: str) -> Iterator[Chunk]:
-    """Chunks of what is drawn; else as read_chunks, but that a plain file's lines count from the start of a block."""
+    """Chunks of the drawn parts, as of read_chunks; but lines of a plain file are counted from the part's start."""
     for number, (source, parts) in enumerate(zip(text, draw_parts(text, most), strict=True)):
         if parts and isinstance(source, Path) and is_plain(source):
             yield from _blocks(source, number, parts)

@@ -39,7 +39,7 @@ class Schedule:
 
     @property
     def stable_steps(self) -> int:
-        """Steps that a run of more steps takes just so, too: those before the decay of a rate that stays."""
+        """Steps before the decay, which a longer run repeats exactly; 0 for a schedule without a stable phase."""
         return self.steps - self.decay_steps if self.decay_steps else 0
 
     def lr_at(self, step: int) -> float:

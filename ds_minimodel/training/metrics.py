@@ -122,7 +122,7 @@ class MetricsLogger:
                 self._close()
 
     def _open(self) -> None:
-        """Open both; UserError, here as below, where the disk does not take them."""
+        """Open metrics.jsonl and the TensorBoard events; UserError, here and below, where they cannot be written."""
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder / "metrics.jsonl"

@@ -1,8 +1,8 @@
 """The partition of a run: which weights each rank holds whole, which it shares, and the sizes of DeepSpeed's buckets.
 
-Below ZeRO 3 every rank holds all weights, and at ZeRO 3 what trains is partitioned. There a frozen parameter stays
-whole on each rank, one after the other in the module's order, as long as all that a rank then holds of weights,
-gradients and optimizer state leaves half of its memory to activations. Results do not depend on it.
+Below ZeRO 3 every rank holds all weights. At ZeRO 3 what trains is partitioned; frozen parameters stay whole on each
+rank, in the module's order, as long as a rank's weights, gradients and optimizer state leave half of its memory to
+activations; the others are partitioned, too. Results do not depend on it.
 
 Symbols: W replicas, b bytes of a parameter (4 in fp32, else 2). Partitions are padded to equal lengths, which is
 counted. tests/training/test_costs.py holds the bytes against DeepSpeed.

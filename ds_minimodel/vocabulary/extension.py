@@ -1,9 +1,9 @@
-"""Extension of a base's vocabulary by pieces of another language, joined from those that the base cuts it into.
+"""Extension of a base's vocabulary by pieces of another language, merged from those that the base cuts it into.
 
-What is joined is found as in the training of a BPE that goes on over the base's cut of the text, whatever the base is:
-a BPE gets the merges, WordPiece the pieces, of which it takes the longest, and a unigram vocabulary each with a
-score a hair above that of its parts. Characters that have no piece may get one. Pieces by which text of the source or
-of another language that is kept would be cut otherwise are not taken.
+Merges are found as if BPE training went on over the text as the base cuts it, whatever kind the base is: a BPE gets the
+merges, WordPiece the pieces, of which it takes the longest, and a unigram vocabulary each piece with a score a hair
+above that of its parts. Characters without a piece may get one. Pieces that would change how text of the source, or of
+another language that is to stay, is cut are not taken.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Piece:
 class Extension:
     """What a text makes of a base's vocabulary.
 
-    words, num_bytes: of the text. text: how often each word occurs, as the vocabulary parts it. pieces: new ones, best
-    first. counts: how often each occurs where all of them cut the text, alone or within others that join it; so it
-    occurs where those before it alone do, exactly of a BPE.
+    words, num_bytes: of the text. text: how often each pre-token occurs. pieces: new ones, best first. counts: of each,
+    how often it occurs when all of them cut the text, alone or within a longer one. With only the pieces before
+    it a piece occurs as often: exactly for a BPE, nearly for other kinds.
     """
 
     kind: _Kind
@@ -121,8 +121,8 @@ def extend_tokenizer(
 def join_tokenizers(first: str | Path, other: str | Path, out: str | Path, num_base: int) -> list[int]:
     """Write the vocabulary of `first` with the pieces that only `other` has behind it into the new folder `out`.
 
-    Both extend one base, of which the first `kept` ids are. The pieces of `other` follow those of `first`. Returns the
-    ids that `other` gives to the pieces that were taken, less `kept`, in the order of their ids in `out`.
+    Both extend one base, which the first `num_base` ids are of. The pieces of `other` follow those of `first`. Returns
+    the ids that `other` gives to the pieces that were taken, less `num_base`, in the order of their ids in `out`.
     """
     one, two = (TokenizerJson(Path(folder) / JSON_FILE) for folder in (first, other))
     kind, taken = _Kind(two), {*one.strings.values()}
@@ -149,8 +149,8 @@ def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_
 
 
 def _parted(runner: Runner, words: Mapping[str, int]) -> Counter[str]:
-    """How often each word occurs as the vocabulary parts text before its model cuts it; words have the white space
-    before them, and are what it parts where it leaves whole lines.
+    """How often each pre-token occurs: a part of a word by the vocabulary's normaliser and pre-tokenizer, or a whole
+    word where it has none. words: with the white space before them.
     """
 
     def parts(text: str) -> list[str]:
@@ -176,10 +176,10 @@ def _class(character: str) -> str:
 
 
 class _Kind:
-    """How the pieces of a base are joined. scores: of a unigram vocabulary. is_bpe: whether a piece needs its parts.
+    """How the pieces of a base are merged. scores: of a unigram vocabulary. is_bpe: whether a piece needs its parts.
 
-    Where a vocabulary does not part words so, as byte-level ones do, what its pieces never have side by side, such as
-    two digits or a letter and a comma, is not joined.
+    Byte-level vocabularies split words first. Of others, character classes that never stand side by side in a piece
+    of the base, such as two digits or a letter and a comma, are not merged.
     """
 
     def __init__(self, file: TokenizerJson):

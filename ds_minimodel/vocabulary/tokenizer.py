@@ -145,8 +145,8 @@ class Tokenizer(ABC):
         """The same, where a composed character may have the place of its first part alone."""
 
     def unknown(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """(place, bytes) of each character of a text, of which these are the ids, that no piece is of, but for white
-        space and what is not seen."""
+        """(index, bytes) of each visible character of `text` that no token covers. ids: of the text, by this
+        vocabulary."""
         if self.vocabulary.unk not in ids and not self.drops:
             return []
         if self.drops:  # its offsets are wrong

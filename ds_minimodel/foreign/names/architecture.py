@@ -22,13 +22,13 @@ _SIZES = {  # of every body: field of its configuration -> key of config.json
 class Architecture:
     """One of transformers' model types that a kind of body serves. Names are of modules where they end in no parameter.
 
-    model_type: in config.json. classes: how the names of its model classes begin. endings: how those end that are
-    served. own: configuration of its kind here. keys: further fields of `own` -> keys of config.json. fixed: keys of
-    an export that no field says. tokens, output: of the embeddings, and of what holds output matrix and bias.
-    others: our parameters and modules outside of layers and heads -> theirs. layers: of what layer N is called
-    `layers.N`. layer: module of a layer -> theirs, of whose rows it is made. head: modules of a language model's head
-    -> theirs. tasks: modules of RoBERTa's heads for tasks -> its own. fields: what of `own` is no key's value as it is,
-    of a configuration of theirs. values: what of config.json is no field's value as it is, of one of ours.
+    model_type: in config.json. classes: prefix of the names of its model classes. endings: suffixes of those that are
+    served. own: our configuration class. keys: further fields of `own` -> keys of config.json. fixed: keys of
+    config.json with the same value in every export. tokens, output: modules of the embeddings, and of output matrix and
+    bias. others: our parameters and modules outside of layers and heads -> theirs. layers: prefix of layer N's name,
+    `layers.N`. layer: our module in a layer -> theirs, whose rows it concatenates. head: our modules of a language
+    model's head -> theirs. tasks: modules of RoBERTa's task heads -> this type's. fields: computes from their
+    configuration the fields of ours that are not a key's value; values: from ours such keys of config.json.
     """
 
     model_type: str

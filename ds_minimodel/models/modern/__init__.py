@@ -1,8 +1,8 @@
 """Bodies of today: rotary positions, gated feed-forward blocks, norms before, after or around a branch.
 
-One configuration, one set of modules (model.py) and one table of names (hf/modern.py) serve ModernBERT, EuroBERT,
-Llama, Qwen 2, Qwen 3, OLMo 2 and Gemma 3. What a family fixes is a class variable of its configuration; what differs
-from model to model of a family is a field, and so a key of `model` in a recipe.
+One set of modules (model.py) and one form of name table (foreign/names/modern.py) serve ModernBERT, EuroBERT, Llama,
+Qwen 2, Qwen 3, OLMo 2 and Gemma 3. What a family fixes is a class variable of its configuration; what differs from
+model to model of a family is a field, and so a key of `model` in a recipe.
 """
 
 from __future__ import annotations

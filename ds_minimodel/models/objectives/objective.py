@@ -43,10 +43,10 @@ class Objective(ABC):
 
     @abstractmethod
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """What is learned from samples of a text, as numpy arrays that models/trainable.py names.
+        """The batch of some samples: numpy arrays under the names that models/trainable.py reads.
 
-        tokens (B, S), which may be those of the samples, changed in place; read (B, M), where not all positions are
-        read; targets, IGNORED where there is none; count, the number of loss terms.
+        tokens (B, S), which may be those of the samples, changed in place; loss_positions (B, M), where not all
+        positions are read; targets, IGNORED where there is none; count, the number of loss terms.
         """
 
     @abstractmethod

@@ -118,7 +118,7 @@ def _point_to(folder: Path, name: str) -> None:
 
 
 def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None:
-    """Remove all checkpoints but the newest up to `step` and that of `stable_steps`; later ones were damaged."""
+    """Remove all checkpoints but the `keep_last` newest up to `step`, and that of `stable_steps`; later are damaged."""
     names = newest_first(folder)
     kept = [name for name in names if step_of(name) <= step][:keep_last]
     for name in names:

@@ -18,7 +18,7 @@ _MPI_SIZES, _MPI_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD
 
 
 def processes_of_mpirun() -> int:
-    """How many processes mpirun has started with this one, for `prepare`; 0 without it."""
+    """How many processes mpirun has started with this one, for the steps on MPI ranks; 0 without it."""
     return int(next((os.environ[name] for name in _MPI_SIZES if name in os.environ), 0))
 
 
@@ -37,8 +37,8 @@ def check_meeting() -> None:
     missing = [name for name in _MEETING if name not in os.environ]
     if missing:
         raise UserError(
-            f"a launcher has set no {', '.join(missing)}; start ranks by --ranks, torchrun or deepspeed (mpirun: of "
-            "`prepare` alone), or unset RANK"
+            f"a launcher has set no {', '.join(missing)}; start ranks by --ranks, torchrun or deepspeed (mpirun serves "
+            "corpus, tokenizer and prepare alone), or unset RANK"
         )
 
 
