@@ -161,19 +161,15 @@ def _adapter_of(low_rank: Mapping[str, Tensor], architecture: Architecture, conf
 
 
 def _low_rank_of(adapter: LazyTensors, architecture: Architecture, scale: float) -> dict[str, Tensor]:
-    places: dict[str, list[str]] = {}  # our module -> theirs
+    low_rank: dict[str, Tensor] = {}
     layers = {name.split(f"{architecture.layers}.")[1].split(".")[0] for name in adapter if ".lora_A." in name}
     for layer in sorted(layers, key=int):
         for part, theirs in architecture.layer.items():
-            own = [f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs]
-            if f"{own[0]}.lora_A.weight" in adapter:
-                places[f"layers.{layer}.{part}"] = own
-    low_rank: dict[str, Tensor] = {}
-    for module, own in places.items():
-        low_rank[f"{module}.{DOWN}"] = adapter[f"{own[0]}.lora_A.weight"]
-        low_rank[f"{module}.{UP}"] = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
-        if scale != 1:
-            low_rank[f"{module}.{UP}"] *= scale
+            own = [f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs]  # modules that we have as one
+            if (down := f"{own[0]}.lora_A.weight") in adapter:
+                up = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
+                low_rank[f"layers.{layer}.{part}.{DOWN}"] = adapter[down]
+                low_rank[f"layers.{layer}.{part}.{UP}"] = up if scale == 1 else up * scale
     return low_rank
 
 
@@ -189,17 +185,14 @@ def _adapter_config(
     rank = next(lazy.shape[0] for name, lazy in tensors.items() if ".lora_A." in name)
     modules = {name.split(f"{architecture.layers}.")[1].split(".", 1)[1] for name in tensors if ".lora_A." in name}
     rows = [*range(adaptation.num_base, adaptation.num_base + adaptation.rows)]
-    trained = {
-        name: rows
-        for ours, name in (("tokens", architecture.tokens), ("output", architecture.output))
-        if _row_names(architecture)[ours] in tensors
-    }
+    theirs = architecture.tokens, architecture.output
+    trained = {name.rpartition(".")[2]: rows for name in theirs if f"{_IN_PEFT}{name}{_ROWS}" in tensors}
     return {
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": ALPHA * strength,
         "target_modules": sorted(module.removesuffix(".lora_A.weight") for module in modules),
-        "trainable_token_indices": {name.rpartition(".")[2]: rows for name, rows in trained.items()} or None,
+        "trainable_token_indices": trained or None,
         "task_type": "CAUSAL_LM" if "ForCausalLM" in architecture.endings else None,
         "inference_mode": True,
     }

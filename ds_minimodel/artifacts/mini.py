@@ -55,9 +55,7 @@ def with_new_layers(
             index = int(name.split(".")[1])
             above = (body.config.num_layers - total) // config.period * config.period
             source = name.replace(str(index), str(above + index), 1)
-            tensors[name] = (
-                body.tensors[source] if source in body.tensors else tensors[name]
-            )  # ModernBERT's first layer has a norm less
+            tensors[name] = body.tensors.get(source, tensors[name])  # ModernBERT's first layer has a norm less
     return replace(body, config=config, head_depths=(total,), tensors=tensors)
 
 

@@ -105,7 +105,7 @@ class Vocabulary:
     def bounds(self, needed_by: str) -> tuple[int, int]:
         """(start, eos), between which a task's texts stand; UserError, with `needed_by`, where nothing ends a text."""
         eos = self.require("eos", needed_by)
-        return eos if self.start is None else self.start, eos
+        return eos if self.bos is None else self.bos, eos
 
     @property
     def num_pieces(self) -> int:

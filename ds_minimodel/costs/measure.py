@@ -4,7 +4,6 @@ The model has fresh weights and the text is random, in sequences of full length:
 either. All else is the training's own: its batches, loop, engine and files, which lie in a temporary folder.
 """
 
-import json
 import statistics
 import tempfile
 from dataclasses import replace
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.costs.plans import model_of
@@ -87,10 +87,8 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, world
     batches = micro_batches(RandomText(recipe, section, vocab_size), run, world)
 
     def mean() -> float:
-        lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return statistics.fmean(
-            run.accounting.tokens_per_step / json.loads(line)["tokens_per_second"] for line in lines[WARM_UP:]
-        )
+        rows = read_json_lines(Path(folder, "metrics.jsonl"))[WARM_UP:]
+        return statistics.fmean(run.accounting.tokens_per_step / row["tokens_per_second"] for row in rows)
 
     with tempfile.TemporaryDirectory(prefix="ds-minimodel-") as folder:
         train(module, batches, run, world, folder, f"{step} {system.name}", job="")

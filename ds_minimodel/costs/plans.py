@@ -157,18 +157,10 @@ def setup_of(recipe: Recipe, section: Training, ranks: int, device: Device) -> S
     engine, replicas = recipe.engine, replicas_of(ranks, recipe.engine.tensor_parallel)
     precision, settings = device.resolve(engine.precision), engine.deepspeed.settings
     execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
-    return Setup(
-        zero_stage=needed_stage(
-            execution, replicas, engine.tensor_parallel, recipe.optimizer.clip, settings, device.type
-        ),
-        precision=precision,
-        batch_size=section.batch_size,
-        micro_batch_size=engine.micro_batch_size,
-        ranks=ranks,
-        device_memory=device.memory_of_rank(ranks),
-        tensor_parallel=engine.tensor_parallel,
-        zero=zero_memory(settings),
-    )
+    parallel, memory, zero = engine.tensor_parallel, device.memory_of_rank(ranks), zero_memory(settings)
+    stage = needed_stage(execution, replicas, parallel, recipe.optimizer.clip, settings, device.type)
+    sizes = asdict(replace(execution, zero_stage=stage))
+    return Setup(**sizes, ranks=ranks, device_memory=memory, tensor_parallel=parallel, zero=zero)
 
 
 def planner_of(recipe: Recipe, section: Training, module: LanguageModel, device: Device) -> Planner:

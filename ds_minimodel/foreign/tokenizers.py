@@ -62,7 +62,7 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
             **{key: spelt[role] for key, role in (*_ROLES.items(), *_TEXT_ROLES.items()) if role in spelt},
             "model_input_names": inputs,
         }
-        ids = {**token_ids(vocabulary)}
+        ids = token_ids(vocabulary)
     files.write_json(folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {}))
     return ids
 

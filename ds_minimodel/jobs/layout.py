@@ -22,7 +22,7 @@ class WorkdirLayout:
     @property
     def lock(self) -> Path:
         """File that a process locks while it makes anything here."""
-        return self.root / ".lock"
+        return self.root / LOCK
 
     def corpus(self, language: str) -> Path:
         return self.root / CORPUS / language

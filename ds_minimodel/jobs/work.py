@@ -62,8 +62,7 @@ def finish(job: Job) -> None:
     }
     record = read_record(job.folder)  # what it was begun with: since then a parent may have been made again
     assert record is not None
-    inputs, former, hashes = record.inputs, record.former, record.hashes
-    _write(job, Record(inputs=inputs, complete=True, artifacts=artifacts, former=former, hashes=hashes))
+    _write(job, record.model_copy(update={"complete": True, "artifacts": artifacts}))
     job.clean_up()
 
 

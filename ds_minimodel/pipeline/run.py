@@ -116,7 +116,7 @@ def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, 
     world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the first does the work.
     rebuild: move aside what was made from another recipe and make it again, instead of refusing.
     """
-    on_main: OnMain = _call if world is None else world.broadcast_from_rank0
+    on_main: OnMain = (lambda compute: compute()) if world is None else world.broadcast_from_rank0
     if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
         from ds_minimodel.steps.finetune import check_tasks
 
@@ -173,10 +173,6 @@ def _do(
     if runs_on is RunsOn.RANKS:
         trim()
     return False
-
-
-def _call(compute: Callable[[], Any]) -> Any:
-    return compute()
 
 
 def _report(recipe: Recipe) -> None:

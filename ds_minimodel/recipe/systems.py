@@ -83,8 +83,6 @@ SYSTEMS: dict[str, System] = {
             heads=(Depth.FULL,),
             starts_from_base=True,
             color="#000000",
-            line="-",
-            marker="o",
         ),
         System(
             "bl_small",
@@ -114,7 +112,6 @@ SYSTEMS: dict[str, System] = {
             heads=(Depth.MINI, Depth.FULL),
             adapts_at=Depth.MINI,
             color="#D55E00",
-            line="-",
             marker="D",
         ),
         System(

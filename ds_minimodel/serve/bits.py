@@ -54,11 +54,9 @@ def bits_per_byte(
     for name, text, records, encoded, score in score_files(
         Text(), task, body_folder, packs, texts, precision, strength
     ):
-        tokens = int((encoded.examples.lengths - 1).sum())
-        tokens += sum(encoded.unknown)
+        tokens = int((encoded.examples.lengths - 1).sum()) + sum(encoded.unknown)
         rows.append(Bits(name, text, float(score["bits_per_byte"]), records.num_bytes / max(1, tokens)))
-    places = {text: place for place, text in enumerate(texts)}
-    return sorted(rows, key=lambda row: places[row.text])
+    return sorted(rows, key=lambda row: texts.index(row.text))
 
 
 def score_files(

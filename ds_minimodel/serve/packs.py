@@ -118,8 +118,7 @@ def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1
         raise UserError("a task model has a head of its own; export-hf writes it for transformers")
     check_space(f"the language {language.language}", language.space, body.space)
     with torch.device("meta"):
-        rows = language.rows
-        model = LanguageModel(body.config, rows, body.head_depths)
+        model = LanguageModel(body.config, language.rows, body.head_depths)
     materialise(model, torch.float32)
     load_into(model, body.tensors, "body.")
     plug(model, language, body, strength)

@@ -82,17 +82,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         parents += [layout.rehearsal()] if section.rehearses else []
         parents += [layout.chats(language)] if language in recipe.data.chats else []
         make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, stable_steps)
-        listed.append(
-            Job(
-                folder,
-                step.recorded(),
-                parents,
-                make,
-                clean_up,
-                grows="adapt" if stable_steps else "",
-                go_back=partial(_go_back, section, folder),
-            )
-        )
+        grows, go_back = "adapt" if stable_steps else "", partial(_go_back, section, folder)
+        listed.append(Job(folder, step.recorded(), parents, make, clean_up, grows, go_back))
     return listed
 
 

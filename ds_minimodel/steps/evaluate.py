@@ -7,7 +7,7 @@ the source's texts.
 """
 
 from functools import partial
-from itertools import groupby, product
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
@@ -158,8 +158,8 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
         untouched = _named(OF_SOURCE, kind.score(task, language, records, cut, outputs(module, cut.examples)))
     module = module_of(source.rows if step.in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
-    for (folder, steps), places in groupby(own, itemgetter(0, 1)):
-        pack = source if folder is None else whole(load_adaptation(folder, model.space, language, steps), source)
+    for folder, number in own:
+        pack = source if folder is None else whole(load_adaptation(folder, model.space, language, number), source)
         plug(module, pack, model, step.strength)
         logits = outputs(module, encoded.examples)
         row = {
@@ -167,20 +167,20 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
             "task": step.name,
             "language": language,
             "seed": step.seed,
-            "step": 0,
+            "step": number,
             "eflops": 0.0 if step.in_source else pack.eflops,
             **kind.score(task, language, records, encoded, logits),
             **untouched,
         }
-        rows += [{**row, "step": number} for _, _, number in places]
-        if not step.in_source and step.source in task.test and rows[-1]["step"] == step.snapshots[-1]:
+        if not step.in_source and step.source in task.test and number == step.snapshots[-1]:
             theirs = kind.read(task.test[step.source], task, step.source, None)
             again = encode(tokenizer, theirs)
             score = kind.score(task, step.source, theirs, again, outputs(module, again.examples))
             tokens = again.examples.tokens
             sizes = np.array(tokenizer.num_bytes())[tokens]
             score["cut"] = 100 * float(sizes[tokens >= tokenizer.vocabulary.num_base].sum() / sizes.sum())
-            rows[-1] = {**rows[-1], **_named(ON_SOURCE, score)}
+            row |= _named(ON_SOURCE, score)
+        rows.append(row)
         progress.update(len(rows))
     progress.close()
     return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
@@ -204,9 +204,9 @@ def _module(world: World, step: EvaluateConfig, folder: Path, model: BodyArtifac
     return module.eval()
 
 
-def _packs(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> list[tuple[Path | None, int | None, int]]:
-    """(folder, its updates, step) of a language's packs, by rising step; None: the source's, of the model itself."""
+def _packs(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> list[tuple[Path | None, int]]:
+    """(folder, step) of a language's packs, by rising step; None: the source's, of the model itself."""
     if step.in_source:
-        return [(None, None, 0)]
+        return [(None, 0)]
     folder, steps = layout.adapt(system, step.language), step.snapshots
-    return [(folder / "pack" if one == steps[-1] else snapshot_folder(folder, one), one, one) for one in steps]
+    return [(folder / "pack" if one == steps[-1] else snapshot_folder(folder, one), one) for one in steps]

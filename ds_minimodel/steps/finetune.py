@@ -98,23 +98,11 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     label = f"finetune {system.body_name} {name} seed {step.seed}"
     evaluation = development_evaluation(step, labels, tokenizer, body.config.separators, epochs_end, world)
     weights = train_job(module, sampler, run, world, folder, label, evaluation=evaluation)
-    trained = replace(
-        body,
-        head_depths=body.config.task_depths,
-        tensors=weights,
-        task={"name": name, "kind": task.kind, "labels": labels},
-    )
-    world.broadcast_from_rank0(
-        lambda: save_body(
-            folder / "model",
-            trained,
-            "task-model",
-            layout.model(system),
-            seed=step.seed,
-            steps=steps,
-            eflops=run.accounting.eflops_until(steps),
-        )
-    )
+    of_task = {"name": name, "kind": task.kind, "labels": labels}
+    trained = replace(body, head_depths=body.config.task_depths, tensors=weights, task=of_task)
+    facts = {"seed": step.seed, "steps": steps, "eflops": run.accounting.eflops_until(steps)}
+    model = layout.model(system)
+    world.broadcast_from_rank0(lambda: save_body(folder / "model", trained, "task-model", model, **facts))
 
 
 def development_evaluation(

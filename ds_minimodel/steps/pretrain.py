@@ -37,17 +37,10 @@ class PretrainConfig(TextStepConfig):
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
     layout, source = context.layout, recipe.languages.source
     if recipe.base is not None:
-        (body,) = recipe.bodies
-        make = partial(refer, recipe.base, layout.model(body), source, layout.tokenizer(source))
-        inputs = {"base": identity_of_base(recipe.base)}
-        return [
-            Job(
-                layout.pretrain(body),
-                inputs,
-                (layout.tokenizer(source),),
-                lambda: context.world.broadcast_from_rank0(make),
-            )
-        ]
+        (body,), tokenizer = recipe.bodies, layout.tokenizer(source)
+        taken_over = partial(refer, recipe.base, layout.model(body), source, tokenizer)
+        make = lambda: context.world.broadcast_from_rank0(taken_over)
+        return [Job(layout.pretrain(body), {"base": identity_of_base(recipe.base)}, (tokenizer,), make)]
     return [
         Job(
             layout.pretrain(body),
