@@ -6,6 +6,7 @@ What is chosen here stands in the recipe that is left, and the recipe is what ru
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ds_minimodel.common.files import lock, paths_of, replace_folder
 from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.hf.chats import held_out_questions
 from ds_minimodel.hf.export import export_adapter, export_hf
-from ds_minimodel.hf.kept import CHATS, LIMITS, STRENGTHS, find_kept, openings_of
+from ds_minimodel.hf.kept import CHATS, LIMITS, PAGES, STRENGTHS, find_kept, openings_of
 from ds_minimodel.jobs.layout import EVALUATE, LOCK
 from ds_minimodel.pipeline.call import Call
 from ds_minimodel.pipeline.fertility import choose_vocabulary
@@ -25,7 +26,7 @@ from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step_here
 from ds_minimodel.recipe import extension
 from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.extension import FEWEST_NEW, MOST_NEW, MOST_PASSES, PRESETS
+from ds_minimodel.recipe.extension import FEWEST_NEW, MOST_NEW, MOST_PASSES, PRESETS, SCORED_BY
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_values
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.steps.corpus import write_tests
@@ -85,7 +86,7 @@ def extend(
         raise UserError("extend: give hours or tokens, not both")
     if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
         raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
-    others = [str(file) for file in find_text(test_text)]
+    others = [str(file) for file in find_text(paths_of(test_text))]
     for name, known in [*((name, [*LIMITS]) for name in keep), (trains or "lora", [*PRESETS])]:
         if name not in known:
             raise UserError(f"extend: nothing is called {name} here; give {', '.join(known)}")
@@ -101,9 +102,12 @@ def extend(
         if not source_text:
             say(f"{source}: without --source-text it is not scored, and new tokens may split it otherwise")
         if work.path.exists():
-            work.begin(call, load_recipe(work.path).data.draw)
+            recipe = load_recipe(work.path)
+            _check_options(recipe.trained_by.causal, others, keep)
+            work.begin(call, recipe.data.draw)
         else:
             base, device = read_base(model), "gpu" if has_gpu() else "cpu"
+            _check_options(base.config.causal, others, keep)
             most = tokens or extension.tokens_in(asked["hours"] or 0, base, device)
             data = {"column": column, "draw": extension.bytes_to_draw(most)}
             data |= {"chats": {language: call["chats"]}} if chats else {}
@@ -134,6 +138,13 @@ def extend(
     return out / "model"
 
 
+def _check_options(causal: bool, others: Sequence[str], keep: Mapping[str, float]) -> None:
+    """UserError for what is looked at of a decoder alone."""
+    if not causal and (others or dict(keep) != LIMITS):
+        option = "--test-text" if others else "--keep"
+        raise UserError(f"{option}: of an encoder held-out text alone is scored, and no strength chosen; leave it out")
+
+
 class _Work(Call):
     """A call, and what is made of the adaptation that it has trained."""
 
@@ -141,13 +152,17 @@ class _Work(Call):
         """What a decoder has kept; the recipe gets the strength that keeps enough."""
         recipe = self.recipe()
         folder, model, layout = self.made(recipe)
-        (system,), (task,), source = recipe.chosen_systems, recipe.finetune.tasks.values(), recipe.languages.source
+        (system,), source, task_name = recipe.chosen_systems, recipe.languages.source, SCORED_BY[True]
+        if (task := recipe.finetune.tasks.get(task_name)) is None:
+            raise UserError(f"{self.path}: finetune.tasks: put {task_name} back, by which a decoder is scored")
         tests = {own: file for own, file in task.test.items() if own in recipe.languages.all}
         places = model, layout.tokenizer(source), folder / "pack", layout.kept(system, self.language), tests
-        others = [file for own, file in task.test.items() if own not in tests] + others
+        given = {f"{own}, {PAGES}": file for own, file in task.test.items() if own not in tests}
+        names = Counter(Path(file).name for file in others)
+        given |= {f"{file if names[Path(file).name] > 1 else Path(file).name}, of yours": file for file in others}
         openings, data = openings_of(tests[self.language]), recipe.data
         chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
-        kept = find_kept(*places, source, others, strengths, limits, data.column, openings, chats, self.say)
+        kept = find_kept(*places, source, given, strengths, limits, data.column, openings, chats, self.say)
         if kept.strength != recipe.adapt.of(system).strength:
             shutil.rmtree(layout.root / EVALUATE / system.name / self.language, ignore_errors=True)  # of another one
             self.set("strength", kept.strength)
@@ -160,11 +175,9 @@ class _Work(Call):
         (system,), pack, out = recipe.chosen_systems, folder / "pack", self.out
         strength = recipe.adapt.of(system).strength
 
-        def exported() -> dict[str, Any]:
-            return {"pack": identity(pack), "strength": strength, "kept": kept and kept.key, "files": self.written()}
-
-        if self.state.get("exported") != exported():
+        facts = {"pack": identity(pack), "strength": strength, "kept": kept and kept.key}
+        if not self.is_exported(facts):
             replace_folder(out / "model", lambda new: export_hf(base, new, pack, strength=strength))
             if system.trains == "low-rank":
                 replace_folder(out / "adapter", lambda new: export_adapter(base, new, pack, strength))
-            self.note(exported=exported())
+            self.note(exported=facts | {"files": self.written()})

@@ -101,6 +101,13 @@ def run(*arguments, **options):
     return process.returncode, out, err
 
 
+def done(*arguments, **options):
+    """The same where it must succeed: its standard error."""
+    code, _, err = run(*arguments, **options)
+    assert code == 0, err
+    return err
+
+
 def run_ranks(number, function, *arguments, timeout=280):
     """Call a function on that many ranks, without a launcher, to their end: (exit codes, standard errors)."""
     ranks = start_ranks(number, function, *arguments)

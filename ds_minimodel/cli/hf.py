@@ -131,10 +131,12 @@ def _check_paths(options: Options, out: Path) -> None:
     on_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?(@.+)?", options.model) and model.suffix.lower() != ".gguf"
     if not model.exists() and (not on_hub or ("/" in options.model and model.parent.is_dir())):
         raise UserError(f"{model}: no such folder or GGUF file, and no name on the Hub; check the path")
-    text = find_text(options.text)
-    for language, file in [*((options.source, file) for file in options.source_text), *options.known_text]:
-        if twice := [path for path in find_text([file]) if path in text]:
-            raise UserError(f"{twice[0]}: text of {options.language} and of {language}; give each its own")
+    texts = dict.fromkeys(find_text(options.text), options.language)
+    others = [*((options.source, file) for file in options.source_text), *options.known_text]
+    for language, file in [*others, *(("--test-text", file) for file in options.test_text)]:
+        for path in find_text([file]):
+            if texts.setdefault(path, language) != language:
+                raise UserError(f"{path}: text of {texts[path]} and of {language}; give each its own")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: a file; --out names a folder")
     if not re.fullmatch(LANGUAGE_CODE, options.language):
@@ -155,7 +157,7 @@ def _extend(options: Options) -> None:
     try:
         model = hugging_face_module("extend").extend(options.model, options.text, options.language, out, **named)
     except UserError as error:
-        raise UserError(re.sub(r"data\.(column|chats)", r"--\1", str(error))) from error
+        raise UserError(re.sub(r"(?<![\w./-])data\.(column|chats)\b", r"--\1", str(error))) from error
     say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")
 
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,30 +48,35 @@ TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 25_000_000  # tokens of a forward pass, a
 FP32_BELOW = 400_000_000  # weights of a body, which are in fp32 on a CPU
 SHOWN, CHATS = 10, 30  # answers; questions of dialogues that are asked
 OPENINGS, WORDS, CHARACTERS = 5, 6, 60  # of held-out documents, that samples continue; at most so many
+PAGES = "held-out pages of your text"
 UNTOUCHED = "the-untouched.json"  # beside files of languages
-ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %
+ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %, of many
+FEWEST = 3  # windows of a text that reach a position, by which it is judged
 _BITS = "bits per byte"
 _PLAIN, _NEXT = "Question: {}\nAnswer:", "\nQuestion:"
 
 
 class Change(NamedTuple):
-    """How much worse something has become, in percent, and the standard error of that, 0 where one thing was drawn."""
+    """How much worse something has become, in percent, the standard error of that, and of how many drawn things."""
 
     percent: float
     error: float
+    number: int
 
     @classmethod
     def of(cls, changes: np.ndarray, sizes: np.ndarray) -> Change:
         """The ratio sum(changes) / sum(sizes) over a sample of answers or windows of a text, with its standard error;
         both (N,)."""
+        changes, sizes = changes[sizes > 0], sizes[sizes > 0]
         share, number = changes.sum() / sizes.sum(), len(changes)
         error = math.sqrt(((changes - share * sizes) ** 2).sum() * number / max(1, number - 1)) / sizes.sum()
-        return cls(100 * float(share), 100 * float(error))
+        return cls(100 * float(share), 100 * float(error), number)
 
-    @property
-    def most(self) -> float:
-        """The upper bound at 95 %."""
-        return self.percent + ONE_SIDED * self.error
+    def bound(self, errors: float = ONE_SIDED) -> float:
+        """The upper bound at so many standard errors, of many; of few Student's t takes more (Cornish and Fisher)."""
+        few = 1 / max(1, self.number - 1)
+        more = 1 + (errors**2 + 1) * few / 4 + (5 * errors**4 + 16 * errors**2 + 3) * few**2 / 96
+        return self.percent + errors * more * self.error
 
 
 class Untouched(Stored):
@@ -248,7 +252,7 @@ def find_kept(
     path: Path,
     held_out: Mapping[str, str],
     source: str,
-    given: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
     strengths: Sequence[float] = STRENGTHS,
     limits: Limits = LIMITS,
     column: str = "text",
@@ -263,10 +267,11 @@ def find_kept(
     untouched model. openings: of texts to continue; chats: dialogues in the added language, up to an answer. Half of
     the questions choose the strength, by 95 % upper bounds, the others are reported; with a single strength all are.
     """
-    texts = {**held_out, **{file: file for file in given}}
+    given = given or {}
+    texts = {**held_out, **given}
     both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings, chats=chats)
     strengths = strengths if both.added.update else (1.0,)
-    key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, [*given]])
+    key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, dict(given)])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
         return known
 
@@ -280,7 +285,7 @@ def find_kept(
         keeps = within(changes, limits)
         if len(strengths) > 1:
             own = [f"{name} {bits[name].a_byte[1]:.3f} {_BITS}" for name in held_out]
-            own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.most:.1f})" for name, own in changes.items()]
+            own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.bound():.1f})" for name, own in changes.items()]
             say(f"merge strength {strength:g}: {', '.join(own)}")
         if keeps:
             break
@@ -304,9 +309,10 @@ def changes_at(
     where all else is within its limits."""
     changes = {"chat": both.chat(index)[0]} if index else {}
     if source in bits:
-        changes["contexts"] = max(bits[source].rises, key=attrgetter("most"))
+        rises = bits[source].rises
+        changes["contexts"] = max([own for own in rises if own.number >= FEWEST] or rises[:1], key=Change.bound)
     if given:
-        changes["texts"] = max((bits[name].rise for name in given), key=attrgetter("most"))
+        changes["texts"] = max((bits[name].rise for name in given), key=Change.bound)
     if index and within(changes, limits):
         changes["answers"] = points_lost(both.answers(index))
     return changes
@@ -334,14 +340,14 @@ def _reported(
         worse.append(("chat", "what it says", changed))
     for name, own in bits.items():
         if name in held_out:
-            what = f"{name}, held-out pages of your text"
+            what = f"{name}, {PAGES}"
             of_text = own.measures(what)
             places = zip(own.places, own.rises, strict=True)
             worse += [("contexts", f"{name} at {place}", rise) for place, rise in places]
         else:
-            what, (before, after) = f"{Path(name).name}, of yours", own.a_byte
+            what, (before, after) = name, own.a_byte
             of_text = [Measure(what=what, unit=_BITS, before=before, after=after)]
-            worse.append(("texts", Path(name).name, own.rise))
+            worse.append(("texts", name, own.rise))
         measures += of_text
         each = (f"{own.what}: {own.texts[0]} {_BITS} before, {own.texts[1]} after" for own in of_text)
         texts.append(f"{', '.join(each)}.".replace(f", {what}", ""))  # once is enough
@@ -372,12 +378,15 @@ _MEANS = {
 
 def within(changes: Mapping[str, Change], limits: Limits) -> bool:
     """Whether the upper bound of each change is within its limit, where it has one."""
-    return all(change.most <= limits.get(name, math.inf) for name, change in changes.items())
+    return all(change.bound() <= limits.get(name, math.inf) for name, change in changes.items())
 
 
 def points_lost(answers: Sequence[Sample]) -> Change:
-    """Of right answers, in points."""
-    return Change.of(np.array([own.was_right - own.is_right for own in answers]), np.ones(len(answers)))
+    """Of right answers, in points. The error is that of half an answer more lost and half a one more won, so that it is
+    not 0 where none is (Agresti and Min, 2005)."""
+    lost, number = np.array([own.was_right - own.is_right for own in answers]), len(answers) + 2
+    error = math.sqrt((lost**2).sum() + 1 - lost.sum() ** 2 / number) / number
+    return Change(100 * float(lost.mean()), 100 * error, len(answers))
 
 
 def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Measure]]:
@@ -386,12 +395,12 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
     alike = sum(begins_alike(own.before, own.after) for own in answers)
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
     lost, asked = points_lost(answers), f"{len(answers)} English questions"
-    gain = 0.0 - lost.percent  # of no sign where there is none
-    low, high = (gain + side * TWO_SIDED * lost.error for side in (-1, 1))
+    gain, half = 0.0 - lost.percent, lost.bound(TWO_SIDED) - lost.percent  # no sign where there is none
+    between = f"at 95 % from {gain - half:+.1f} to {gain + half:+.1f}"
     clause, manners = _loops_and_language(answers, language)
     sentence = (
         f"of {asked} {right[0]} right before, {right[1]} after ({gone} lost, {right[1] - right[0] + gone} won; "
-        f"{gain:+.1f} points, at 95 % from {low:+.1f} to {high:+.1f}); {100 * alike / len(answers):.0f} % of the "
+        f"{gain:+.1f} points, {between}); {100 * alike / len(answers):.0f} % of the "
         f"answers begin as before, {clause}."
     )
     rows = {f"right answers to {asked}": right, "those that begin as before": [len(answers), alike]}

@@ -15,15 +15,13 @@ from ds_minimodel.ops.matmul import ALL, linear, low_rank_linear, rows_for_few_s
 from ds_minimodel.ops.norm import residual_norm
 from ds_minimodel.ops.rotary import rotary, rotary_table
 from ds_minimodel.ops.softmax import masked_softmax
-from ds_minimodel.ops.window import CAUSAL, EVERYTHING, Window, window_attention
+from ds_minimodel.ops.window import Window, window_attention
 
 for _device in LIBRARIES:  # after the operators above are defined
     load_kernels(_device)
 
 __all__ = [
     "ALL",
-    "CAUSAL",
-    "EVERYTHING",
     "Window",
     "attention",
     "backend",

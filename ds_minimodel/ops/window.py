@@ -19,7 +19,6 @@ from ds_minimodel.ops.loading import device_type
 Window = tuple[int | None, int | None]  # how many keys before and after its own a query sees; None: all
 
 EVERYTHING: Window = (None, None)
-CAUSAL: Window = (None, 0)
 
 
 def _parts(keys_values: Tensor, queries: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:

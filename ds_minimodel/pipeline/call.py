@@ -43,9 +43,25 @@ class Call:
         write_json(self.out / CALL, self.state)
 
     def written(self) -> dict[str, list[int]]:
-        """Size and time of the files of its models; a card is the user's to edit."""
-        files = (file for name in ("model", "adapter") for file in (self.out / name).glob("*") if file.name != CARD)
+        """Size and time of the files in the folders of its models."""
+        files = (file for name in ("model", "adapter") for file in (self.out / name).glob("*"))
         return {str(file.relative_to(self.out)): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+
+    def is_exported(self, facts: Mapping[str, Any]) -> bool:
+        """Whether its models were made of these facts, and are as they were written; a card is the user's to edit.
+
+        UserError where they are to be made again and a user's file, or an edited card, would go with them.
+        """
+        former, there = self.state.get("exported", {}), self.written()
+        files: dict[str, list[int]] = former.get("files", {})
+        changed = [name for name, own in files.items() if there.get(name) != own and Path(name).name != CARD]
+        if files and {**facts, "files": files} == former and not changed:
+            return True
+        for name in there if files else ():
+            if name not in files or (Path(name).name == CARD and there[name] != files[name]):
+                folder = self.out / Path(name).parts[0]
+                raise UserError(f"{self.out / name}: not of extend, which is to write {folder} anew; move it away")
+        return False
 
     def begin(self, call: dict[str, Any], draw: int | None) -> None:
         """Record the call and the identity of its files; UserError where the folder was begun with others."""
@@ -149,10 +165,14 @@ class Call:
         rows = read_json_lines(folder / "run/metrics.jsonl")
         rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
         rate, a_step = statistics.median(rates[UNTIMED:]), adapt.batch_size * adapt.seq_length
-        seconds = 3600 * hours - (time.monotonic() - begun) + adapt.steps * a_step / rate
-        tokens, most = int(max(0, seconds) * rate), MOST_PASSES * TokenStore(layout.tokens(self.language)).num_tokens
+        is_first, trained = "steps" not in self.state, adapt.steps * a_step
+        before = max(0, time.monotonic() - begun - trained / rate) if is_first else 0
+        tokens, most = (
+            int((3600 * hours - before) * rate),
+            MOST_PASSES * TokenStore(layout.tokens(self.language)).num_tokens,
+        )
         passes = f", {MOST_PASSES} passes over the text, the most" if tokens >= most else ""
-        tokens = max(min(tokens, most), adapt.steps * a_step)
+        tokens = max(min(tokens, most), trained if is_first else a_step)
         took = tokens / rate / 3600
         self.say(f"{rate:,.0f} tokens a second here: {tokens:,} tokens{passes} in {took:.1f} hours of training")
         return tokens // a_step

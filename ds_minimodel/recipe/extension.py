@@ -13,6 +13,7 @@ from ds_minimodel.recipe.base import Base
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.training.config import WARM_UP
 
+SCORED_BY = {True: "bits-per-byte", False: "pseudo-likelihood"}  # task, by whether a body is causal
 CONTEXT = 600  # bytes, in which held-out text is scored
 HELD_OUT = 0.02  # of the documents
 MOST_PASSES = 4  # over the text
@@ -84,8 +85,8 @@ def first_values(
     given = {name: [*files] for name, files in text.items() if files}
     longest = min(base.config.max_positions, 1024)
     task = {
-        "kind": "bits-per-byte" if base.config.causal else "pseudo-likelihood",
-        "test": {name: str(out / "test" / f"{name}.txt") for name in given},
+        "kind": SCORED_BY[base.config.causal],
+        "test": {name: str(out / "test" / f"{name}.txt") for name in given if base.config.causal or name in languages},
         "context_bytes": min(CONTEXT, longest - 2),  # a token is a byte at least, and two may stand around
         "max_length": longest,
     }

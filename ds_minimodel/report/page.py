@@ -30,7 +30,7 @@ _ANSWERED = "First those that were right before and are not any more."
 _SAID = "What was asked first in dialogues that were held out."
 _NEXT = (
     "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with more --hours, and "
-    "learns to answer from --chats."
+    "into another --out teaches a decoder to answer, from --chats."
 )
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (

@@ -83,7 +83,8 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
             clauses[task] += f"; {source}{named}: {before} before, {after} after"
             if curves.ON_SOURCE + "cut" in rows[0]:
                 clauses[task] += f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
-            if abs(of_source[1] / of_source[0] - 1) > _MOST_LOST and of_source[1] != scale.best(of_source):
+            lost = abs(of_source[1] - of_source[0]) > _MOST_LOST * of_source[0]  # a Kept says it by its own bounds
+            if lost and of_source[1] != scale.best(of_source) and (system, language) not in run.kept:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")

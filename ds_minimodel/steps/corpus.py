@@ -2,9 +2,11 @@
 
 import fnmatch
 import os
+import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,11 +77,13 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
                 "out; give a longer text, with an empty line between documents"
             )
         documents, size = list[list[str]](), 0
-        for document in read_documents(corpus.held_out):
+        every = max(1, corpus.facts.bytes[1] // TEST_BYTES)  # from all over the text, which may be of several files
+        for document in islice(read_documents(corpus.held_out), 0, None, every):
             if size >= TEST_BYTES:
                 break
             documents.append(document)
             size += sum(len(line.encode()) + 1 for line in document)
+        random.Random(0).shuffle(documents)  # of which some readers take the first alone
         pages = Counter(line for document in documents for line in {*document} if line.strip())
         many = {line for line, number in pages.items() if number >= MANY_PAGES}
         many = many if len(many) < len(pages) else set()  # of such pages alone

@@ -47,6 +47,8 @@ def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
         if not isinstance(turn, tuple):
             raise UserError(f"{place}: {shown(turn)}, and no role with a content")
         role, said = _ROLES.get(str(turn[0]), ""), text_field({"content": turn[1]}, "content", place).strip()
+        if role == "system" and not said:
+            continue
         if role not in _AFTER[before]:
             raise UserError(f"{place}: of {shown(turn[0])}, where {' or '.join(_AFTER[before])} is to speak")
         if not said:

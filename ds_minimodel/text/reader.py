@@ -88,9 +88,11 @@ _TAKEN = (
 def _refuse_other_forms(path: Path) -> None:
     """UserError, with what the file is and what to do, where it begins as no text does."""
     form, head = _form(path), b""
+    if form in (rows.PARQUET, rows.DOCUMENTS):
+        return
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
         head = next(_bytes_of(path, stack), b"")
-    taken = {"JSON"} if form in rows.JSON_LINES else {*_OTHER_FORMS} if form == rows.PARQUET else set()
+    taken = {"JSON"} if form in rows.JSON_LINES else set()
     for what, begins in _OTHER_FORMS.items():
         if what not in taken and (re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")):
             raise UserError(f"{path}: {what}; {_TAKEN}")
@@ -106,7 +108,7 @@ def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[C
         yield from _chunks_of_file(file, number, column)
 
 
-def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
+def documents(chunk: Chunk, whole: bool) -> Iterator[list[str]]:
     """Documents of a chunk, each a list of its lines, those of rows with their empty ones.
 
     whole: whether lines keep white space around them, else empty ones are left out, too.
@@ -139,10 +141,10 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
             yield lines if whole else stripped
 
 
-def read_documents(patterns: Iterable[str | Path], column: str = COLUMN, whole: bool = True) -> Iterator[list[str]]:
-    """All documents of the files that `patterns` name; column: of rows. whole: as of `documents`."""
+def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
+    """All documents of the files that `patterns` name; column: of rows. Lines keep white space around them."""
     for chunk in read_chunks(find_text(patterns), column=column):
-        yield from documents(chunk, whole)
+        yield from documents(chunk, True)
 
 
 def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Rows:

@@ -10,7 +10,7 @@ from benchmarks.llama import write_llama
 from benchmarks.peak import peak
 from ds_minimodel.pipeline.launch import CPU
 
-from ..forks import run
+from ..forks import done, run
 from ..hf.test_decoders import save_llama
 from ..pipeline.conftest import make_world
 
@@ -38,8 +38,7 @@ def test_a_training_takes_the_memory_that_was_planned(layers, width, tmp_path, m
     write_llama(tmp_path / "base", theirs)
     path.write_text(RECIPE.format(folder=tmp_path))
     for step in ("corpus", "tokenizer", "prepare", "pretrain"):
-        code, _, err = run(step, path)
-        assert code == 0, err
+        done(step, path)
     (row,) = json.loads(run("plan", path, "--json")[1])["rows"]
     for name, value in {**CPU, "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)

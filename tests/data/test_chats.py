@@ -34,7 +34,7 @@ def test_the_forms_of_rows(tmp_path):
 @pytest.mark.parametrize(
     "row, words",
     [
-        ({"messages": [SAID]}, 'turn 1: of "assistant", where system or user is to speak'),
+        ({"messages": [{**SYSTEM, "content": ""}, SAID]}, 'turn 2: of "assistant", where system or user is to speak'),
         ({"messages": [ASKED, SYSTEM]}, 'turn 2: of "system", where assistant is to speak'),
         ({"messages": [ASKED, {**SAID, "content": " "}]}, "turn 2: assistant says nothing"),
         ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2: 'content' is null, not text"),

@@ -136,4 +136,3 @@ def test_blank_lines_part_documents_and_white_space_is_a_decoders(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes("\ufeff\n\n  a \r\n\tb\u2028c  \n \t\n\n\n d\n\n".encode())
     assert list(read_documents([path])) == [["  a ", "\tb\u2028c  "], [" d"]]
-    assert list(read_documents([path], whole=False)) == [["a", "b\u2028c"], ["d"]]

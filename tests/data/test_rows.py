@@ -66,7 +66,7 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
     plain = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts if text.strip()]
     assert "".join(whole).replace("\n", "") == "".join(plain).replace("\n", "")
     assert chunk < 100 or whole == plain
-    found = [line for document in read_documents([path], whole=False) for line in document]
+    found = [line for part in reader.read_chunks([path]) for own in reader.documents(part, False) for line in own]
     assert found == ["# T", "A.", "- b", "- c", "def f():", "pass", "x", "y", "z", "w"]
 
 

@@ -125,10 +125,8 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
         assert tokenizer.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(
             line.replace("▁", " ").encode()
         )
-    assert (
-        tokenizer.vocabulary.roundtrip_counterexample
-        == "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
-    )
+    counterexample = "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
+    assert tokenizer.vocabulary.roundtrip_counterexample == counterexample
 
 
 @pytest.mark.parametrize("pool", ["mean", "first"])

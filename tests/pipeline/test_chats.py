@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.data.store import TokenStore
 
-from ..forks import run
+from ..forks import done
 from ..hf.test_chats import TEMPLATES, write
 from ..hf.test_decoders import save_llama
 from .conftest import make_world, refused
@@ -37,8 +37,7 @@ def world(tmp_path_factory):
 def test_answers_are_learned_of_dialogues(world):
     """Those that are held out become likelier, beside the text and what is rehearsed."""
     arguments = "run", world / "recipe.yaml", *LORA, f"data.chats.xx={world}/chats.jsonl"
-    code, _, err = run(*arguments)
-    assert code == 0, err
+    done(*arguments)
     store = TokenStore(world / "run/tokens/the-chats-of-xx")
     assert store.masked and store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
     rows = [json.loads(line) for line in (world / "run/adapt/lora/xx/run/metrics.jsonl").read_text().splitlines()]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ..forks import run
+from ..forks import done
 from .conftest import make_world
 
 KIND = ("model.kind=llama", "model.num_kv_heads=1", "model.tie_output=false", "tokenizer.kind=byte-bpe")
@@ -28,8 +28,7 @@ def workdir(tmp_path_factory):
     bits = f"{{kind: bits-per-byte, test: {{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}"
     pick = f"{{kind: multiple-choice, test: {{xx: {folder}/pick.xx.jsonl}}}}"
     tasks = f"finetune.tasks={{topic: {topic}, bits: {bits}, pick: {pick}}}"
-    code, _, err = run("run", recipe, *KIND, *SIZES, tasks)
-    assert code == 0, err
+    done("run", recipe, *KIND, *SIZES, tasks)
     return folder / "run"
 
 
@@ -49,8 +48,7 @@ def test_packs_learn_and_every_task_is_scored(workdir):
 def exported(workdir):
     """(model, tokenizer) of the body with MiniPost's pack in Hugging Face's library."""
     pack, out = workdir / "adapt/minipost/xx/pack", workdir.parent / "hf"
-    code, _, err = run("export-hf", workdir / "pretrain/bl_base/model", out, "--pack", pack)
-    assert code == 0, err
+    done("export-hf", workdir / "pretrain/bl_base/model", out, "--pack", pack)
     return AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from ..forks import run
+from ..forks import done
 from .conftest import copy_of, make_world, refused, run_two_ranks
 
 RUN = ("systems=[minijoint]", "finetune.seeds=1", "finetune.epochs=4")
@@ -25,8 +25,7 @@ def dev_files(folder):
 def scored(tmp_path_factory):
     """Recipe of a run to the report."""
     recipe = make_world(tmp_path_factory.mktemp("development"))
-    code, _, err = run("run", recipe, *RUN, *UNEVEN, *dev_files(recipe.parent))
-    assert code == 0, err
+    done("run", recipe, *RUN, *UNEVEN, *dev_files(recipe.parent))
     return recipe
 
 
@@ -67,8 +66,7 @@ def test_every_epoch_is_scored(scored, task):
 
 def test_scoring_changes_nothing(scored, tmp_path):
     recipe, _ = before_finetuning(scored, tmp_path)
-    code, _, err = run("run", recipe, *RUN, *UNEVEN)
-    assert code == 0, err
+    done("run", recipe, *RUN, *UNEVEN)
     for task in MODELS:
         assert [line["loss"] for line in lines(recipe, task)] == [line["loss"] for line in lines(scored, task)]
         assert facts(recipe, task) == facts(scored, task) and not scores(recipe, task)

@@ -18,7 +18,7 @@ from ds_minimodel.pipeline.call import Call
 from ds_minimodel.recipe.base import read_base
 from ds_minimodel.recipe.extension import first_values
 
-from ..forks import run, start
+from ..forks import done, run, start
 from ..hf.test_bases import make_bert
 from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
@@ -117,8 +117,7 @@ def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
     out = tmp_path / "out"
     options = "--tokens", "30k", "--out", out, "--vocab-size", "9", "--strength", "0.5"
     arguments = ("extend", theirs, texts / "xx.txt", "--language", "xx", *options)
-    code, _, err = run(*arguments)
-    assert code == 0, err
+    err = done(*arguments)
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["systems"] == ["lora"]
     assert (recipe["adapt"]["replay_from"], recipe["adapt"]["strength"]) == ("base", 0.5)
@@ -145,8 +144,8 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
     weights = set()
     wide = "chat=100", "texts=1k", "answers=100"
     for bounds, strength in ((["nothing"], 1.0), (["chat=0.001"], 0.25), (wide, 1.0)):
-        code, _, err = run(*arguments, "--keep", *bounds)
-        assert code == 0 and ("adapt lora" in err) == (not weights), err
+        err = done(*arguments, "--keep", *bounds)
+        assert ("adapt lora" in err) == (not weights), err
         assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == strength
         (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
         assert json.loads(scores.read_text())["inputs"]["strength"] == strength
@@ -155,14 +154,19 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
     assert len(weights) == 2
     assert "nothing is called charm here; give answers" in refused(*arguments, "--keep", "charm=1")
     assert "'chat' has no bound" in refused(*arguments, "--keep", "chat")
+    (out / "recipe.yaml").write_text((out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:"))
+    assert "finetune.tasks: put bits-per-byte back, by which a decoder is scored" in refused(*arguments)
 
 
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
     save_modernbert(texts / "en.txt", tmp_path / "theirs")
     out = tmp_path / "out"
     arguments = ["--language", "xx", "--source-text", texts / "en.txt", "--tokens", "20k", "--out", out]
-    code, _, err = run("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
-    assert code == 0, err
+    for option in (("--test-text", texts / "yy.txt"), ("--keep", "chat=1")):
+        (texts / "yy.txt").write_text("a boat\n")
+        said = refused("extend", tmp_path / "theirs", texts / "xx.txt", *arguments, *option)
+        assert f"{option[0]}: of an encoder held-out text alone is scored" in said
+    err = done("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
     base, tokenizer = (AutoTokenizer.from_pretrained(place) for place in (tmp_path / "theirs", out / "model"))
     english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
@@ -179,14 +183,13 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     topic["test"] = {language: str(texts / f"topic.{language}.jsonl") for language in ("en", "xx")}
     recipe["finetune"] |= {"seeds": 1, "tasks": recipe["finetune"]["tasks"] | {"topic": topic}}
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    code, _, err = run("run", out / "recipe.yaml")
-    assert code == 0 and "adapt bl_base xx" not in err, err
+    err = done("run", out / "recipe.yaml")
+    assert "adapt bl_base xx" not in err, err
     assert "xx, topic: " in err and "xx, pseudo-likelihood: " in err
 
     (texts / "yy.txt").write_text((texts / "xx.txt").read_text().replace("z", "q").replace("g", "j"))
     second = ["--language", "yy", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "second"]
-    code, _, err = run("extend", out / "model", texts / "yy.txt", *second)
-    assert code == 0, err
+    done("extend", out / "model", texts / "yy.txt", *second)
     rows, more = (load_file(place / "model/model.safetensors") for place in (out, tmp_path / "second"))
     assert all(torch.equal(tensor, more[name][: len(tensor)]) for name, tensor in rows.items()), "to the bit"
 

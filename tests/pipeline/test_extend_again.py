@@ -11,7 +11,7 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.jobs.layout import REHEARSAL
 
-from ..forks import Fork, run
+from ..forks import Fork, done, run
 from ..hf.test_decoders import save_llama
 from .conftest import make_world, refused
 
@@ -74,22 +74,22 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     recipe.write_text(chosen.replace("- lora", "- lora\n- bl_base"))
     assert "recipe.yaml: systems" in refused(*call, "--tokens", "30k")
     recipe.write_text(chosen.replace("    text:", "    mine:"))
-    code, _, err = run(*call, "--tokens", "30k")
-    assert code == 0 and rehearsed() >= 3_000 > short, err
+    err = done(*call, "--tokens", "30k")
+    assert rehearsed() >= 3_000 > short, err
     weights = (out / "model/model.safetensors").read_bytes()
     for damage in (os.unlink, lambda path: path.write_bytes(b"nothing")):
         damage(out / "model/model.safetensors")
-        code, _, err = run(*call)
-        assert code == 0 and "adapt lora" not in err and (out / "model/model.safetensors").read_bytes() == weights, err
+        err = done(*call)
+        assert "adapt lora" not in err and (out / "model/model.safetensors").read_bytes() == weights, err
+    mine = out / "model/mine.gguf"
+    mine.write_bytes(b"GGUF")
+    assert run(*call)[0] == 0 and mine.exists()
     kill_after("recipe.yaml", "60k")
     kill_after(REHEARSAL, "60k")
-    code, _, err = run(*call)
-    assert (
-        code == 0
-        and rehearsed() >= 6_000
-        and "adapt lora" in err
-        and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50
-    ), err
+    assert f"{mine}: not of extend, which is to write {out}/model anew; move it away" in refused(*call)
+    mine.unlink()
+    err = done(*call)
+    assert rehearsed() >= 6_000 and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50, err
     assert (out / "model/model.safetensors").read_bytes() != weights
 
 
@@ -99,7 +99,8 @@ def test_hours_are_turned_into_steps_once(call, tmp_path):
     assert kill.wait() == -signal.SIGKILL
     found = []
     for _ in range(2):
-        code, _, err = run(*call)
-        assert code == 0 and ("tokens a second here" in err) == (not found), err
+        err = done(*call)
+        assert ("tokens a second here" in err) == (not found), err
         found.append((tmp_path / "out/recipe.yaml").read_text())
     assert found[0] == found[1]
+    assert "tokens of training already; a shorter one takes another --out" in refused(*call[:-1], "0.00001")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from ds_minimodel.cli.main import main
 from ds_minimodel.training import partition
 
-from ..forks import Fork, run, run_ranks, start
+from ..forks import Fork, done, run_ranks, start
 from ..hf.test_decoders import save_llama
 from .conftest import make_world, stop_when
 
@@ -33,8 +33,7 @@ def begun(tmp_path_factory):
     path = folder / "xx.txt"
     path.write_text(path.read_text() * 4)
     save_llama(folder / "en.txt", folder / "theirs", "$A")
-    code, _, err = run(*begin(folder, "one"))
-    assert code == 0, err
+    done(*begin(folder, "one"))
     return folder
 
 
@@ -74,8 +73,7 @@ def test_what_was_interrupted_goes_on_on_other_ranks(begun):
     call = begin(begun, "two")
     _, err = stop_when(start(*call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT)
     assert "stopped after step" in err and not (begun / "two/model").exists(), err
-    code, _, err = run(*call, "--ranks", "2")
-    assert code == 0, err
+    done(*call, "--ranks", "2")
     assert losses(begun / "two") == pytest.approx(losses(begun / "one"), rel=1e-5)
     ours, theirs = (load_file(begun / out / "adapter/adapter_model.safetensors") for out in ("two", "one"))
     assert all(torch.allclose(tensor, theirs[name], atol=1e-4) for name, tensor in ours.items())

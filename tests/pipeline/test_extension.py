@@ -15,7 +15,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models.body import BASE_ROWS, LanguagePack
 from ds_minimodel.models.trainable import NewTokenPenalty
 
-from ..forks import run
+from ..forks import done, run
 from ..hf.test_decoders import save_llama
 from .conftest import make_world, read_in, refused, run_two_ranks
 
@@ -52,8 +52,7 @@ def make_recipe(folder, tied=True):
 def folder(request, tmp_path_factory):
     """Of a run to its end."""
     folder = tmp_path_factory.mktemp("extended")
-    code, _, err = run("run", make_recipe(folder, request.param))
-    assert code == 0, err
+    done("run", make_recipe(folder, request.param))
     return folder
 
 
@@ -78,8 +77,7 @@ def test_new_rows_begin_as_the_mean_of_their_parts(folder):
 
 def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
     body, pack, out = folder / "run/pretrain/bl_base/model", folder / "run/adapt/bl_base/xx/pack", tmp_path / "hf"
-    code, _, err = run("export-hf", body, out, "--pack", pack)
-    assert code == 0, err
+    done("export-hf", body, out, "--pack", pack)
     before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
     old, new = (AutoModelForCausalLM.from_pretrained(place).eval() for place in (folder / "theirs", out))
     english, added = ((folder / f"{language}.txt").read_text()[:600] for language in ("en", "xx"))
@@ -87,10 +85,8 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
     assert after(english, return_tensors="pt")["input_ids"][:, :64].equal(ids)
     with torch.inference_mode():
         assert new(ids).logits[..., :ROWS].equal(old(ids).logits)
-    assert (
-        len(after(added)["input_ids"]) < len(before(added)["input_ids"])
-        and after.decode(after(added)["input_ids"]) == added
-    )
+    ids_after, ids_before = (tokenizer(added)["input_ids"] for tokenizer in (after, before))
+    assert len(ids_after) < len(ids_before) and after.decode(ids_after) == added
     assert after.special_tokens_map == before.special_tokens_map
     options = dict(max_new_tokens=9, do_sample=False)
     new.generation_config.suppress_tokens = [*range(ROWS, ROWS + NEW)]

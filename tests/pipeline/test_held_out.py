@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-from ..forks import run, start
+from ..forks import done, run, start
 from .conftest import make_world, read_in, run_two_ranks, stop_when
 
 OVERRIDES = ("systems=[bl_base,minipost,minijoint]", "finetune.tasks={}", "data.held_out=0.1")
@@ -19,8 +19,7 @@ STEPS = {run: [0, 4, 8] if run.startswith("adapt") else [0, 8] for run in RUNS.s
 def workdir(tmp_path_factory):
     """Workdir of a run to a report."""
     recipe = make_world(tmp_path_factory.mktemp("held_out"))
-    code, _, err = run("run", recipe, *OVERRIDES)
-    assert code == 0, err
+    done("run", recipe, *OVERRIDES)
     return recipe.parent / "run"
 
 
@@ -65,8 +64,7 @@ def test_where_all_layers_are_trained_through_the_body_is_what_trains(workdir):
 def test_evaluating_more_often_changes_no_weight(workdir, tmp_path):
     shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("adapt", "report"))
     often = "adapt.snapshot_every=1", f"workdir={tmp_path}/run"
-    code, _, err = run("adapt", workdir.parent / "recipe.yaml", *OVERRIDES, *often)
-    assert code == 0, err
+    done("adapt", workdir.parent / "recipe.yaml", *OVERRIDES, *often)
     assert list(held_out(tmp_path / "run", "adapt/minipost/xx")) == [*range(9)]
     often = weights(tmp_path / "run")
     for file, tensors in weights(workdir).items():

@@ -10,7 +10,7 @@ from ds_minimodel.common.config import DECIDES_ROUNDING, Section, decides
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.pipeline.registry import STEPS
 
-from ..forks import run
+from ..forks import done
 from .conftest import make_world
 from .test_chats import world as dialogues  # noqa: F401  (a fixture)
 
@@ -87,8 +87,7 @@ def test_each_marked_key_has_another_value():
 def test_an_encoder_is_the_same(world, tmp_path):
     recipe = make_world(tmp_path)
     shutil.copy(tmp_path / "en.txt", tmp_path / "aa.txt")
-    code, _, err = run("run", recipe, "systems=[bl_base]", *overrides(OF_ENCODER), cwd=tmp_path)
-    assert code == 0, err
+    done("run", recipe, "systems=[bl_base]", *overrides(OF_ENCODER), cwd=tmp_path)
     assert_same(world.parent / "run", tmp_path / "run", 10)
 
 
@@ -99,6 +98,5 @@ def test_a_decoder_is_the_same(dialogues, tmp_path):  # noqa: F811
     first = {"adapt.word_vectors": {"en": "words.vec", "xx": "words.vec"}, "data.chats": {"xx": "chats.jsonl"}}
     for folder, others in ((dialogues, {"": first}), (tmp_path, OF_DECODER)):
         workdir = f"workdir={folder}/marks"
-        code, _, err = run("run", dialogues / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)
-        assert code == 0, err
+        done("run", dialogues / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)
     assert_same(dialogues / "marks", tmp_path / "marks", 4)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from ds_minimodel.artifacts.models import load_model
 
-from ..forks import run, start
+from ..forks import done, run, start
 from .conftest import copy_of, make_world, stop_when
 
 STEPS = ("corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
@@ -79,8 +79,7 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
 
         code, _ = stop_when(start("run", recipe, systems), unfinished)
         assert code == -signal.SIGKILL
-    code, _, err = run("run", recipe, systems)
-    assert code == 0, err
+    done("run", recipe, systems)
     disturbed, whole = results(workdir), results(world.parent / "run")
     assert disturbed == {file: whole[file] for file in disturbed}
     assert {file.split("/")[0] for file in disturbed} == {file.split("/")[0] for file in whole}
@@ -104,8 +103,7 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
         assert code == expected and "the same command goes on from there" in err
         assert list((workdir / "pretrain/bl_base/run/checkpoints").glob("step-*"))
         lines = metrics.read_text().count("\n")
-    code, _, err = run("pretrain", recipe, *longer)
-    assert code == 0, err
+    done("pretrain", recipe, *longer)
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == sorted(set(steps)) and steps[-1] == 200
 

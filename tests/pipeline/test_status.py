@@ -8,7 +8,7 @@ import pytest
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock, note_holder
 
-from ..forks import run
+from ..forks import done
 from .conftest import copy_of
 
 
@@ -52,8 +52,7 @@ def test_text_may_go_once_it_was_read(recipe, capsys):
     """But not be another one."""
     (text := recipe.parent / "xx.txt").rename(aside := recipe.parent / "elsewhere.txt")
     assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
-    code, _, err = run("run", recipe)
-    assert code == 0, err
+    done("run", recipe)
     with pytest.raises(AssertionError, match="yy.txt: no such text file"):
         do(capsys, "status", recipe, f"data.text.xx={recipe.parent}/yy.txt")
     text.write_text(aside.read_text() + "more\n")
@@ -130,8 +129,7 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         jobs = {name: row["state"] for name, row in states(capsys, recipe, *keys).items()}
         pending = {name for name, state in jobs.items() if state != "complete"}
         assert pending >= set(left) and all(name.endswith("seed-5") and left for name in pending)
-        code, _, err = run("run", recipe, *keys)
-        assert code == 0, err
+        done("run", recipe, *keys)
         rows = json.loads((recipe.parent / "run/report/scores.json").read_text())
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
     now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")

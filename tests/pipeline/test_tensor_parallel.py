@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from ..forks import run
+from ..forks import done
 from .conftest import make_world, prepare, run_two_ranks
 
 OVERRIDES = ("systems=[minipost]", "finetune.seeds=1")
@@ -51,8 +51,7 @@ def test_bodies_of_today_are_split_as_well(kind, tmp_path):
     for name in ("whole", "split"):
         (tmp_path / name).mkdir()
     overrides = (f"model.kind={kind}", *MODERN[kind], "systems=[minipost]", "finetune.seeds=1")
-    code, _, err = run("run", make_world(tmp_path / "whole"), *overrides)
-    assert code == 0, err
+    done("run", make_world(tmp_path / "whole"), *overrides)
     found = artifacts(split_run(tmp_path / "split", *overrides))
     assert_same_but_for_rounding(found, artifacts(tmp_path / "whole/run"))
 

@@ -17,7 +17,7 @@ from ds_minimodel.models.low_rank import changed_name, updated
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.reading import load_recipe
 
-from ..forks import run
+from ..forks import done
 from .conftest import read_in, refused, run_two_ranks
 from .test_extension import make_recipe
 
@@ -32,8 +32,7 @@ SETTINGS = [
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    code, _, err = run("run", make_recipe(folder, request.param), *SETTINGS)
-    assert code == 0, err
+    err = done("run", make_recipe(folder, request.param), *SETTINGS)
     assert err.count("bits per byte before") >= 3 and "LoRA, xx: " in err
     return folder
 
@@ -56,8 +55,7 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
     assert scores[-1]["on_source_bits_per_byte"] != scores[0]["source_pack_bits_per_byte"]
 
     model, pack = folder / "run/pretrain/bl_base/model", folder / f"run/adapt/{system}/xx/pack"
-    code, _, err = run("export-hf", model, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
-    assert code == 0, err
+    done("export-hf", model, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
     assert theirs.dtype == torch.bfloat16
     torch.testing.assert_close(
@@ -71,8 +69,7 @@ def test_peft_reads_the_adapter(folder, tmp_path):
     for strength in ("1", "0.5"):
         written = ["--pack", pack, "--strength", strength]
         for out, more in (("whole", []), ("adapter", ["--adapter"])):
-            code, _, err = run("export-hf", model, tmp_path / out / strength, *written, *more)
-            assert code == 0, err
+            done("export-hf", model, tmp_path / out / strength, *written, *more)
         whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / strength).eval()
         assert not (tmp_path / "whole" / strength / "adapter_config.json").exists()
         base = AutoModelForCausalLM.from_pretrained(folder / "theirs")
@@ -91,13 +88,11 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     recipe = tmp_path / "copy/recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(folder), str(tmp_path / "copy")))
     scores[1] = json.loads((folder / path).read_text())[-1]
-    code, _, err = run("evaluate", recipe, *SETTINGS, "adapt.strength=0.25", "--rebuild")
-    assert code == 0, err
+    done("evaluate", recipe, *SETTINGS, "adapt.strength=0.25", "--rebuild")
     scores[0.25] = json.loads((tmp_path / "copy" / path).read_text())[-1]
     assert scores[1]["bits_per_byte"] < scores[0.25]["bits_per_byte"]
     model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
-    code, _, err = run("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
-    assert code == 0, err
+    done("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
     name, body = "layers.1.ffn_out.weight", load_model(model)[0]
     ((_, own),) = updated({name: body.tensors[name]}, {
         key: tensor for key, tensor in learned(folder, "lora").update.items() if changed_name(key) == name
@@ -119,8 +114,7 @@ def test_two_ranks_train_the_same_body(folder, tmp_path):
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
     more = ["systems=[full]", "adapt.rates={full: 1e-3}", "adapt.replay=0.5", f"workdir={read_in(folder, tmp_path)}"]
-    code, _, err = run("run", folder / "recipe.yaml", *SETTINGS, *more)
-    assert code == 0, err
+    done("run", folder / "recipe.yaml", *SETTINGS, *more)
     name = "run/evaluate/full/xx/bits/seed-1/scores.json"
     forgets, keeps = (json.loads((place / name).read_text())[-1] for place in (folder, tmp_path))
     assert keeps["on_source_bits_per_byte"] < forgets["on_source_bits_per_byte"]
@@ -135,8 +129,7 @@ def test_a_base_rehearses_what_it_writes(folder, tmp_path):
     before = {path.name for path in base.iterdir()}
     more = ["systems=[lora]", "adapt.rates={lora: 5e-3}", "adapt.replay=0.5", "adapt.replay_from=base"]
     more = [*SETTINGS, *more, f"workdir={tmp_path}"]
-    code, _, err = run("run", recipe, *more)
-    assert code == 0, err
+    done("run", recipe, *more)
     store, losses = TokenStore(tmp_path / "tokens/the-base-itself"), {}
     ids = torch.tensor(store.read(0, store.num_tokens // 60 * 60).astype("int64")).view(-1, 60)
     for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):

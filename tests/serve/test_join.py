@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ..forks import run
+from ..forks import done
 from ..hf.test_decoders import save_llama
 from ..pipeline.conftest import make_world, refused
 
@@ -30,8 +30,7 @@ def folder(tmp_path_factory):
     (folder / "yy.txt").write_text(words.replace("z", "q").replace("g", "j"))
     save_llama(folder / "en.txt", folder / "theirs", "$A")
     path.write_text(RECIPE.format(folder=folder))
-    code, _, err = run("run", path)
-    assert code == 0, err
+    done("run", path)
     return folder
 
 
@@ -44,10 +43,8 @@ def packs(folder):
 
 
 def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder, tmp_path):
-    code, _, err = run("pack", "join", tmp_path / "joined", *packs(folder))
-    assert code == 0, err
-    code, _, err = run("export-hf", model_of(folder), tmp_path / "hf", "--pack", tmp_path / "joined")
-    assert code == 0, err
+    done("pack", "join", tmp_path / "joined", *packs(folder))
+    done("export-hf", model_of(folder), tmp_path / "hf", "--pack", tmp_path / "joined")
     base = AutoTokenizer.from_pretrained(folder / "theirs")
     joined, model = (kind.from_pretrained(tmp_path / "hf") for kind in (AutoTokenizer, AutoModelForCausalLM))
     xx, yy = (AutoTokenizer.from_pretrained(pack) for pack in packs(folder))

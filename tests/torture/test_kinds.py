@@ -15,7 +15,7 @@ from ds_minimodel.hf.export import export_hf
 from ds_minimodel.models import BODIES
 from ds_minimodel.tasks import FINETUNED, task_of
 
-from ..forks import run
+from ..forks import done
 from ..pipeline.conftest import SECOND, TOPICS, make_world, sentence
 
 pytestmark = pytest.mark.timeout(1200)
@@ -63,8 +63,7 @@ def test_kind(kind, tmp_path):
     tasks = {name: task for name, task in tasks.items() if name in FINETUNED or name in scored}
     for systems, chosen in ((FOUR, tasks), (SIX, scored)):
         workdir = f"workdir={tmp_path}/{len(systems)}"
-        code, _, err = run("run", recipe, *options, systems, workdir, f"finetune.tasks={json.dumps(chosen)}")
-        assert code == 0, err
+        done("run", recipe, *options, systems, workdir, f"finetune.tasks={json.dumps(chosen)}")
     served = {ending for architecture in ARCHITECTURES[kind] for ending in architecture.endings}
     for model in sorted((tmp_path / f"{len(FOUR)}/finetune").glob("*/*/*/model")):
         task = FINETUNED[model.parts[-3]]
