@@ -65,12 +65,12 @@ def extend(
     scored, and new tokens that would split it otherwise are left out. known_text: {language: files} of other known
     languages, protected likewise; a decoder replays it while its body trains, and is scored on a held-out part. chats:
     files of dialogues (text/chats.py), a quarter of a decoder's samples. test_text: other text to score. hours: for
-    self-generated replay (hf/rehearsal.py) and training on this machine, at most MOST_PASSES over the text (default 1);
-    or tokens: to train on. trains: "embeddings": new token embeddings alone, all else stays bit for bit (default of an
-    encoder); "lora": a LoRA of the body, too (default of a decoder); "all": every weight. vocab_size: number of new
-    tokens, FEWEST_NEW at least (default: as many as pay). strength: merge strength of out/model (default of a decoder:
-    the largest within `keep`, the percentages by which what hf/kept.py measures may get worse; {}: no limits). ranks,
-    hostfile: as of `run`.
+    self-generated replay (hf/own_replay.py) and training on this machine, at most MOST_PASSES over the text (1 by
+    default); or tokens: to train on. trains: "embeddings": new token embeddings alone, all else stays bit for bit
+    (default of an encoder); "lora": a LoRA of the body, too (default of a decoder); "all": every weight. vocab_size:
+    number of new tokens, FEWEST_NEW at least (default: as many as pay). strength: merge strength of out/model (default
+    of a decoder: the largest within `keep`, the percentages by which what hf/kept.py measures may get worse; {}: no
+    limits). ranks, hostfile: as of `run`.
 
     out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with "lora" adapter/ for
     PEFT. The same call goes on where one was interrupted, with more hours or tokens it trains longer, and any other is

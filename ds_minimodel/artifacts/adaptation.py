@@ -24,7 +24,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
-from ds_minimodel.foreign.names.architecture import Architecture, rows_of
+from ds_minimodel.foreign.names.architecture import Architecture, row_counts
 from ds_minimodel.foreign.source import ADAPTER_CONFIG
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import BASE_ROWS
@@ -152,7 +152,7 @@ def _adapter_of(low_rank: Mapping[str, Tensor], architecture: Architecture, conf
         (theirs,) = architecture.names([f"body.{module}.weight"], {}).values()
         tensor, first = Lazy.of(low_rank[name]), 0
         for place, rows in zip(
-            theirs, rows_of(f"body.{module}.weight", len(theirs), tensor.shape[0], config), strict=True
+            theirs, row_counts(f"body.{module}.weight", len(theirs), tensor.shape[0], config), strict=True
         ):
             own = tensor if part == DOWN or len(theirs) == 1 else tensor.rows(first, first + rows)
             adapter[f"{_IN_PEFT}{place.removesuffix('.weight')}.lora_{'A' if part == DOWN else 'B'}.weight"] = own

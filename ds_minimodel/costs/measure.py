@@ -28,7 +28,7 @@ from ds_minimodel.training.config import CheckpointPolicy, Schedule, Training
 from ds_minimodel.training.loop import train
 from ds_minimodel.training.ranks.world import World
 
-WARM_UP, UPDATES = 5, 20  # updates that do not count, and that do
+UNCOUNTED, UPDATES = 5, 20  # updates that do not count, and that do
 
 
 class RandomText:
@@ -82,12 +82,12 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, world
     split_model(module, world.tensor)
     run = text_run(TextStepConfig.of(recipe, training=section), world, Cost(0, 0))
     # At a rate of 0 nothing diverges, and no checkpoint is due.
-    run = replace(run, schedule=Schedule(WARM_UP + UPDATES, 0.0), checkpoints=CheckpointPolicy())
+    run = replace(run, schedule=Schedule(UNCOUNTED + UPDATES, 0.0), checkpoints=CheckpointPolicy())
     vocab_size = recipe.target_vocab_size if step == "adapt" else recipe.source_vocab_size
     batches = micro_batches(RandomText(recipe, section, vocab_size), run, world)
 
     def mean() -> float:
-        rows = read_json_lines(Path(folder, "metrics.jsonl"))[WARM_UP:]
+        rows = read_json_lines(Path(folder, "metrics.jsonl"))[UNCOUNTED:]
         return statistics.fmean(run.accounting.tokens_per_step / row["tokens_per_second"] for row in rows)
 
     with tempfile.TemporaryDirectory(prefix="ds-minimodel-") as folder:

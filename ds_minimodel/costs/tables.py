@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ds_minimodel.costs.measure import UPDATES, WARM_UP
+from ds_minimodel.costs.measure import UNCOUNTED, UPDATES
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.render import Table
 from ds_minimodel.report.tables import cost_table
@@ -65,7 +65,7 @@ def measured_table(rows: Sequence[Row]) -> Table:
     ]
     notes = [
         f"Measured here. Ranks: {first['ranks']}, device: {first['device']}. The mean of {UPDATES} updates after "
-        f"{WARM_UP} others, on random text in sequences of full length. adapt is one language."
+        f"{UNCOUNTED} others, on random text in sequences of full length. adapt is one language."
     ]
     return Table("Time", ["System", "Step", "an update, s", "tokens/s", "updates", "whole"], cells, notes=notes)
 

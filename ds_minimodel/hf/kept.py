@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +41,7 @@ STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried, up to the first that k
 # text at its worst position; bits of the worst text that is given.
 Limits = Mapping[str, float]
 LIMITS: Limits = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
-TOKENS = 32  # of an answer
+ANSWER_TOKENS = 32  # of an answer
 EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a window
 TEXT_BYTES = 30_000  # of each text
 TOKENS_AT_ONCE, SCORES_AT_ONCE = 1024, 25_000_000  # tokens of a forward pass, and logits
@@ -122,12 +122,12 @@ class Comparison:
         own = whole(self.added, self.base)
         self._exported = functools.partial(exported, model, self.body, own, self.new.vocabulary)
         positions = self.body.config.max_positions
-        self.dialogues = [own for own in self._prompts(seed) if len(own.prompt) + TOKENS <= positions]
+        self.dialogues = [own for own in self._prompts(seed) if len(own.prompt) + ANSWER_TOKENS <= positions]
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
-        self.chats = [own for own in chats if len(_prompt(self.theirs, own)) + TOKENS <= positions]
-        key = sha256_of_json([identity(model), TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
+        self.chats = [own for own in chats if len(_prompt(self.theirs, own)) + ANSWER_TOKENS <= positions]
+        key = sha256_of_json([identity(model), ANSWER_TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
             known = self._look(key, prompts, old)
@@ -145,7 +145,7 @@ class Comparison:
     def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
         settings = settings_of(module)
-        answers = written(module, prompts, settings, TOKENS)
+        answers = written(module, prompts, settings, ANSWER_TOKENS)
         bits = _read_again(module, prompts, answers)[:, 1].tolist()
         edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}
         windows = {name: bits_between(module, old, own, edges[name]).tolist() for name, own in self.windows.items()}
@@ -155,7 +155,7 @@ class Comparison:
         return Untouched(key=key, answers=answers, bits=bits, settings=settings, chats=chats, **looked)
 
     def _texts_to_chats(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
-        ids = written(module, [_prompt(tokenizer, own) for own in self.chats], settings, TOKENS)
+        ids = written(module, [_prompt(tokenizer, own) for own in self.chats], settings, ANSWER_TOKENS)
         return [_text_of(tokenizer, own) for own in ids]
 
     @property
@@ -180,7 +180,8 @@ class Comparison:
     def answers(self, index: Sequence[int]) -> list[Sample]:
         """Answers before and after to those of the prompts `index` that are questions with a known answer."""
         chosen = [(at, question) for at in index if (question := self.dialogues[at].question)]
-        after = written(self.module, [self.dialogues[at].prompt for at, _ in chosen], self.untouched.settings, TOKENS)
+        prompts = [self.dialogues[at].prompt for at, _ in chosen]
+        after = written(self.module, prompts, self.untouched.settings, ANSWER_TOKENS)
         samples = []
         for (at, question), own in zip(chosen, after, strict=True):
             texts = [_text_of(self.after, ids) for ids in (self.untouched.answers[at], own)]
@@ -303,7 +304,12 @@ def find_kept(
 
 
 def changes_at(
-    both: Comparison, bits: Mapping[str, Bits], index: Sequence[int], source: str, given: Sequence[str], limits: Limits
+    both: Comparison,
+    bits: Mapping[str, Bits],
+    index: Sequence[int],
+    source: str,
+    given: Collection[str],
+    limits: Limits,
 ) -> dict[str, Change]:
     """{kind of LIMITS: how much worse it is at the strength in memory}. Answers take longest: they are asked for only
     where all else is within its limits."""

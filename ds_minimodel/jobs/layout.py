@@ -6,7 +6,7 @@ from ds_minimodel.recipe.systems import System
 
 STEP_FOLDERS = "corpus", "tokenizer", "tokens", "pretrain", "build-mini", "adapt", "finetune", "evaluate"  # of jobs
 CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
-REPORT, REHEARSAL = "report", "the-base-itself"  # in the place of a language's name: no language is called so
+REPORT, OWN_REPLAY = "report", "the-base-itself"  # in the place of a language's name: no language is called so
 
 
 # In the folder of `extend`, above the workdir: what was asked for, what is made of it, its lock.
@@ -33,9 +33,9 @@ class WorkdirLayout:
     def tokens(self, language: str) -> Path:
         return self.root / TOKENS / language
 
-    def rehearsal(self) -> Path:
+    def own_replay(self) -> Path:
         """Token store of self-generated replay."""
-        return self.root / TOKENS / REHEARSAL
+        return self.root / TOKENS / OWN_REPLAY
 
     def chats(self, language: str) -> Path:
         """Dialogues of which a target language's model learns to answer: a token store."""

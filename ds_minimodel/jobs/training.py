@@ -213,8 +213,8 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
         own = Sampler(MixedReader(own.reader, chats.reader, share, Stream.CHATS), own.objective, section)
     if not section.replay:
         return own
-    if section.rehearses:  # its texts were cut off, so that no block may go on with the next
-        others = sampler(layout.rehearsal(), step.source, "complete_doc")
+    if section.replays_own:  # its texts were cut off, so that no block may go on with the next
+        others = sampler(layout.own_replay(), step.source, "complete_doc")
     else:
         others = sampler(layout.tokens(step.source), step.source)
     return Sampler(MixedReader(own.reader, others.reader, section.replay), own.objective, section)

@@ -103,13 +103,14 @@ class LanguageModel(Model):
     """Body and language pack under the cross-entropy of what an objective has predicted, at every head.
 
     new_token_penalty: of an added language while it trains, or None. replay_kl: weight, relative to a trained token's
-    loss, of the KL divergence from the body without its low-rank updates in replayed rows; 0: none. in_step: whether
-    that pass runs for batches without replayed rows, too, as it must where ranks gather weights together (ZeRO 3).
+    loss, of the KL divergence from the body without its low-rank updates in replayed rows; 0: none.
+    replays_in_every_batch: whether that pass runs for batches without replayed rows, too, as it must where ranks
+    gather weights together (ZeRO 3).
     """
 
     new_token_penalty: NewTokenPenalty | None = None
     replay_kl: float = 0.0
-    in_step = False
+    replays_in_every_batch = False
 
     def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0):
         super().__init__(config, vocab_size, head_depths, num_base)
@@ -117,8 +118,8 @@ class LanguageModel(Model):
 
     def forward(self, batch: Batch) -> Tensor:
         """Sum of the losses of the batch for each head -> (heads,) fp32."""
-        replays = self.replay_kl and torch.is_grad_enabled() and ("replayed" in batch or self.in_step)
-        taught = self._taught(batch) if replays else None  # first: ZeRO 3 forgets what it gathered for an earlier pass
+        replays = self.replay_kl and torch.is_grad_enabled() and ("replayed" in batch or self.replays_in_every_batch)
+        teacher = self._teacher(batch) if replays else None  # first: ZeRO 3 forgets what an earlier pass has gathered
         hidden, table = encode(self.pack, self.body, batch)
         if "replayed" in batch and replays:
             batch = {**batch, "targets": batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)}
@@ -129,15 +130,15 @@ class LanguageModel(Model):
                 for head, x_BMH in zip(heads, hidden, strict=True)
             ]
         )
-        if taught is not None:
-            divergence = self._divergence(*taught, hidden[-1], table)
+        if teacher is not None:
+            divergence = self._divergence(*teacher, hidden[-1], table)
             losses = losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
         if self.new_token_penalty is None or not torch.is_grad_enabled():
             return losses
         penalty = self.new_token_penalty.loss(self.pack, table, batch)
         return losses + (penalty - penalty.detach())  # what is reported is the loss of the text
 
-    def _taught(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _teacher(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """(rows that are replayed, at least one; where they have targets that are learned from; what the head makes
         there of the body without its updates, (P, H))."""
         is_replayed_B = batch.get("replayed", torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool))
@@ -150,12 +151,12 @@ class LanguageModel(Model):
             (x_BSH,), _ = encode(self.pack, self.body, own)
             return rows, is_target, head(x_BSH[is_target])
 
-    def _divergence(self, rows: Tensor, is_target: Tensor, taught_PH: Tensor, x_BSH: Tensor, table: Table) -> Tensor:
+    def _divergence(self, rows: Tensor, is_target: Tensor, teacher_PH: Tensor, x_BSH: Tensor, table: Table) -> Tensor:
         """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
         it would without its updates, a sum over their targets: self-distillation, with no teacher beside it."""
         head = self.body.heads[str(self.body.head_depths[-1])]
         assert table.base is not None
-        return ops.linear_divergence(head(x_BSH[rows][is_target]), taught_PH, table.own, table.base)
+        return ops.linear_divergence(head(x_BSH[rows][is_target]), teacher_PH, table.own, table.base)
 
 
 class TaskModel(Model):
@@ -289,18 +290,18 @@ def train_only(module: nn.Module, trains: Callable[[str], bool]) -> None:
 
 
 def materialise(
-    module: nn.Module, dtype: torch.dtype, device: torch.device | str = "cpu", hollow: bool = False
+    module: nn.Module, dtype: torch.dtype, device: torch.device | str = "cpu", defer_frozen: bool = False
 ) -> None:
     """Give memory to the parameters of a module that was built on the meta device; nothing is drawn.
 
-    What trains is fp32, all else of `dtype`. Their numbers are to be put in. hollow: what is frozen gets no memory
+    What trains is fp32, all else of `dtype`. Their numbers are to be put in. defer_frozen: frozen ones get no memory
     before `ops.parallel.fill`, and load_into notes where its numbers are.
     """
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.is_meta:
                 trains, shape = parameter.requires_grad, parameter.shape
-                waits = hollow and not trains
+                waits = defer_frozen and not trains
                 own = torch.empty(() if waits else shape, dtype=torch.float32 if trains else dtype, device=device)
                 part._parameters[name] = nn.Parameter(own.expand(shape), requires_grad=trains)
                 if waits:
@@ -309,7 +310,7 @@ def materialise(
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
     """Copy tensors, one after the other, into the parameters of those names, with `prefix` before them, or this rank's
-    parts of them; each must exist. What is hollow (materialise) is read later."""
+    parts of them; each must exist. What `materialise` defers is read later."""
     parameters = dict(module.named_parameters())
     for name in tensors:
         parameter = parameters[prefix + name]

@@ -210,13 +210,13 @@ def token_losses(
 
 class _LinearDivergence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, taught: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, teacher: Tensor, weight: Tensor, base: Tensor) -> Tensor:
         loss, grad_x = x.new_zeros((), dtype=torch.float32), torch.empty_like(x)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         ctx.dtypes = x.dtype, weight.dtype
         weight, base = upcast_if_emulated(weight, base)
-        for x_RH, taught_RH, grad_x_RH in zip(*(own.split(TOKEN_ROWS) for own in (x, taught, grad_x)), strict=True):
-            log_p_RK = product(taught_RH, base.T).float().log_softmax(-1)
+        for x_RH, teacher_RH, grad_x_RH in zip(*(own.split(TOKEN_ROWS) for own in (x, teacher, grad_x)), strict=True):
+            log_p_RK = product(teacher_RH, base.T).float().log_softmax(-1)
             log_q_RV = scores(x_RH, weight, base).float().log_softmax(-1)
             p_RK = log_p_RK.exp()
             loss += (p_RK * log_p_RK.sub_(log_q_RV[:, : len(base)])).sum()
@@ -232,10 +232,10 @@ class _LinearDivergence(torch.autograd.Function):
         return of_x, None, of_weight, None
 
 
-def linear_divergence(x: Tensor, taught: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+def linear_divergence(x: Tensor, teacher: Tensor, weight: Tensor, base: Tensor) -> Tensor:
     """Sum of the KL divergences of what is predicted from x, over the rows of base and weight, from what is predicted
-    from `taught` over those of base: a float32 scalar, with gradients of x and weight.
+    from `teacher` over those of base: a float32 scalar, with gradients of x and weight.
 
-    x, taught: (P,H). weight, base: as of linear_cross_entropy.
+    x, teacher: (P,H). weight, base: as of linear_cross_entropy.
     """
-    return _LinearDivergence.apply(x, taught, weight, base)
+    return _LinearDivergence.apply(x, teacher, weight, base)

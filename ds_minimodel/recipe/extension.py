@@ -52,11 +52,11 @@ class Preset(NamedTuple):
     of_decoders: dict[str, Any] = {}
 
 
-REHEARSES = {"replay": 0.1, "replay_from": "base"}
+REPLAYS_OWN = {"replay": 0.1, "replay_from": "base"}
 PRESETS = {
     "embeddings": Preset("bl_base", 4e-3, by_text={"new_token_penalty": 10.0}),
-    "lora": Preset("lora", 2e-3, of_decoders=REHEARSES | {"replay_kl": 9.0}),
-    "all": Preset("full", 1e-4, of_decoders=REHEARSES),
+    "lora": Preset("lora", 2e-3, of_decoders=REPLAYS_OWN | {"replay_kl": 9.0}),
+    "all": Preset("full", 1e-4, of_decoders=REPLAYS_OWN),
 }
 
 

@@ -199,11 +199,11 @@ class Recipe(Section):
         for key in ("replay", "new_token_penalty"):
             if getattr(adapt, key) and not self.num_base:
                 raise ValueError(f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the base's")
-        if adapt.rehearses and not adapt.replay:
+        if adapt.replays_own and not adapt.replay:
             raise ValueError("adapt.replay_from base: nothing is replayed; give replay, a share of the samples")
-        if adapt.rehearses and not self.trained_by.causal:
+        if adapt.replays_own and not self.trained_by.causal:
             raise ValueError("adapt.replay_from base: an encoder writes nothing by itself; replay is of text there")
-        if adapt.replay_kl and not (adapt.rehearses and any(system.trains == "low-rank" for system in systems)):
+        if adapt.replay_kl and not (adapt.replays_own and any(system.trains == "low-rank" for system in systems)):
             raise ValueError("adapt.replay_kl: is of lora and of what the base writes by itself; give replay_from base")
         if adapt.new_token_penalty and all(system.trains for system in systems):
             raise ValueError(

@@ -67,14 +67,14 @@ class Adapt(Training):
     """Further such steps. The first and the last always count."""
 
     @property
-    def rehearses(self) -> bool:
+    def replays_own(self) -> bool:
         """Whether what is replayed is what the base writes by itself."""
         return self.replay_from == "base"
 
     @property
     def reads_source(self) -> bool:
         """Whether the source's text is read."""
-        return (self.replay > 0 and not self.rehearses) or self.new_token_penalty > 0
+        return (self.replay > 0 and not self.replays_own) or self.new_token_penalty > 0
 
     @property
     def decay_steps(self) -> int:

@@ -79,7 +79,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         parents += map(layout.tokens, [language, source] if section.reads_source else [language])
-        parents += [layout.rehearsal()] if section.rehearses else []
+        parents += [layout.own_replay()] if section.replays_own else []
         parents += [layout.chats(language)] if language in recipe.data.chats else []
         make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, stable_steps)
         grows, go_back = "adapt" if stable_steps else "", partial(_go_back, section, folder)
@@ -115,7 +115,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     plug(module, initial)
     keep_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
-    module.replay_kl, module.in_step = section.replay_kl, step.engine.zero_stage == 3
+    module.replay_kl, module.replays_in_every_batch = section.replay_kl, step.engine.zero_stage == 3
     if section.new_token_penalty:
         module.new_token_penalty = penalty_of_source(context, step, run)
 
@@ -184,7 +184,7 @@ def adapted_model(
         module = language_model(step.engine, frozen.config, frozen.head_depths, vocab_size, num_base)
     trainable.train_only(module, lambda name: trains_in_adapt(name, step.system))
     # At ZeRO 3 a rank keeps only its parts of frozen weights, which are read later; a plan (meta) reads none.
-    trainable.materialise(module, dtype, device, hollow=step.engine.zero_stage == 3 and device.type != "meta")
+    trainable.materialise(module, dtype, device, defer_frozen=step.engine.zero_stage == 3 and device.type != "meta")
     trainable.load_into(module, frozen.tensors, "body.")
     if step.system.trains == "low-rank":
         add_low_rank(module.body, step.training.rank, step.seed)

@@ -15,13 +15,13 @@ from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.text.reader import find_text, identity_of_text
 from ds_minimodel.text.workers import MpiRanks
 
-MOST_REHEARSED = 200_000  # tokens that a base writes by itself, where more are trained on
+MOST_OWN = 200_000  # tokens that a base writes by itself, where more are trained on
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    rehearsal = [_rehearsal(recipe, context.layout)] if recipe.adapt.rehearses else []
+    own_replay = [_own_replay(recipe, context.layout)] if recipe.adapt.replays_own else []
     chats = [_chats(recipe, context.layout, language) for language in recipe.data.chats]
-    return [*(_job(recipe, context, language) for language in recipe.languages_of_text), *chats, *rehearsal]
+    return [*(_job(recipe, context, language) for language in recipe.languages_of_text), *chats, *own_replay]
 
 
 def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
@@ -36,18 +36,18 @@ def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer,), make)
 
 
-def _rehearsal(recipe: Recipe, layout: WorkdirLayout) -> Job:
-    """What the base writes by itself, as much as step 2 trains on, up to MOST_REHEARSED tokens."""
+def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
+    """What the base writes by itself, as much as step 2 trains on, up to MOST_OWN tokens."""
     base = recipe.base
     assert base is not None
-    section, tokenizer, out = recipe.adapt, layout.tokenizer(recipe.languages.source), layout.rehearsal()
+    section, tokenizer, out = recipe.adapt, layout.tokenizer(recipe.languages.source), layout.own_replay()
     trained = section.steps * section.batch_size * section.seq_length
-    tokens = max(1, min(round(section.replay * trained), MOST_REHEARSED))
+    tokens = max(1, min(round(section.replay * trained), MOST_OWN))
 
     def make() -> None:
-        from ds_minimodel.hf.rehearsal import rehearse  # transformers takes seconds to import
+        from ds_minimodel.hf.own_replay import write_replay  # transformers takes seconds to import
 
-        rehearse(base, tokenizer, out, tokens, recipe.seed, [Corpus(path).training for path in known])
+        write_replay(base, tokenizer, out, tokens, recipe.seed, [Corpus(path).training for path in known])
 
     known = [layout.corpus(language) for language in recipe.languages_kept if language != recipe.languages.source]
     inputs = {"base": identity_of_base(base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}

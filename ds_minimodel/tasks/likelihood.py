@@ -23,7 +23,7 @@ from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, un
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.tasks.batches import join
 from ds_minimodel.tasks.kind import C, Encoded, Labels, Logits, R, Scores, TaskConfig, TaskKind, accuracy
-from ds_minimodel.tasks.tables import rows_of
+from ds_minimodel.tasks.tables import rows_of_file
 from ds_minimodel.text.reader import read_documents
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Choice(LikelihoodKind[list[Asked], ChoiceConfig]):
     def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> list[Asked]:
         columns = {role: task.columns.get(role, role) for role in get_args(_Role)}
         records = []
-        for where, row in rows_of(path, columns.values()):
+        for where, row in rows_of_file(path, columns.values()):
             record = as_model({role: row.get(own) for role, own in columns.items()}, Asked, where, _FORM)
             if record.answer >= len(record.options):
                 raise UserError(f"{where}: answer: {record.answer} of {len(record.options)} options; {_FORM}")

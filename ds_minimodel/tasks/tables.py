@@ -99,7 +99,7 @@ def read_table(
     """
     columns: Columns | None = None
     examples: list[tuple[str, list[str], str]] = []  # (where it is, texts, label)
-    for where, row in rows_of(path, dict.fromkeys(name for form in forms for name in form.names)):
+    for where, row in rows_of_file(path, dict.fromkeys(name for form in forms for name in form.names)):
         columns = columns or recognise(forms, row, where)
         if columns.language and text_field(row, columns.language, where) != language:
             continue
@@ -145,7 +145,7 @@ def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def rows_of(path: str | Path, columns: Iterable[str]) -> Rows:
+def rows_of_file(path: str | Path, columns: Iterable[str]) -> Rows:
     """The rows of a file, where one is and {column: value}; `columns` are those that are read of a Parquet file."""
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file; check the path")

@@ -22,9 +22,9 @@ class Execution:
     zero_stage: int = 1
     precision: str = "fp32"
 
-    def split(self, world_size: int) -> "Split":
+    def split(self, replicas: int) -> "Split":
         """`split_batch` at these sizes."""
-        return split_batch(self.batch_size, self.micro_batch_size, world_size)
+        return split_batch(self.batch_size, self.micro_batch_size, replicas)
 
 
 class Split(NamedTuple):
@@ -34,36 +34,36 @@ class Split(NamedTuple):
     accumulation: int
 
 
-def split_batch(batch_size: int, micro_batch_size: int, world_size: int) -> Split:
+def split_batch(batch_size: int, micro_batch_size: int, replicas: int) -> Split:
     """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not divide.
 
-    world_size: ranks among which samples are divided (World.data).
+    replicas: ranks among which samples are divided (World.data).
     """
-    if batch_size % world_size:
+    if batch_size % replicas:
         raise UserError(
-            f"batch_size {batch_size} cannot be divided among {world_size} ranks; choose a multiple of "
-            f"{world_size} or another number of ranks"
+            f"batch_size {batch_size} cannot be divided among {replicas} ranks; choose a multiple of "
+            f"{replicas} or another number of ranks"
         )
-    per_rank = batch_size // world_size
+    per_rank = batch_size // replicas
     micro = min(micro_batch_size, per_rank)
     if per_rank % micro:
         raise UserError(
             f"engine.micro_batch_size {micro} does not divide the {per_rank} samples that each of "
-            f"{world_size} ranks has a step (batch_size {batch_size}); choose a divisor"
+            f"{replicas} ranks has a step (batch_size {batch_size}); choose a divisor"
         )
     return Split(micro, per_rank // micro)
 
 
-def fill_batch(batch_size: int, micro_batch_size: int, world_size: int) -> tuple[int, int]:
+def fill_batch(batch_size: int, micro_batch_size: int, replicas: int) -> tuple[int, int]:
     """(slots, samples a micro-batch): the fewest slots that hold a batch and that every rank shares equally.
 
-    slots >= batch_size, and split_batch(slots, samples a micro-batch, world_size) succeeds. Slots beyond the
+    slots >= batch_size, and split_batch(slots, samples a micro-batch, replicas) succeeds. Slots beyond the
     batch are for fillers without a loss.
     """
-    per_rank = -(-batch_size // world_size)
+    per_rank = -(-batch_size // replicas)
     accumulation = -(-per_rank // micro_batch_size)
     micro = -(-per_rank // accumulation)
-    return micro * accumulation * world_size, micro
+    return micro * accumulation * replicas, micro
 
 
 def replicas_of(ranks: int, tensor_parallel: int) -> int:

@@ -25,7 +25,7 @@ from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.generations import TOKENS, device, settings_of, written
-from ds_minimodel.hf.rehearsal import LENGTH, rehearse
+from ds_minimodel.hf.own_replay import LENGTH, write_replay
 from study.third.cells import read
 
 QUESTIONS = (
@@ -41,7 +41,7 @@ QUESTIONS = (
 def main() -> None:
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     if words == ["probe"]:
-        return rehearse(folder / "base.gguf", folder / "base", folder / "probe", 14_000, seed=2)
+        return write_replay(folder / "base.gguf", folder / "base", folder / "probe", 14_000, seed=2)
     cells = [row["cell"] for row in read(folder / "results.jsonl") if "seed" in row and (words or row["seed"] == 1)]
     for cell, model in models(folder, cells, words, folder / "chats.jsonl"):
         row = {"cell": cell, "bits_per_token": bits(model, folder / "probe"), "answers": answered(model, QUESTIONS)}

@@ -15,7 +15,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.generations import continued, settings_of
-from ds_minimodel.hf.rehearsal import rehearse
+from ds_minimodel.hf.own_replay import write_replay
 from ds_minimodel.report.kept import Sample
 from ds_minimodel.report.render import to_html, to_markdown
 from ds_minimodel.report.tables import samples_table
@@ -114,7 +114,7 @@ SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('a system mess
 def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before):
     tokenizer = vocabulary_of(folder, tmp_path, template)
     assert (asked(tokenizer_of(tokenizer), QUESTION) is not None) == (before is not None)
-    rehearse(folder, tokenizer, tmp_path / "out", tokens=64)
+    write_replay(folder, tokenizer, tmp_path / "out", tokens=64)
     first = AutoTokenizer.from_pretrained(folder)((before or "").strip(" "))["input_ids"]
     assert TokenStore(tmp_path / "out", verify=True).read(0, len(first)).tolist() == first
 

@@ -14,7 +14,7 @@ from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.hf import kept
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.hf.generations import settings_of, written
-from ds_minimodel.hf.kept import LIMITS, STRENGTHS, TOKENS, Change, Comparison, find_kept, points_lost
+from ds_minimodel.hf.kept import ANSWER_TOKENS, LIMITS, STRENGTHS, Change, Comparison, find_kept, points_lost
 from ds_minimodel.hf.questions import instructions, questions
 from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
 from ds_minimodel.report.kept import Sample
@@ -172,7 +172,7 @@ def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):
     found, said = kept_of(folder, text_file)
     assert (found.strength, said) == (1.0, [])
     asked = json.loads((folder / "memory/the-untouched.json").read_text())
-    assert len(asked["answers"]) == SOME + len(instructions()) and max(map(len, asked["answers"])) <= TOKENS
+    assert len(asked["answers"]) == SOME + len(instructions()) and max(map(len, asked["answers"])) <= ANSWER_TOKENS
     both = Comparison(*(folder / name for name in ("model", "model/tokenizer", "pack")), {}, folder / "some.json")
     words = AutoTokenizer.from_pretrained(folder / "theirs").decode(both.dialogues[0].prompt)
     assert words == f"Question: {both.dialogues[0].question.text}\nAnswer:"

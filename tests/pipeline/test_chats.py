@@ -35,7 +35,7 @@ def world(tmp_path_factory):
 
 
 def test_answers_are_learned_of_dialogues(world):
-    """Those that are held out become likelier, beside the text and what is rehearsed."""
+    """Those that are held out become likelier, beside the text and what is replayed."""
     arguments = "run", world / "recipe.yaml", *LORA, f"data.chats.xx={world}/chats.jsonl"
     done(*arguments)
     store = TokenStore(world / "run/tokens/the-chats-of-xx")

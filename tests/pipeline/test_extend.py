@@ -109,7 +109,7 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert score()["bits_per_byte"] < last["bits_per_byte"]
 
 
-def test_a_decoder_rehearses_what_it_writes_itself(texts, tmp_path):
+def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     """Nine new tokens are fewer than pay, so a sample has more tokens. Of the body's training a part is kept."""
     theirs = shutil.copytree(texts / "theirs", tmp_path / "theirs")
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 512}

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.jobs.layout import REHEARSAL
+from ds_minimodel.jobs.layout import OWN_REPLAY
 
 from ..forks import Fork, done, run
 from ..hf.test_decoders import save_llama
@@ -59,11 +59,11 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
         assert f"{path.name}: another file than {out} was begun with" in said
         path.write_bytes(former)
 
-    def rehearsed():
-        return TokenStore(out / "run/tokens" / REHEARSAL).num_tokens
+    def replayed():
+        return TokenStore(out / "run/tokens" / OWN_REPLAY).num_tokens
 
-    kill_after(REHEARSAL, "5k")
-    short = rehearsed()
+    kill_after(OWN_REPLAY, "5k")
+    short = replayed()
     weights = load_file(theirs / "model.safetensors")
     refuse_other(theirs / "model.safetensors", save({name: tensor + 1 for name, tensor in weights.items()}))
     refuse_other(theirs / "chat_template.jinja", b"{{ messages[1].content }}")
@@ -75,7 +75,7 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     assert "recipe.yaml: systems" in refused(*call, "--tokens", "30k")
     recipe.write_text(chosen.replace("    text:", "    mine:"))
     err = done(*call, "--tokens", "30k")
-    assert rehearsed() >= 3_000 > short, err
+    assert replayed() >= 3_000 > short, err
     weights = (out / "model/model.safetensors").read_bytes()
     for damage in (os.unlink, lambda path: path.write_bytes(b"nothing")):
         damage(out / "model/model.safetensors")
@@ -85,11 +85,11 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     mine.write_bytes(b"GGUF")
     assert run(*call)[0] == 0 and mine.exists()
     kill_after("recipe.yaml", "60k")
-    kill_after(REHEARSAL, "60k")
+    kill_after(OWN_REPLAY, "60k")
     assert f"{mine}: not of extend, which is to write {out}/model anew; move it away" in refused(*call)
     mine.unlink()
     err = done(*call)
-    assert rehearsed() >= 6_000 and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50, err
+    assert replayed() >= 6_000 and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50, err
     assert (out / "model/model.safetensors").read_bytes() != weights
 
 

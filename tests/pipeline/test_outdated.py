@@ -131,11 +131,11 @@ def planned(tmp_path_factory):
     recipe = recipe.model_copy(update={"systems": systems})
     write_json(folder / "base/config.json", {})
     (folder / "base/model.safetensors").write_bytes(b"")
-    rehearsing = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base"})
+    replaying = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base"})
     able = [name for name, system in SYSTEMS.items() if system.starts_from_base]
     data = recipe.data.model_copy(update={"chats": {"xx": [str(other)]}})
     over_base = recipe.model_copy(
-        update={"base": str(folder / "base"), "adapt": rehearsing, "systems": able, "data": data}
+        update={"base": str(folder / "base"), "adapt": replaying, "systems": able, "data": data}
     )
     return recipe, over_base, {"other": str(other)}
 

@@ -123,7 +123,7 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
 
 
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
-def test_a_base_rehearses_what_it_writes(folder, tmp_path):
+def test_a_base_replays_what_it_writes(folder, tmp_path):
     """It stays nearer to what it was, with no text of the source, and its own folder as it is."""
     base, recipe = folder / "base", folder / "recipe.yaml"
     before = {path.name for path in base.iterdir()}

@@ -24,21 +24,21 @@ def test_learning_rate_stays_and_then_falls():
 
 
 @pytest.mark.parametrize(
-    "batch_size, micro, world_size, split",
+    "batch_size, micro, replicas, split",
     [(2048, 32, 8, (32, 8)), (16, 16, 1, (16, 1)), (16, 64, 2, (8, 1)), (6, 1, 3, (1, 2))],
 )
-def test_split_of_a_batch(batch_size, micro, world_size, split):
-    assert split_batch(batch_size, micro, world_size) == split
-    config = deepspeed_config(run_config(batch_size=batch_size, micro_batch_size=micro), world_size)
+def test_split_of_a_batch(batch_size, micro, replicas, split):
+    assert split_batch(batch_size, micro, replicas) == split
+    config = deepspeed_config(run_config(batch_size=batch_size, micro_batch_size=micro), replicas)
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == split
 
 
 @pytest.mark.parametrize(
-    "batch_size, micro, world_size, key", [(15, 8, 2, "batch_size 15"), (16, 3, 2, "micro_batch_size 3")]
+    "batch_size, micro, replicas, key", [(15, 8, 2, "batch_size 15"), (16, 3, 2, "micro_batch_size 3")]
 )
-def test_a_batch_that_does_not_divide_is_refused(batch_size, micro, world_size, key):
+def test_a_batch_that_does_not_divide_is_refused(batch_size, micro, replicas, key):
     with pytest.raises(UserError, match=key):
-        split_batch(batch_size, micro, world_size)
+        split_batch(batch_size, micro, replicas)
 
 
 @pytest.mark.parametrize("stage, micro, expected", [(0, 8, None), (0, 2, None), (1, 8, None), (1, 2, "fp32")])
@@ -73,14 +73,14 @@ def test_parts_of_a_replica_are_clipped_where_deepspeed_can(precision, clip, nee
 
 
 @pytest.mark.parametrize(
-    "batch_size, micro, world_size, slots",
+    "batch_size, micro, replicas, slots",
     [(32, 32, 1, 32), (32, 8, 4, 32), (32, 32, 5, 35), (32, 32, 64, 64), (32, 5, 1, 35), (8, 3, 2, 8), (7, 4, 2, 8)],
 )
-def test_a_filled_batch_divides(batch_size, micro, world_size, slots):
-    found, micro_batch = fill_batch(batch_size, micro, world_size)
+def test_a_filled_batch_divides(batch_size, micro, replicas, slots):
+    found, micro_batch = fill_batch(batch_size, micro, replicas)
     assert found == slots and micro_batch <= micro
-    size, accumulation = split_batch(found, micro_batch, world_size)
-    assert size == micro_batch and size * accumulation * world_size == slots
+    size, accumulation = split_batch(found, micro_batch, replicas)
+    assert size == micro_batch and size * accumulation * replicas == slots
 
 
 def test_the_record_of_a_run_has_the_names_that_run_json_has_always_had():

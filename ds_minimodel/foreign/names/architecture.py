@@ -86,7 +86,7 @@ class Architecture:
         theirs: dict[str, Lazy] = {}
         for ours, parts in self.names(tensors, head).items():
             first = 0
-            for part, rows in zip(parts, rows_of(ours, len(parts), tensors[ours].shape[0], config), strict=True):
+            for part, rows in zip(parts, row_counts(ours, len(parts), tensors[ours].shape[0], config), strict=True):
                 theirs[part] = tensors[ours] if len(parts) == 1 else tensors[ours].rows(first, first + rows)
                 first += rows
         return theirs
@@ -119,7 +119,7 @@ class Architecture:
         return by_name  # all but heads of other depths
 
 
-def rows_of(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:
+def row_counts(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:
     """Rows of the parts of which a parameter is concatenated."""
     if parts > 1 and name.split(".")[-2] == "qkv":
         heads = config.num_heads, config.num_key_heads, config.num_key_heads

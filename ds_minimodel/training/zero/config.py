@@ -87,15 +87,15 @@ def needed_stage(
     return stage if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation) else 0
 
 
-def deepspeed_config(run: Run, world_size: int, zero: dict | None = None) -> dict:
-    """The JSON that DeepSpeed is given for `run` on `world_size` ranks among which samples are divided.
+def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
+    """The JSON that DeepSpeed is given for `run` on `replicas` ranks among which samples are divided.
 
     zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not given. Where
     Run.deepspeed has a setting that the recipe does not own, it holds.
     """
     execution, clip = run.execution, run.optimizer.clip
     precision, stage = execution.precision, execution.zero_stage
-    micro, accumulation = execution.split(world_size)
+    micro, accumulation = execution.split(replicas)
     in_place = accumulates_in_place(precision, stage, accumulation)
     offloads = zero_memory(run.deepspeed).offloads_optimizer
     # fairseq's loss scale starts at 2^7, but for the sum of losses, which it divides after the backward pass. Ours is

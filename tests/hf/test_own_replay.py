@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.rehearsal import MOST_ROWS, ROWS, _rows_within, rehearse
+from ds_minimodel.hf.own_replay import MOST_ROWS, ROWS, _rows_within, write_replay
 from ds_minimodel.models import BODIES
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
@@ -27,7 +27,7 @@ def base_of(folder, text_file, template, single="$A"):
 
 def written_by(base, out, tokens, seed=1, known=()):
     """What it writes into the new folder `out`: ids of each text."""
-    rehearse(*base, out, tokens, seed, known)
+    write_replay(*base, out, tokens, seed, known)
     store = TokenStore(out, verify=True)
     return [store.read(*store.document(number)).tolist() for number in range(store.num_documents)]
 
@@ -72,7 +72,7 @@ def test_a_seed_repeats(text_file, tmp_path):
 def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
     base = base_of(tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}")
     with pytest.raises(UserError, match="changes what a user says"):
-        rehearse(*base, tmp_path / "out", 100)
+        write_replay(*base, tmp_path / "out", 100)
     assert not (tmp_path / "out").exists()
 
 

@@ -32,7 +32,7 @@ LENGTH = 224  # tokens of each, after a template's beginning
 KNOWN = 0.5  # share of text in languages that the model knows, where that is given
 
 
-def rehearse(
+def write_replay(
     base: str | Path, tokenizer_folder: Path, out: Path, tokens: int, seed: int = 1, known: Sequence[list[Path]] = ()
 ) -> None:
     """Write at least `tokens` tokens that a base generates into the token store `out`.
