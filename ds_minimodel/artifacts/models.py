@@ -400,9 +400,3 @@ def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path)
     expected = {name: tuple(full_shape(parameter)) for name, parameter in module.named_parameters()}
     own = {name: shape for name, shape in expected.items() if not name.startswith("pack.")}
     _check_shapes(folder, own, shapes_of(model.tensors))
-
-
-def tokenizer_in(folder: str | Path) -> Path:
-    """The folder of the vocabulary of a model, or of an adaptation, which has it beside its embeddings."""
-    inside = Path(folder) / VOCABULARY
-    return inside if inside.is_dir() else Path(os.fspath(folder))

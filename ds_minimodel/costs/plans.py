@@ -199,9 +199,9 @@ def reading_bytes(module: LanguageModel, stored: torch.dtype) -> int:
     The largest tensor, twice, or all embeddings, and three times the new rows in fp32. stored: type on disk.
     """
     largest = max(parameter.numel() for parameter in module.parameters())
-    kept = [parameter.numel() for name, parameter in module.pack.named_parameters() if name.startswith(BASE_ROWS)]
-    new = sum(parameter.numel() for name, parameter in module.pack.named_parameters() if not name.startswith(BASE_ROWS))
-    return max(2 * stored.itemsize * largest, stored.itemsize * sum(kept) + 12 * new)
+    sizes = {name: parameter.numel() for name, parameter in module.pack.named_parameters()}
+    kept = sum(size for name, size in sizes.items() if name.startswith(BASE_ROWS))
+    return max(2 * stored.itemsize * largest, stored.itemsize * kept + 12 * (sum(sizes.values()) - kept))
 
 
 def largest_batch(recipe: Recipe, section: Training, micro: int) -> dict[str, Any]:

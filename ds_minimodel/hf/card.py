@@ -15,7 +15,7 @@ from huggingface_hub import ModelCardData
 from pydantic import Field
 
 from ds_minimodel.artifacts.adaptation import AdaptationManifest
-from ds_minimodel.artifacts.models import ModelManifest, is_model, tokenizer_in
+from ds_minimodel.artifacts.models import ModelManifest, is_model
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
@@ -24,7 +24,7 @@ from ds_minimodel.jobs.layout import ADAPT, FINETUNE, REPORT, TOKENS
 from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.render import escape_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
-from ds_minimodel.vocabulary.tokenizer import SETTINGS_FILE
+from ds_minimodel.vocabulary.tokenizer import SETTINGS_FILE, tokenizer_in
 
 
 class _Origin(Stored):

@@ -24,16 +24,7 @@ from ds_minimodel.artifacts.adaptation import (
     save_adaptation,
     whole,
 )
-from ds_minimodel.artifacts.models import (
-    Adaptation,
-    BodyArtifact,
-    is_model,
-    load_body,
-    load_model,
-    model_below,
-    named,
-    tokenizer_in,
-)
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, is_model, load_body, load_model, model_below, named
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
@@ -47,6 +38,7 @@ from ds_minimodel.models.low_rank import is_low_rank
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.tasks import task_of
+from ds_minimodel.vocabulary.tokenizer import tokenizer_in
 
 
 def export_hf(

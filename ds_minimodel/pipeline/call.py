@@ -167,10 +167,8 @@ class Call:
         rate, a_step = statistics.median(rates[UNTIMED:]), adapt.batch_size * adapt.seq_length
         is_first, trained = "steps" not in self.state, adapt.steps * a_step
         before = max(0, time.monotonic() - begun - trained / rate) if is_first else 0
-        tokens, most = (
-            int((3600 * hours - before) * rate),
-            MOST_PASSES * TokenStore(layout.tokens(self.language)).num_tokens,
-        )
+        tokens = int((3600 * hours - before) * rate)
+        most = MOST_PASSES * TokenStore(layout.tokens(self.language)).num_tokens
         passes = f", {MOST_PASSES} passes over the text, the most" if tokens >= most else ""
         tokens = max(min(tokens, most), trained if is_first else a_step)
         took = tokens / rate / 3600

@@ -81,9 +81,9 @@ def cpu_settings(starting: int = 0) -> dict[str, str]:
     return CPU | BESIDE_OTHERS if busy_cores() >= starting + BUSY else CPU
 
 
-def busy_cores(seconds: float = 0.1) -> float:
-    """How many of the cores that this process may use others keep busy, watched for some time; 0 if it is not told."""
-    busy = psutil.cpu_percent(seconds, percpu=True)
+def busy_cores() -> float:
+    """How many of the cores that this process may use others keep busy, within 0.1 s; 0 if it is not told."""
+    busy = psutil.cpu_percent(0.1, percpu=True)
     return sum(busy[core] for core in os.sched_getaffinity(0) if core < len(busy)) / 100
 
 

@@ -117,6 +117,7 @@ def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, 
     rebuild: move aside what was made from another recipe and make it again, instead of refusing.
     """
     on_main: OnMain = (lambda compute: compute()) if world is None else world.broadcast_from_rank0
+    is_main = world is None or world.is_main
     if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
         from ds_minimodel.steps.finetune import check_tasks
 
@@ -128,8 +129,7 @@ def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, 
         places = functools.cache(partial(_places, recipe))  # of all steps, for those that have work
         for job in step.jobs(recipe, world):
             on_main(partial(note_work, layout, job))
-            was_complete = _do(places, layout, job, on_main, world, step.runs_on, rebuild)
-            if was_complete and (world is None or world.is_main):
+            if _do(places, layout, job, on_main, is_main, step.runs_on, rebuild) and is_main:
                 print(printable(f"{job.folder}: complete"), file=sys.stderr)
         if step.name == "report":
             _report(recipe)
@@ -148,7 +148,7 @@ def _do(
     layout: WorkdirLayout,
     job: Job,
     on_main: OnMain,
-    world: World | MpiRanks | None,
+    is_main: bool,
     runs_on: RunsOn,
     rebuild: bool,
 ) -> bool:
@@ -158,7 +158,7 @@ def _do(
     if not on_main(lambda: begin(job)):
         return True
     return_blocks()
-    if (world is None or world.is_main) and job.folder in places():
+    if is_main and job.folder in places():
         print(printable(f"{places()[job.folder]}: {job.folder}"), file=sys.stderr)
     try:
         if runs_on is RunsOn.RANKS:
@@ -166,7 +166,7 @@ def _do(
         else:
             on_main(job.make)
     except (UserError, OtherRankFailed):
-        if world is None or world.is_main:
+        if is_main:
             withdraw(layout, job)
         raise
     on_main(lambda: finish(job))

@@ -208,21 +208,25 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
     A run that was killed and resumed writes some steps again: the last record of a step counts.
     """
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
-    records = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
-    if not any(records):
+    by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
+    records = [by_step[step] for step in sorted(by_step)]
+    if not any(by_step):
         return None
-    of_body = any(record.body_bits is not None for record in records.values())
-    held_out = {step: record.body_bits if of_body else record.bits for step, record in sorted(records.items())}
-    work = [0.0, *(record.executed_eflops for _, record in sorted(records.items()))]
-    rates = (record.tflops_per_second for _, record in sorted(records.items()))
-    seconds = sum((end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates, strict=True) if rate)
+    of_body = any(record.body_bits is not None for record in records)
+    held_out = {record.step: record.body_bits if of_body else record.bits for record in records}
+    work, rates = zip(
+        (0.0, 0.0), *((record.executed_eflops, record.tflops_per_second) for record in records), strict=True
+    )
+    seconds = sum(
+        (end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates[1:], strict=True) if rate
+    )
     return {
         "system": system,
         "stage": stage,
         "language": language,
         "held_out": [(step, bits) for step, bits in held_out.items() if bits is not None],
         "hours": seconds / 3600,
-        "memory_gib": max(record.memory_gib for record in records.values()),
+        "memory_gib": max(record.memory_gib for record in records),
     }
 
 

@@ -69,8 +69,8 @@ class CorpusManifest(files.Manifest):
 class Corpus:
     """A corpus on disk. training, held_out: files that reader.py reads, of the latter none where it has no document."""
 
-    def __init__(self, folder: str | Path, verify: bool = False):
-        self.facts, self._folder = files.read_artifact(folder, CorpusManifest, verify), Path(folder)
+    def __init__(self, folder: str | Path):
+        self.facts, self._folder = files.read_artifact(folder, CorpusManifest), Path(folder)
         self.training, self.held_out = (
             [self._folder / name] if number else [] for name, number in zip(_FILES, self.facts.documents, strict=True)
         )

@@ -432,10 +432,15 @@ def _spell_word_piece(string: str) -> str:
     return string[2:] if string.startswith("##") and string != "##" else WORD_START + string
 
 
+def tokenizer_in(folder: str | Path) -> Path:
+    """The folder of the vocabulary of a model, or of an adaptation, which has it beside its embeddings."""
+    inside = Path(folder) / VOCABULARY
+    return inside if inside.is_dir() else Path(folder)
+
+
 def open_tokenizer(folder: str | Path) -> Tokenizer:
     """The vocabulary in a folder (a tokenizer, a language pack or a model); UserError where there is none."""
-    if (inside := Path(folder) / VOCABULARY).is_dir():
-        folder = inside
+    folder = tokenizer_in(folder)
     held = files.read_artifact(folder, files.Manifest).files
     if UNIGRAM_FILE in held:
         return UnigramTokenizer(folder)

@@ -19,7 +19,7 @@ SHARE = 0.2
 
 def test_documents_are_those_of_the_text_apart_where_held_out(tmp_path, text_file, corpus, monkeypatch):
     make_corpus([text_file], tmp_path / "one", held_out=SHARE)
-    made = Corpus(tmp_path / "one", verify=True)
+    made = Corpus(tmp_path / "one")
     for files, side in ((made.training, False), (made.held_out, True)):
         assert [*read_documents(files)] == [lines for lines in corpus if is_held_out(lines, SHARE) == side]
     training = [*read_documents(made.training)]
