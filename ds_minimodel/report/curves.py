@@ -195,7 +195,7 @@ class LossRecord(Stored):
     """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
 
     step: Count
-    executed_eflops: Amount = 0.0
+    eflops: Amount = 0.0  # by formula, as tflops_per_second is
     tflops_per_second: Amount = math.inf
     memory_gib: Amount = 0.0
     bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
@@ -214,9 +214,7 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
         return None
     of_body = any(record.body_bits is not None for record in records)
     held_out = {record.step: record.body_bits if of_body else record.bits for record in records}
-    work, rates = zip(
-        (0.0, 0.0), *((record.executed_eflops, record.tflops_per_second) for record in records), strict=True
-    )
+    work, rates = zip((0.0, 0.0), *((record.eflops, record.tflops_per_second) for record in records), strict=True)
     seconds = sum(
         (end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates[1:], strict=True) if rate
     )

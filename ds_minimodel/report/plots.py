@@ -86,7 +86,8 @@ def plot_scores(curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal:
         for number, (title, of_task, language) in enumerate(panels):
             axes = figure.add_subplot(num_rows, num_columns, number + 1)
             for system in systems:
-                _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
+                if (system, of_task, language) in curves.index.droplevel("step"):  # a log may have been lost
+                    _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
             if near_maximal and BASELINE in systems:
                 _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE")
             axes.set_title(title)

@@ -135,7 +135,7 @@ def without_controls(text: str) -> str:
 
 # What Markdown reads as its own in the middle of a line, and what makes a link or an image of brackets. An underscore
 # inside a word is no mark.
-_MARKS = re.compile(r"[\\|*`]|\](?=[(\[:])")
+_MARKS = re.compile(r"[\\|*`]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _BRACKETS = re.compile(r"(?<!\\)[\[\]]")
 
 

@@ -67,7 +67,8 @@ def averages(curves: pd.DataFrame) -> pd.DataFrame:
 def retained(curves: pd.DataFrame) -> pd.Series:
     """Share of BL_BASE's average final score that each system has, mean over tasks."""
     ends = averages(curves)
-    return (ends / ends.loc[BASELINE]).mean(axis=1)
+    known = ends.loc[:, ends.loc[BASELINE] > 0]  # of nothing there is no share
+    return (known / known.loc[BASELINE]).mean(axis=1)
 
 
 def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:

@@ -66,7 +66,8 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
             continue
         column, unit = curves.shown_score(rows[0], metric)
         scale, named = SCALES.get(column, PERCENT), f", {task}" if len(run.metrics) > 1 else ""
-        what = task if run.recipe.finetune.tasks[task].kind != task else "held-out text"  # as `extend` names its own
+        is_extends = column in curves.BITS and run.recipe.finetune.tasks[task].kind == task
+        what = "held-out text" if is_extends else task
         measure = partial(Measure, unit=unit, decimals=3 if column in curves.BITS else 1)
         scores = _mean(rows, curves.OF_SOURCE + column), _mean(rows, column)
         measures.append(measure(what=f"{language}, {what}", before=scores[0], after=scores[1]))
@@ -109,9 +110,8 @@ def _cost(run: curves.RunResults, system: str, language: str) -> str:
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
     own, whole = (row["executed_eflops"] for row in costs if row["step"] == "adapt")
     time, memory = _time(sum(loss["hours"] for loss in losses)), max((loss["memory_gib"] for loss in losses), default=0)
-    return (
-        f"{time} and {memory:.1f} GiB on this machine; {100 * own / whole:.0f} % of the FLOPs of training all weights"
-    )
+    here = f"{time} and {memory:.1f} GiB on this machine; " if losses else ""
+    return f"{here}{100 * own / whole:.0f} % of the FLOPs of training all weights"
 
 
 def _mean(rows: list[curves.Row], column: str) -> float:
@@ -126,7 +126,10 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
     for system, by_group in curves.speedups(run.target_scores).items():
         score, cost = 100 * retained(points)[system], 100 * costs[system] / costs[BASELINE]
         times = by_group[curves.ALL_TASKS].value
-        speed = f"reaches 95 % of it with {times:.2f} times less compute" if times else "never reaches 95 % of it"
+        more, factor = ("less", times) if times >= 1 else ("more", 1 / times if times else 0)
+        speed = f"reaches 95 % of it with {factor:.2f} times {more} compute"
+        if not times:
+            speed = "never reaches 95 % of it" if score < 95 else "is there as soon as BL_BASE, which is so unadapted"
         said.append(
             f"{curves.name_of(system)} keeps {score:.0f} % of its score for {cost:.0f} % of its compute, and {speed}"
         )

@@ -60,7 +60,8 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
         record = read_record(WorkdirLayout(recipe.workdir).corpus(language))
         taken = record.inputs["text"] if record and record.complete else []
         names = [Path(pattern).name for pattern in patterns]
-        if taken and all(any(fnmatch.fnmatch(file["name"], name) for name in names) for file in taken):
+        fits = [[file["name"] == name or fnmatch.fnmatch(file["name"], name) for name in names] for file in taken]
+        if taken and all(map(any, fits)) and all(map(any, zip(*fits, strict=True))):
             return taken
         raise
 

@@ -140,7 +140,7 @@ def sections(documents: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
         if _UNDERLINE.fullmatch(line):
             continue
         mark = next(filter(None, (form.fullmatch(line) for form in _MARKS)), None)
-        underlined = _UNDERLINE.fullmatch(following) is not None
+        underlined = next_number == number and _UNDERLINE.fullmatch(following) is not None
         is_plain = not is_marked and (next_number == number or size == 1) and following != ""
         if mark or underlined or (is_plain and _looks_like_heading(line) and not _looks_like_heading(following)):
             if below:

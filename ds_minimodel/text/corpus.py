@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -175,7 +176,7 @@ def _sort_out(
     for lines in kept:
         sides[held_out > 0 and is_held_out(lines, held_out)].append(lines)
     texts = [b"".join(map(as_document, side)) for side in sides]
-    is_counted = int((number + 1) * share_counted) > int(number * share_counted)
+    is_counted = math.ceil((number + 1) * share_counted) > math.ceil(number * share_counted)  # the first is
     counted = sides[0] if is_counted else []
     hashes = [zlib.crc32(line.encode()) for line in itertools.chain.from_iterable(counted) if line.strip()]
     return _Part(
@@ -199,6 +200,7 @@ def is_held_out(document: Sequence[str], share: float) -> bool:
 # ones and data sets of the Hub, which cannot be entered anywhere, the beginning.
 
 BLOCK_BYTES = 1 << 17
+NOTHING: Parts = ((0, 0),)  # of a file
 
 
 def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
@@ -208,25 +210,32 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
     """
     if most is None or sum(sizes := [bytes_of_text([source]) or most for source in text]) <= most:
         return [()] * len(text)
-    drawn = list[Parts]()
+    drawn, owed = list[Parts](), 0  # bytes that are still to be drawn up to here: many small files have one block each
     for number, (source, size) in enumerate(zip(text, sizes, strict=True)):
-        share, parts = max(1, most * size // sum(sizes)), list[tuple[int, int]]()
+        owed, parts = owed + max(1, most * size // sum(sizes)), list[tuple[int, int]]()
+        if owed <= 0:
+            drawn.append(NOTHING)
+            continue
         if not is_plain(source):
-            drawn.append(((0, share),))
+            drawn.append(((0, owed),))
+            owed -= max(owed, min(size, CHUNK_BYTES))
             continue
         blocks = -(-size // BLOCK_BYTES)
-        for place in np.sort(permute(np.arange(-(-share // BLOCK_BYTES)), blocks, 0, number)).tolist():
+        for place in np.sort(permute(np.arange(min(blocks, -(-owed // BLOCK_BYTES))), blocks, 0, number)).tolist():
             start, end = place * BLOCK_BYTES, min(size, (place + 1) * BLOCK_BYTES)
             if parts and parts[-1][1] == start and start - parts[-1][0] < CHUNK_BYTES:
                 start, _ = parts.pop()
             parts.append((start, end))
         drawn.append(tuple(parts))
+        owed -= sum(end - start for start, end in parts)
     return drawn
 
 
 def read_drawn(text: Sequence[TextSource], most: int | None, column: str) -> Iterator[Chunk]:
     """Chunks of the drawn parts, as of read_chunks; but lines of a plain file are counted from the part's start."""
     for number, (source, parts) in enumerate(zip(text, draw_parts(text, most), strict=True)):
+        if parts == NOTHING:
+            continue
         if parts and isinstance(source, Path) and is_plain(source):
             yield from _blocks(source, number, parts)
             continue

@@ -91,7 +91,7 @@ def _refuse_other_forms(path: Path) -> None:
     if form in (rows.PARQUET, rows.DOCUMENTS):
         return
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
-        head = next(_bytes_of(path, stack), b"")
+        head = next(filter(None, _bytes_of(path, stack)), b"")  # a block of zstd may need more than one read
     taken = {"JSON"} if form in rows.JSON_LINES else set()
     for what, begins in _OTHER_FORMS.items():
         if what not in taken and (re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")):
@@ -108,7 +108,7 @@ def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[C
         yield from _chunks_of_file(file, number, column)
 
 
-def documents(chunk: Chunk, whole: bool) -> Iterator[list[str]]:
+def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
     """Documents of a chunk, each a list of its lines, those of rows with their empty ones.
 
     whole: whether lines keep white space around them, else empty ones are left out, too.

@@ -128,6 +128,11 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
     if present and {f"test/{language}.txt" for language in languages} <= present["files"].keys():
         log(f"{out_folder}: already there")
         return present
+    if present:  # all of it is written anew, with its other languages
+        there = {str(path.relative_to(out_folder)) for path in out_folder.rglob("*") if path.is_file()}
+        if others := sorted(there - present["files"].keys() - {MANIFEST}):
+            raise UserError(f"{out_folder / others[0]}: not of the sample, which is to be written anew; move it away")
+        languages = [*dict.fromkeys([*languages, *present["languages"]])]
     store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == LARGE_SET)
     packages = packages_of_set(set_name, languages)
     store.fill(packages)

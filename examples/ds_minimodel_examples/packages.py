@@ -244,7 +244,11 @@ class PackageStore:
         if not self.has(name):
             self.log(name)
             with self._locked():
-                self._write(name, {"version": "as of the indexes", "licence": licence}, extract(self.apt))
+                documents = iter(extract(self.apt))
+                if (first := next(documents, None)) is None:
+                    raise UserError(f"{name}: the package indexes have none; check the network and run this again")
+                facts = {"version": "as of the indexes", "licence": licence}
+                self._write(name, facts, itertools.chain([first], documents))
 
     def has(self, name: str) -> bool:
         """Whether the text of a package is there, as today's extractors write it."""

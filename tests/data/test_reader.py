@@ -97,6 +97,7 @@ def test_missing_files_are_refused(tmp_path):
 
 PAGES = {
     "rows.txt": (b'\n{"text": "a"}\n{"text": "b"}\n', "JSON; .*rows in .jsonl"),
+    "rows.txt.zst": (zstandard.compress(b'{"text": "a"}\n' * 9999), "JSON"),
     "page.txt": (b"\n<!DOCTYPE HTML><p>", "HTML or XML; plain text is read"),
     "page.csv": (b"<html lang=de>", "HTML or XML"),
     "wiki": (b'<?xml version="1.0"?>', "HTML or XML"),

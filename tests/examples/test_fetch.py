@@ -75,6 +75,10 @@ def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):
     assert (tmp_path / "mine/thesis.txt").read_text() == "precious"
     with pytest.raises(UserError, match="holds the set quickstart, not repro"):
         fetch(sample[0], "repro")
+    (mine := sample[0] / "text/mine.txt").write_text("precious")
+    with pytest.raises(UserError, match=r"text/mine.txt: not of the sample, which is to be written anew; move it away"):
+        fetch(sample[0], "quickstart", ["fr"])
+    mine.unlink()
 
 
 def test_a_machine_without_apt(tmp_path, monkeypatch):

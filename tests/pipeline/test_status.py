@@ -55,6 +55,8 @@ def test_text_may_go_once_it_was_read(recipe, capsys):
     done("run", recipe)
     with pytest.raises(AssertionError, match="yy.txt: no such text file"):
         do(capsys, "status", recipe, f"data.text.xx={recipe.parent}/yy.txt")
+    with pytest.raises(AssertionError, match="xx.txt: no such text file"):
+        do(capsys, "status", recipe, f"data.text.xx=[{text}, {aside}]")
     text.write_text(aside.read_text() + "more\n")
     assert states(capsys, recipe)["corpus/xx"]["why"].startswith("text.0.bytes: ")
 
