@@ -181,6 +181,14 @@ def executed_adapt(work: Workload, num_layers: int, trains_body: bool = False) -
     return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
+def divergence_flops(work: Workload, num_layers: int) -> float:
+    """What `replay_kl` adds if all samples are replayed: the pass of the body without its updates with its scores over
+    the base's ids, and the scores of the trained one, whose own loss has them too, with their gradients."""
+    teacher = sum(executed_layer(work, layer, work.seq_length) for layer in work.layers(num_layers))
+    scores = (2 + work.num_base / work.vocab_size) * output_flops(work) + output_gradient_flops(work)
+    return work.num_sequences * (teacher + scores)
+
+
 # --- Costs of steps and of a recipe ---
 
 

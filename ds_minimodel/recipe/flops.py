@@ -3,9 +3,10 @@
 from typing import Any
 
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Workload, step_flops
+from ds_minimodel.models.flops import EFLOP, EFLOPS_PER_V100_DAY, Cost, Workload, divergence_flops, step_flops
 from ds_minimodel.models.objectives import Objective
 from ds_minimodel.recipe.schema import Recipe
+from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.recipe.systems import System
 from ds_minimodel.training.config import Training
 
@@ -42,17 +43,19 @@ def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
         of_step = work(recipe.build_mini, recipe.source_vocab_size)
         costs["build-mini"] = step_flops("build-mini", of_step, [mini.depth + mini.new_layers], mini.depth)
     of_step = work(adapt, recipe.target_vocab_size, recipe.num_base)
-    return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt.rank, of_step)}
+    return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt, of_step)}
 
 
-def adapt_step_flops(system: System, depth: int, rank: int, work: Workload) -> Cost:
-    """Cost of `work` in step 2 of a system over so many layers. rank: of updates, where it trains such."""
+def adapt_step_flops(system: System, depth: int, adapt: Adapt, work: Workload) -> Cost:
+    """Cost of `work` in step 2 of a system over so many layers; what `replay_kl` adds is executed, in no formula."""
     low_rank = 0
     if system.trains == "low-rank":
         from ds_minimodel.models.low_rank import low_rank_size  # with torch, which other systems' costs do without
 
-        low_rank = low_rank_size(work.body.with_layers(depth), rank)
-    return step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
+        low_rank = low_rank_size(work.body.with_layers(depth), adapt.rank)
+    cost = step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
+    held = adapt.replay * divergence_flops(work, depth) if low_rank and adapt.replay_kl else 0.0
+    return cost._replace(executed=cost.executed + held)
 
 
 def step_work(

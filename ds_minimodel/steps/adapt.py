@@ -105,7 +105,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     num_base = vocabulary.num_base
     body, source = load_model(layout.model(system))
     work = step.work(body.config, vocabulary.size, num_base)
-    run = text_run(step, world, adapt_step_flops(system, step.depth, section.rank, work))
+    run = text_run(step, world, adapt_step_flops(system, step.depth, section, work))
     over = load_body(layout.build_mini(system) / "mini") if system.builds_mini else body
     dtype = DTYPES[run.execution.precision]
     frozen, module = adapted_model(step, over, vocabulary.size, num_base, dtype, world.device)

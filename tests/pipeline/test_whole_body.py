@@ -145,6 +145,9 @@ def test_costs_and_refusals(folder):
     recipe = load_recipe(folder / "recipe.yaml", SETTINGS)
     spent = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe)}
     assert spent["bl_base"] < spent["lora"] < spent["full"] < 1.5 * spent["bl_base"]
+    adapt = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base", "replay_kl": 9.0})
+    held = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe.model_copy(update={"adapt": adapt}))}
+    assert 1.03 < held["lora"] / spent["lora"] < 1.1 and held["full"] == spent["full"], "a pass and two of scores more"
     lora = "run", folder / "recipe.yaml", "adapt.new_token_penalty=0", "systems=[lora]"
     assert "adapt.rates: minipost is not among" in refused(*lora, "adapt.rates={minipost: 1.0}")
     assert "updates of lora are not cut" in refused(*lora, "engine.tensor_parallel=2")
