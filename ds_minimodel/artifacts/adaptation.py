@@ -56,7 +56,7 @@ class AdaptationManifest(VocabularyManifest):
 class _AdapterConfig(files.Stored):
     """Of PEFT's configuration what a read needs."""
 
-    lora_alpha: Annotated[float, Field(gt=0)]
+    lora_alpha: Annotated[float, Field(gt=0, le=1e6)]
 
 
 def save_adaptation(
@@ -126,7 +126,10 @@ def load_adaptation(
         config = files.read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
         adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(adaptation.architecture)
         embeddings |= {name: adapter[theirs] for name, theirs in rows.items() if theirs in adapter}
-        update |= _low_rank_of(adapter, adaptation.architecture, config.lora_alpha / ALPHA)
+        try:
+            update |= _low_rank_of(adapter, adaptation.architecture, config.lora_alpha / ALPHA)
+        except (KeyError, IndexError, ValueError, RuntimeError) as error:
+            raise UserError(f"{folder / ADAPTER}: no LoRA of this model ({error!r:.200}); {MAKE_AGAIN}") from None
     _check_rows(folder, manifest, shapes_of(embeddings))
     return adaptation
 
@@ -168,6 +171,8 @@ def _low_rank_of(adapter: LazyTensors, architecture: Architecture, scale: float)
             own = [f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs]  # modules that we have as one
             if (down := f"{own[0]}.lora_A.weight") in adapter:
                 up = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
+                if adapter[down].dim() != 2 or not 0 < len(adapter[down]) == up.shape[1]:
+                    raise ValueError(f"{down} and its other half are not of one rank")
                 low_rank[f"layers.{layer}.{part}.{DOWN}"] = adapter[down]
                 low_rank[f"layers.{layer}.{part}.{UP}"] = up if scale == 1 else up * scale
     return low_rank
@@ -205,6 +210,11 @@ def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
     """An adaptation with all rows of its vocabulary: those that it keeps of the model's language before its own."""
     if not adaptation.num_base:
         return adaptation
+    if adaptation.num_base != base.rows:
+        raise UserError(
+            f"the language {adaptation.language} extends a vocabulary of {adaptation.num_base:,} tokens, the model has "
+            f"{base.rows:,}, so its tokens would be others'; take a model of as many"
+        )
     rows = lazily(base.embeddings)
     own = {
         name: Lazy.below([rows[name], Lazy.of(tensor.to(rows[name].dtype))]) if name in rows else Lazy.of(tensor)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ds_minimodel.common import files
 from ds_minimodel.common.config import OneOf
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import NameInside
 from ds_minimodel.common.names import Name
 from ds_minimodel.foreign import source as foreign
 from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
@@ -90,7 +91,7 @@ class Reference(files.Stored):
     """A foreign model that stays where it is: its folder or GGUF file, and the files that it is of."""
 
     path: str
-    files: Annotated[dict[str, _File], Field(min_length=1)]
+    files: Annotated[dict[NameInside, _File], Field(min_length=1)]
 
     @classmethod
     def of(cls, source: foreign.Source) -> Self:
@@ -115,7 +116,7 @@ class Reference(files.Stored):
                 content = files.Content.of(root / name)
             except OSError as error:
                 raise UserError(f"{root / name}: {error.strerror}; put the model back that this is over") from None
-            if content.stamp != facts.stamp and content.sha256() != facts.sha256:
+            if content.stamp != facts.stamp and (not (root / name).is_file() or content.sha256() != facts.sha256):
                 raise UserError(
                     f"{root / name}: another file than when this was begun with the model; put it back, or begin anew "
                     "in another folder"

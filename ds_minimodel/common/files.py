@@ -277,7 +277,8 @@ def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
     process is making `path` and, with `is_new`, where it exists.
     """
     path = Path(path)
-    temporary, former, held = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "former", "tmp.lock"))
+    temporary, held = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "tmp.lock"))
+    former = path.with_name(f".{path.name}.former")  # hidden: nobody's folder of that name is removed
     with clear_write_errors(path, held), lock(held), clear_write_errors(path, temporary):
         try:
             if is_new:

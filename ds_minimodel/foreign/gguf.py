@@ -182,7 +182,8 @@ class GgufFile(Source):
             local = {"rope_type": "default", "rope_theta": take("rope.freq_base_swa", float, 10_000.0)}
             values["rope_parameters"] = {"full_attention": angles, "sliding_attention": local}
             values["sliding_window"] = take("attention.sliding_window", int)
-            values["query_pre_attn_scalar"] = width
+            is_27b = values["num_hidden_layers"] == 62  # as llama.cpp tells it: no key says so
+            values["query_pre_attn_scalar"] = values["hidden_size"] // heads if is_27b else width
         self._refuse_rest(of_tokenizer=False)
         return values
 

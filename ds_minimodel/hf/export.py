@@ -96,6 +96,8 @@ def export_adapter(model: str | Path, out: str | Path, adaptation: str | Path, s
         raise UserError(
             f"{adaptation}: all token embeddings are its own, which an adapter does not hold; leave --adapter out"
         )
+    if "bias" in learned.embeddings:
+        raise UserError(f"{adaptation}: has a bias of the output, which PEFT does not read; leave --adapter out")
     check_strength(strength)
     refuse_existing(out)
     save_adaptation(out, learned, adaptation, body.config, strength)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from ds_minimodel.artifacts.adaptation import check_fit, load_adaptation, plug, save_adaptation, whole
 from ds_minimodel.artifacts.base import refer
@@ -166,8 +166,12 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     files |= set() if update == "low-rank" and num_base else {"embeddings.safetensors"}
     assert manifest["files"].keys() == files | {"tokenizer.model"}
     _, _, language = made(body.config, seed=4)
-    rows = whole(found, language).embeddings["tokens"]
-    assert rows.equal(torch.cat([language.embeddings["tokens"][:ROWS], learned.embeddings["tokens"]])) or not num_base
+    kept = replace(language, embeddings={name: own[: num_base or ROWS] for name, own in language.embeddings.items()})
+    rows = whole(found, kept).embeddings["tokens"]
+    assert rows.equal(torch.cat([kept.embeddings["tokens"], learned.embeddings["tokens"]])) or not num_base
+    if num_base:
+        with pytest.raises(UserError, match="tr extends a vocabulary of 550 tokens, the model has 600, so its tokens"):
+            whole(found, language)
     save_model(tmp_path / "model", body, language, tokenizer_folder)
     if update != "low-rank" or not num_base:
         with pytest.raises(
@@ -178,12 +182,18 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     if update == "low-rank":
         wider = made(config_of("llama", num_kv_heads=2, tie_output=tied))[1]
         with pytest.raises(UserError, match="changes layers.* which the body has not"):
-            check_fit("pack", whole(found, language), wider)
+            check_fit("pack", whole(found, kept), wider)
         with pytest.raises(UserError, match="a strength of 75; give one above 0, at most 1"):
-            plug(made(body.config)[0], whole(found, language), body, 75)
+            plug(made(body.config)[0], whole(found, kept), body, 75)
         save_adaptation(tmp_path / "half", learned, tokenizer_folder, body.config, strength=0.5)
         half = load_adaptation(tmp_path / "half").update
         assert_equal(updated(body.tensors, half), updated(body.tensors, learned.update, 0.5), atol=1e-6)
+        tensors = load_file(tmp_path / "half/adapter_model.safetensors")
+        name = next(name for name in tensors if ".lora_B." in name)
+        save_file(tensors | {name: tensors[name][:, :1].contiguous()}, tmp_path / "half/adapter_model.safetensors")
+        write_manifest(tmp_path / "half", **{key: own for key, own in manifest.items() if key != "files"})
+        with pytest.raises(UserError, match="no LoRA of this model .*are not of one rank"):
+            load_adaptation(tmp_path / "half")
 
 
 @pytest.mark.parametrize(

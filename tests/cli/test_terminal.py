@@ -38,7 +38,6 @@ WRONG_PATHS = [
     (["a.txt", "model"], "a.txt: no folder of a model, and no GGUF file; MODEL comes first, then TEXT"),
     (["model", "b.txt"], "b.txt: no such text file"),
     (["model", "a.txt", "--source-text", "a.txt"], "a.txt: text of xx and of en; give each its own"),
-    (["model", "a.txt", "--known-text", "fr=a.txt"], "a.txt: text of xx and of fr; give each its own"),
     (["model", "a.txt", "--test-text", "a.txt"], "a.txt: text of xx and of --test-text; give each its own"),
     (["model", "a.txt", "--known-text", "a.txt"], "argument --known-text: 'a.txt' has no language; give it with one,"),
     (["model", "a.txt", "--out", "a.txt"], "a.txt: a file; --out names a folder"),
