@@ -177,6 +177,7 @@ class _Work(Call):
 
         facts = {"pack": identity(pack), "strength": strength, "kept": kept and kept.key}
         if not self.is_exported(facts):
+            self.note(exported={})  # after a kill nothing there is a user's
             replace_folder(out / "model", lambda new: export_hf(base, new, pack, strength=strength))
             if system.trains == "low-rank":
                 replace_folder(out / "adapter", lambda new: export_adapter(base, new, pack, strength))

@@ -81,13 +81,13 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
         damage(out / "model/model.safetensors")
         err = done(*call)
         assert "adapt lora" not in err and (out / "model/model.safetensors").read_bytes() == weights, err
-    mine = out / "model/mine.gguf"
-    mine.write_bytes(b"GGUF")
+    (mine := out / "model/mine.gguf").write_bytes(b"GGUF")
     assert run(*call)[0] == 0 and mine.exists()
     kill_after("recipe.yaml", "60k")
     kill_after(OWN_REPLAY, "60k")
     assert f"{mine}: not of extend, which is to write {out}/model anew; move it away" in refused(*call)
     mine.unlink()
+    kill_after("model", "60k")
     err = done(*call)
     assert replayed() >= 6_000 and yaml.safe_load(recipe.read_text())["adapt"]["steps"] > 50, err
     assert (out / "model/model.safetensors").read_bytes() != weights
