@@ -78,7 +78,7 @@ def plot_scores(curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal:
     if task:
         panels = [(name, task, name) for name in names_in(curves.xs(task, level="task"), "language")]
     unit, systems = flops_unit(curves["eflops"].max()), names_in(curves, "system")
-    targets = NEAR_MAXIMAL * last_points(curves)["mean"]
+    targets, there = NEAR_MAXIMAL * last_points(curves)["mean"], {*curves.index.droplevel("step")}
     with rc_context(RC_PARAMS):
         num_columns = min(len(panels), _PANELS_A_ROW)
         num_rows = math.ceil(len(panels) / num_columns)
@@ -86,7 +86,7 @@ def plot_scores(curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal:
         for number, (title, of_task, language) in enumerate(panels):
             axes = figure.add_subplot(num_rows, num_columns, number + 1)
             for system in systems:
-                if (system, of_task, language) in curves.index.droplevel("step"):  # a log may have been lost
+                if (system, of_task, language) in there:  # a log may have been lost
                     _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
             if near_maximal and BASELINE in systems:
                 _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE")

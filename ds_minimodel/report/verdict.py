@@ -126,9 +126,10 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
     for system, by_group in curves.speedups(run.target_scores).items():
         score, cost = 100 * retained(points)[system], 100 * costs[system] / costs[BASELINE]
         times = by_group[curves.ALL_TASKS].value
-        more, factor = ("less", times) if times >= 1 else ("more", 1 / times if times else 0)
-        speed = f"reaches 95 % of it with {factor:.2f} times {more} compute"
-        if not times:
+        if times:
+            more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
+            speed = f"reaches 95 % of it with {more} compute"
+        else:
             speed = "never reaches 95 % of it" if score < 95 else "is there as soon as BL_BASE, which is so unadapted"
         said.append(
             f"{curves.name_of(system)} keeps {score:.0f} % of its score for {cost:.0f} % of its compute, and {speed}"

@@ -225,7 +225,7 @@ def is_plain(source: TextSource) -> bool:
 def bytes_of_text(text: Iterable[TextSource]) -> int:
     """About how many bytes of text the files hold, a compressed one three times its size; 0 for a data set."""
     return sum(
-        source.stat().st_size * (1 if source.suffix.lower() not in _STREAMS else 3)
+        source.stat().st_size * (3 if source.suffix.lower() in _STREAMS else 1)
         for source in text
         if isinstance(source, Path)
     )
