@@ -9,8 +9,8 @@
 #   --cpu      the same on a machine without a GPU, at small sizes
 #   --dry-run  CUDA's build on a machine without a GPU, up to the first call that needs one: environment, build, kernels;
 #              and the limits of the others
-# The order is that of value. A part takes at most its own limit, and leaves each part after it the least that is to be
-# its. A part that fails or runs out of time does not stop the others. Exits with 1 if any failed.
+# The order is that of value. A part takes at most its own limit, which is a GPU's, and leaves each part after it the
+# least that is to be its. A part that fails or runs out of time does not stop the others. Exits with 1 if any failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -268,7 +268,7 @@ for index in "${!parts[@]}"; do
     for later in "${parts[@]:index+1}"; do reserved=$((reserved + least[$later] * seconds / 840)); done
     limit=$((seconds - (SECONDS - start) - reserved))
     cap=$((most[$part] * (seconds > 840 ? seconds : 840) / 840))
-    [ "$limit" -gt "$cap" ] && limit=$cap
+    [ "$cpu" = 0 ] && [ "$limit" -gt "$cap" ] && limit=$cap
     began=$SECONDS code=124
     : > "$out/$part.log"
     if [ "$limit" -gt 5 ]; then
