@@ -52,7 +52,7 @@ def add_arguments(commands: Commands) -> None:
     )
     add("--known-text", nargs="+", type=_of_language, metavar="CODE=FILE", default=[], help=text)
     text = (
-        "what the model may lose, in percent: answers=5 (right answers in English), chat=13 (next tokens of its own "
+        "what the model may lose, in percent: answers=5 (right answers to questions), chat=13 (next tokens of its own "
         "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text or --known-text); "
         "nothing: no limits"
     )

@@ -28,7 +28,7 @@ from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
 from ds_minimodel.hf.generations import continued, device, settings_of, shared_prefix, written
-from ds_minimodel.hf.questions import Question, begins_alike, instructions, questions, spoken
+from ds_minimodel.hf.questions import Question, begins_alike, question_set, spoken
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
@@ -53,7 +53,6 @@ UNTOUCHED = "the-untouched.json"  # beside files of languages
 ONE_SIDED, TWO_SIDED = 1.645, 1.96  # standard errors of 95 %, of many
 FEWEST = 3  # windows of a text that reach a position, by which it is judged
 _BITS = "bits per byte"
-_PLAIN, _NEXT = "Question: {}\nAnswer:", "\nQuestion:"
 
 
 class Change(NamedTuple):
@@ -109,12 +108,13 @@ class Comparison:
 
     model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
     {name: file}. memory: cache file of what the untouched model does, with a hash of its inputs. seed: of the
-    questions. openings: beginnings of texts to continue. chats: dialogues in the added language, up to an answer.
+    questions, in the language `source` where there are such. openings: beginnings of texts to continue. chats:
+    dialogues in the added language, up to an answer.
     """
 
     def __init__(
         self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
-        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[Dialogue] = (),
+        seed: int = 0, openings: Sequence[str] = (), chats: Sequence[Dialogue] = (), source: str = "en",
     ):  # fmt: skip
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
@@ -122,11 +122,12 @@ class Comparison:
         own = whole(self.added, self.base)
         self._exported = functools.partial(exported, model, self.body, own, self.new.vocabulary)
         positions = self.body.config.max_positions
-        self.dialogues = [own for own in self._prompts(seed) if len(own.prompt) + ANSWER_TOKENS <= positions]
+        self.asked = question_set(source, seed)
+        self.dialogues = [own for own in self._prompts() if len(own.prompt) + ANSWER_TOKENS <= positions]
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
-        self.chats = [own for own in chats if len(_prompt(self.theirs, own)) + ANSWER_TOKENS <= positions]
+        self.chats = [own for own in chats if len(self._prompt(self.theirs, own)) + ANSWER_TOKENS <= positions]
         key = sha256_of_json([identity(model), ANSWER_TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         if known is None or known.key != key:
@@ -135,12 +136,25 @@ class Comparison:
             write_json(memory, known.model_dump())
         self.untouched = known
 
-    def _prompts(self, seed: int) -> Iterator[Prompt]:
+    def _prompts(self) -> Iterator[Prompt]:
         all_asked: list[tuple[str, Question | None, bool]] = []
-        all_asked += [(own.text, own, half == 0) for half, some in enumerate(questions(seed)) for own in some]
-        all_asked += [(text, None, place % 2 == 0) for place, text in enumerate(instructions())]
+        all_asked += [(own.text, own, half == 0) for half, some in enumerate(self.asked.halves) for own in some]
+        all_asked += [(text, None, place % 2 == 0) for place, text in enumerate(self.asked.instructions)]
         for text, question, chooses in all_asked:
-            yield Prompt(question, _prompt(self.theirs, text), chooses)
+            yield Prompt(question, self._prompt(self.theirs, text), chooses)
+
+    def _prompt(self, tokenizer: Any, question: str | Dialogue) -> list[int]:
+        """Ids of what is asked, up to where an answer begins."""
+        dialogue = asked(tokenizer, question, add_generation_prompt=True)
+        if dialogue is None:
+            text = question if isinstance(question, str) else question[-1]["content"]
+            return list(tokenizer(text.join(self.asked.frame))["input_ids"])
+        return list(tokenizer(dialogue, add_special_tokens=False)["input_ids"])
+
+    def _text_of(self, tokenizer: Any, ids: list[int]) -> str:
+        """The text of an answer, cut off where a decoder without a chat template goes on with a next question."""
+        text, following = tokenizer.decode(ids, skip_special_tokens=True), self.asked.frame[0].strip()
+        return str(text).partition(f"\n{following}")[0].strip()
 
     def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
@@ -155,8 +169,8 @@ class Comparison:
         return Untouched(key=key, answers=answers, bits=bits, settings=settings, chats=chats, **looked)
 
     def _texts_to_chats(self, module: Any, tokenizer: Any, settings: Mapping[str, Any]) -> list[str]:
-        ids = written(module, [_prompt(tokenizer, own) for own in self.chats], settings, ANSWER_TOKENS)
-        return [_text_of(tokenizer, own) for own in ids]
+        ids = written(module, [self._prompt(tokenizer, own) for own in self.chats], settings, ANSWER_TOKENS)
+        return [self._text_of(tokenizer, own) for own in ids]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -184,7 +198,7 @@ class Comparison:
         after = written(self.module, prompts, self.untouched.settings, ANSWER_TOKENS)
         samples = []
         for (at, question), own in zip(chosen, after, strict=True):
-            texts = [_text_of(self.after, ids) for ids in (self.untouched.answers[at], own)]
+            texts = [self._text_of(self.after, ids) for ids in (self.untouched.answers[at], own)]
             right = zip(("was_right", "is_right"), map(question.is_right, texts), strict=True)
             samples.append(Sample(opening=question.text, before=texts[0], after=texts[1], **dict(right)))
         return samples
@@ -226,20 +240,6 @@ def _side_by_side(*texts: Sequence[str]) -> list[Sample]:
     return [Sample(opening=opening, before=before, after=after) for opening, before, after in zip(*texts, strict=True)]
 
 
-def _prompt(tokenizer: Any, question: str | Dialogue) -> list[int]:
-    """Ids of what is asked, up to where an answer begins."""
-    dialogue = asked(tokenizer, question, add_generation_prompt=True)
-    if dialogue is None:
-        text = question if isinstance(question, str) else question[-1]["content"]
-        return list(tokenizer(_PLAIN.format(text))["input_ids"])
-    return list(tokenizer(dialogue, add_special_tokens=False)["input_ids"])
-
-
-def _text_of(tokenizer: Any, ids: list[int]) -> str:
-    """The text of an answer, cut off where a decoder without a chat template goes on with a next question."""
-    return str(tokenizer.decode(ids, skip_special_tokens=True)).partition(_NEXT)[0].strip()
-
-
 def openings_of(file: str) -> list[str]:
     """Of the first documents of a text."""
     documents = itertools.islice(read_documents([file]), OPENINGS)
@@ -270,7 +270,8 @@ def find_kept(
     """
     given = given or {}
     texts = {**held_out, **given}
-    both = Comparison(model, tokenizer, pack, texts, path.with_name(UNTOUCHED), column, openings=openings, chats=chats)
+    memory = path.with_name(UNTOUCHED)
+    both = Comparison(model, tokenizer, pack, texts, memory, column, openings=openings, chats=chats, source=source)
     strengths = strengths if both.added.update else (1.0,)
     key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, dict(given)])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
@@ -331,7 +332,7 @@ def _reported(
     answers, (samples, measures) = both.answers(index), both.samples()
     sentences, texts, worse = list[str](), list[str](), list[tuple[str, str, Change]]()
     if answers:
-        sentence, of_answers = _of_answers(answers, both.added.language)
+        sentence, of_answers = _of_answers(both, answers)
         sentences.append(sentence)
         measures += of_answers
         worse.append(("answers", "the share of right answers", points_lost(answers)))
@@ -358,7 +359,7 @@ def _reported(
         each = (f"{own.what}: {own.texts[0]} {_BITS} before, {own.texts[1]} after" for own in of_text)
         texts.append(f"{', '.join(each)}.".replace(f", {what}", ""))  # once is enough
     if chats := both.answers_to_chats():
-        clause, manners = _loops_and_language(chats, both.added.language)
+        clause, manners = _loops_and_language(both, chats)
         sentences.append(f"of the answers to {len(chats)} held-out questions of your dialogues {clause}.")
         measures += _rows({f"answers to your dialogues that {name}": numbers for name, numbers in manners.items()})
     answers.sort(key=lambda own: (not own.was_right or own.is_right, begins_alike(own.before, own.after)))
@@ -395,15 +396,15 @@ def points_lost(answers: Sequence[Sample]) -> Change:
     return Change(100 * float(lost.mean()), 100 * error, len(answers))
 
 
-def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Measure]]:
+def _of_answers(both: Comparison, answers: Sequence[Sample]) -> tuple[str, list[Measure]]:
     """A sentence and rows: what is right, begins as before, loops, and is in the language that was added."""
     gone = sum(own.was_right and not own.is_right for own in answers)
     alike = sum(begins_alike(own.before, own.after) for own in answers)
     right = [sum(own.was_right for own in answers), sum(own.is_right for own in answers)]
-    lost, asked = points_lost(answers), f"{len(answers)} English questions"
+    lost, asked = points_lost(answers), f"{len(answers)} {both.asked.language} questions"
     gain, half = 0.0 - lost.percent, lost.bound(TWO_SIDED) - lost.percent  # no sign where there is none
     between = f"at 95 % from {gain - half:+.1f} to {gain + half:+.1f}"
-    clause, manners = _loops_and_language(answers, language)
+    clause, manners = _loops_and_language(both, answers)
     sentence = (
         f"of {asked} {right[0]} right before, {right[1]} after ({gone} lost, {right[1] - right[0] + gone} won; "
         f"{gain:+.1f} points, {between}); {100 * alike / len(answers):.0f} % of the "
@@ -413,9 +414,10 @@ def _of_answers(answers: Sequence[Sample], language: str) -> tuple[str, list[Mea
     return sentence, _rows(rows | {f"those that {name}": numbers for name, numbers in manners.items()})
 
 
-def _loops_and_language(answers: Sequence[Sample], language: str) -> tuple[str, dict[str, list[int]]]:
+def _loops_and_language(both: Comparison, answers: Sequence[Sample]) -> tuple[str, dict[str, list[int]]]:
     """How many answers loop, and how many are in the language that was added, before and after: in words, and each."""
-    tests = {"loop": loops, f"are in {language}": spoken(language)}
+    language = both.added.language
+    tests = {"loop": loops, f"are in {language}": spoken(language, both.asked.code)}
     manners = {
         name: [sum(map(is_so, texts)) for texts in zip(*((own.before, own.after) for own in answers), strict=True)]
         for name, is_so in tests.items()

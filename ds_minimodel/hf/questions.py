@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from ruamel.yaml import YAML
 
-TABLES = Path(__file__).with_name("questions.yaml")
+TABLES = {path.suffixes[0][1:]: path for path in Path(__file__).parent.glob("questions.*.yaml")}  # by language
 COUNT, SUMS = 332, 45  # questions of a set, of which so many at most are sums
-_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _NUMBERS = tuple(str(number) for number in range(145))
 _OPENING = 5  # words
 _TOLD, _SURE = 20, 10.0  # bytes of a text whose language can be told, and by how many nats more
@@ -40,18 +40,27 @@ class Question:
         return match is not None and match[0].lower() in {answer.lower() for answer in self.answers}
 
 
-def questions(seed: int = 0, count: int = COUNT) -> tuple[list[Question], list[Question]]:
-    """Two halves of a set of at most `count` questions, drawn by the seed from all tables and sums."""
-    draw = random.Random(seed)
-    pool = [question for table in YAML(typ="safe").load(TABLES)["tables"] for question in _of_table(**table)]
-    pool += _sums(draw)
+class QuestionSet(NamedTuple):
+    """What a model is asked in one language. halves: questions; instructions: what has no one answer; frame: what
+    stands before and after a question to a model without a chat template."""
+
+    code: str
+    language: str
+    halves: tuple[list[Question], list[Question]]
+    instructions: list[str]
+    frame: tuple[str, str]
+
+
+def question_set(language: str, seed: int = 0, count: int = COUNT) -> QuestionSet:
+    """At most `count` questions in a language, drawn by the seed from all its tables and sums; in English where it has
+    none."""
+    draw, code = random.Random(seed), language if language in TABLES else "en"
+    own = YAML(typ="safe").load(TABLES[code])
+    pool = [question for table in own["tables"] for question in _of_table(**table)]
+    pool += _sums(draw, own["sums"], own["numbers"].split())
     draw.shuffle(pool)
-    return pool[: count // 2], pool[count // 2 : count]
-
-
-def instructions() -> list[str]:
-    """What a chat model is asked for that has no one answer."""
-    return list(YAML(typ="safe").load(TABLES)["instructions"])
+    halves = pool[: count // 2], pool[count // 2 : count]
+    return QuestionSet(code, own["language"], halves, own["instructions"], tuple(own["frame"]))
 
 
 def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
@@ -63,16 +72,16 @@ def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Qu
     ]
 
 
-def _sums(draw: random.Random) -> list[Question]:
+def _sums(draw: random.Random, asks: dict[str, str], small: list[str]) -> list[Question]:
     sums = set[tuple[str, int]]()
     while len(sums) < SUMS:
         one, other = draw.randint(2, 12), draw.randint(2, 12)
         ways = {"plus": one + other, "minus": one - other, "times": one * other}
         word = draw.choice([*ways])
         if ways[word] > 0 and ways[word] not in (one, other):
-            sums.add((f"What is {one} {word} {other}?", ways[word]))
+            sums.add((asks[word].format(one, other), ways[word]))
     return [
-        Question(text, (str(number), *_SMALL[number : number + 1]), (*_NUMBERS[:number], *_NUMBERS[number + 1 :]))
+        Question(text, (str(number), *small[number : number + 1]), (*_NUMBERS[:number], *_NUMBERS[number + 1 :]))
         for text, number in sorted(sums)
     ]
 
@@ -89,15 +98,15 @@ def begins_alike(one: str, other: str) -> bool:
 
 
 @cache
-def spoken(language: str) -> Callable[[str], bool] | None:
-    """Return a test of whether a text is surely in `language` and not in English; None where py3langid does not know
+def spoken(language: str, other: str) -> Callable[[str], bool] | None:
+    """Return a test of whether a text is surely in `language` and not in the other; None where py3langid does not know
     it."""
-    if language == "en" or language not in (identifier := LanguageIdentifier.from_model_file(MODEL_FILE)).labels:
+    if language == other or language not in (identifier := LanguageIdentifier.from_model_file(MODEL_FILE)).labels:
         return None
-    identifier.set_languages(["en", language])
+    identifier.set_languages([other, language])
 
     def is_spoken(text: str) -> bool:
-        (first, score), (_, other) = identifier.rank(text)
-        return len(text.encode()) >= _TOLD and first == language and score - other >= _SURE
+        (first, score), (_, lower) = identifier.rank(text)
+        return len(text.encode()) >= _TOLD and first == language and score - lower >= _SURE
 
     return is_spoken

@@ -15,7 +15,7 @@ from ds_minimodel.hf import kept
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.hf.generations import settings_of, written
 from ds_minimodel.hf.kept import ANSWER_TOKENS, LIMITS, STRENGTHS, Change, Comparison, find_kept, points_lost
-from ds_minimodel.hf.questions import instructions, questions
+from ds_minimodel.hf.questions import question_set
 from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
 from ds_minimodel.report.kept import Sample
 from ds_minimodel.vocabulary.extension import extend_tokenizer
@@ -28,7 +28,7 @@ TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>
 
 @pytest.fixture(autouse=True)
 def some_questions(monkeypatch):
-    monkeypatch.setattr(kept, "questions", lambda seed: questions(seed, SOME))
+    monkeypatch.setattr(kept, "question_set", lambda language, seed: question_set(language, seed, SOME))
     monkeypatch.setattr(kept, "TEXT_BYTES", 6000)
     monkeypatch.setattr(kept, "SCORES_AT_ONCE", 5000)  # in several blocks
 
@@ -172,7 +172,9 @@ def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):
     found, said = kept_of(folder, text_file)
     assert (found.strength, said) == (1.0, [])
     asked = json.loads((folder / "memory/the-untouched.json").read_text())
-    assert len(asked["answers"]) == SOME + len(instructions()) and max(map(len, asked["answers"])) <= ANSWER_TOKENS
-    both = Comparison(*(folder / name for name in ("model", "model/tokenizer", "pack")), {}, folder / "some.json")
-    words = AutoTokenizer.from_pretrained(folder / "theirs").decode(both.dialogues[0].prompt)
-    assert words == f"Question: {both.dialogues[0].question.text}\nAnswer:"
+    assert len(asked["answers"]) == SOME + 20 and max(map(len, asked["answers"])) <= ANSWER_TOKENS
+    places = *(folder / name for name in ("model", "model/tokenizer", "pack")), {}, folder / "some.json"
+    for source, (before, after) in {"en": ("Question: ", "\nAnswer:"), "de": ("Frage: ", "\nAntwort:")}.items():
+        both = Comparison(*places, source=source)
+        words = AutoTokenizer.from_pretrained(folder / "theirs").decode(both.dialogues[0].prompt)
+        assert words == f"{before}{both.dialogues[0].question.text}{after}"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ds_minimodel.hf.questions import COUNT, Question, begins_alike, instructions, questions, spoken
+from ds_minimodel.hf.questions import COUNT, TABLES, Question, begins_alike, question_set, spoken
 from ds_minimodel.report.kept import loops
 
 CAPITAL = Question("What is the capital of France?", ("Paris",), ("Rome", "Bern"))
@@ -35,16 +35,22 @@ def test_an_answer_is_right_where_the_first_one_named_is(question, said, is_righ
     assert question.is_right(said) == is_right
 
 
-def test_the_set_is_drawn_by_a_seed_in_halves():
-    first, second = questions(1)
-    assert (first, second) == questions(1) != questions(2)
+@pytest.mark.parametrize("language", TABLES)
+def test_the_set_is_drawn_by_a_seed_in_halves(language):
+    first, second = (own := question_set(language, 1)).halves
+    assert own == question_set(language, 1) != question_set(language, 2)
     assert COUNT >= 300 and len(first) == len(second) == COUNT // 2
     assert len({own.text for own in first + second}) == COUNT
-    assert len(questions(1, 20)[0]) == 10 and len(set(instructions())) == 20
+    assert len(question_set(language, 1, 20).halves[0]) == 10 and len(set(own.instructions)) == 20
 
 
-def test_every_question_takes_its_answers_and_gives_none_away():
-    for question in sum(questions(3, 10_000), []):
+def test_questions_are_english_where_a_language_has_none():
+    assert question_set("xx") == question_set("en") != question_set("de")
+
+
+@pytest.mark.parametrize("language", TABLES)
+def test_every_question_takes_its_answers_and_gives_none_away(language):
+    for question in sum(question_set(language, 3, 10_000).halves, []):
         assert not any(re.search(rf"(?i)(?<!\w){re.escape(own)}(?!\w)", question.text) for own in question.answers)
         assert not question.is_right(question.text) and not question.is_right(f"{question.text} I do not know.")
         for answer in question.answers:
@@ -62,5 +68,6 @@ def test_openings_and_loops():
 
 def test_answers_in_the_language_that_was_added():
     said = "Die Hauptstadt von Frankreich ist Paris.", "The capital of France is Paris.", "Paris ist da."  # too short
-    assert [*map(spoken("de"), said)] == [True, False, False]
-    assert spoken("en") is None and spoken("xx") is None
+    assert [*map(spoken("de", "en"), said)] == [True, False, False]
+    assert [*map(spoken("en", "de"), said)] == [False, True, False]
+    assert spoken("en", "en") is None and spoken("xx", "en") is None
