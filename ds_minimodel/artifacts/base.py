@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fnmatch
 import functools
+import itertools
 import math
 import os
 import re
@@ -98,7 +98,7 @@ def place_of(model: str | Path, only: str | None = None) -> tuple[Path, str | No
             raise UserError(f"{name} on {api.endpoint}: no {foreign.CONFIG}, so no model of transformers")
         weights = next((name for name in foreign.WEIGHT_FILES if name in there), "")
         stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
-        parts = fnmatch.filter(there, f"{stem}-*-of-*{suffix}") if weights.endswith(foreign.INDEX) else []
+        parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
         others = {foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights, *foreign.TOKENIZER_FILES, *parts}
         files = [only] if only else [foreign.CONFIG, *others]
         return Path(api.snapshot_download(name, revision=info.sha, allow_patterns=files)), name, info.sha
@@ -257,18 +257,20 @@ def _checked(base: Foreign) -> tuple[LazyTensors, LazyTensors]:
     for name in sorted(name for name, lazy in headers.items() if id(lazy) not in used):
         if not _UNUSED.search(name) and name not in buffers:
             raise UserError(f"{where}: {name!r:.120} is nothing that a {own.__name__} by {says} has")
+    with torch.device("meta"):
+        names = [*LanguageModel(config, base.theirs.vocab_size, (config.num_layers,)).state_dict()]
+    parts = itertools.chain(*base.architecture.parts_of(names, config).values())
+    taken = {id(parameters[part]) for part in parts if part in parameters}
     for name, lazy in theirs.items():
         tensor = lazy.read()
         if tensor.dtype not in DTYPES.values():
             raise UserError(f"{where}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 are taken")
         if not tensor.isfinite().all():
             raise UserError(f"{where}: {name} holds NaN or infinite numbers; the model that it was made of diverged")
-    with torch.device("meta"):
-        ours = LanguageModel(config, base.theirs.vocab_size, (config.num_layers,))
-    tensors = LazyTensors(
-        named_as_ours(base.architecture, LazyTensors(theirs), config, [*ours.state_dict()], source.path)
-    )
-    _prove(base, theirs, tensors)
+        if id(parameters[name]) not in taken and tensor.any():
+            raise UserError(f"{where}: {name!r:.80} is not 0, and no {config.kind} here has it")
+    named = named_as_ours(base.architecture, LazyTensors(theirs), config, names, where, f"a {config.kind} here has it")
+    _prove(base, theirs, tensors := LazyTensors(named))
     return tensors.under("body."), tensors.under("pack.")
 
 

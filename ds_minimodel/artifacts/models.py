@@ -318,13 +318,15 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
 
 
 def named_as_ours(
-    architecture: Architecture, theirs: LazyTensors, config: BodyConfig, names: list[str], where: Path
-) -> dict[str, Lazy]:
-    """The parameters `names` of a LanguageModel from a foreign state dict; UserError where one is not there."""
+    architecture: Architecture, theirs: LazyTensors, config: BodyConfig, names: list[str], where: Any,
+    advice: str = MAKE_AGAIN,
+) -> dict[str, Lazy]:  # fmt: skip
+    """The parameters `names` of a LanguageModel from a foreign state dict; UserError with `advice` where one is not
+    there."""
     try:
         return architecture.from_theirs(theirs.entries, config, names)
     except KeyError as error:
-        raise UserError(f"{where}: no tensor {error.args[0]}; {MAKE_AGAIN}") from None
+        raise UserError(f"{where}: no tensor {error.args[0]}; {advice}") from None
 
 
 # Bodies, as parts of models and by themselves.

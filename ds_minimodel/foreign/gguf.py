@@ -116,6 +116,8 @@ class GgufFile(Source):
         self.facts, self.tensors = _read(path)
         self.parts = [path]
         count = self._take("split.count", int, 1)
+        if count > 1:
+            self.parts, self.tensors = [], {}
         for number in range(1, count + 1 if count > 1 else 1):
             named, ending = _PART.fullmatch(path.name), f"-{number:05}-of-{count:05}.gguf"
             part = path.with_name(f"{named[1] if named else path.stem}{ending}")
@@ -124,9 +126,9 @@ class GgufFile(Source):
             facts, tensors = _read(part)
             if (facts.get("split.no"), facts.get("split.count")) != (number - 1, count):
                 raise UserError(f"{part}: not part {number} of {count:,}, by its split.no; download it again")
-            self.parts = [part] if number == 1 else [*self.parts, part]
+            self.parts.append(part)
             self.facts = facts if number == 1 else self.facts
-            self.tensors = tensors | (self.tensors if number > 1 else {})
+            self.tensors = tensors | self.tensors
         if len(self.tensors) != self._take("split.tensors.count", int, len(self.tensors)):
             raise UserError(
                 f"{path}: its parts have {len(self.tensors):,} tensors together; split.tensors.count differs"
@@ -183,7 +185,7 @@ class GgufFile(Source):
             values["rope_parameters"] = {"full_attention": angles, "sliding_attention": local}
             values["sliding_window"] = take("attention.sliding_window", int)
             is_27b = values["num_hidden_layers"] == 62  # as llama.cpp tells it: no key says so
-            values["query_pre_attn_scalar"] = values["hidden_size"] // heads if is_27b else width
+            values["query_pre_attn_scalar"] = values["hidden_size"] // max(heads, 1) if is_27b else width
         self._refuse_rest(of_tokenizer=False)
         return values
 
@@ -191,10 +193,9 @@ class GgufFile(Source):
         """Llama 3.1's settings by the factors that the file has of them."""
         factors = self.tensors.pop(_FREQUENCIES).read()
         factor, cpu = float(factors.max()), torch.device("cpu")
-        angles = waves(plain, width, cpu)
-        for original in _ORIGINALS if scaling == "default" and factors.shape == angles.shape else ():
+        for original in _ORIGINALS if scaling == "default" and factors.shape == (width // 2,) else ():
             slow = plain._replace(factor=factor, original=original)
-            if torch.allclose(waves(slow, width, cpu) * factors, angles, rtol=1e-4, atol=0):
+            if torch.allclose(waves(slow, width, cpu) * factors, waves(plain, width, cpu), rtol=1e-4, atol=0):
                 values = {"factor": factor, "low_freq_factor": slow.low, "high_freq_factor": slow.high}
                 return values | {"rope_type": "llama3", "original_max_position_embeddings": original}
         raise UserError(

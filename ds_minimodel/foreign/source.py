@@ -207,9 +207,7 @@ def as_transformers_names(names: Iterable[str], headers: Mapping[str, Lazy], pre
     without the `prefix` of the model under a head, and norms' as gamma and beta."""
     tensors = {}
     for name in names:
-        older = re.sub(
-            r"(LayerNorm|layer_norm)\.bias$", r"\1.beta", re.sub(r"(LayerNorm|layer_norm)\.weight$", r"\1.gamma", name)
-        )
+        older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
         known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
         at = next((own for own in known if own in headers), None)
         if at is not None:

@@ -34,6 +34,8 @@ def keep_tokenizer(
     with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
         file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))
         theirs.save_pretrained(pack, save_jinja_files=False)
+    if file.content["model"].get("dropout"):
+        raise UserError(f"{folder}: {JSON_FILE} leaves merges out at random (dropout); set it to null there")
     vocabulary = _vocabulary(folder, theirs, file, body)
     if file.size > config.vocab_size:
         raise UserError(

@@ -1,6 +1,6 @@
 """Exports: a model or task model with a language, as a folder of its own for `from_pretrained`.
 
-Updates are merged as tensors are written, one after the other; each keeps the model's type unless another is given.
+Updates are merged as tensors are written, one after the other. All get a given type, or that of the model's embeddings.
 """
 
 from __future__ import annotations

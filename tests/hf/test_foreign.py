@@ -82,6 +82,8 @@ def test_text_that_is_unknown_to_a_tokenizer_without_a_token_for_it(folder, tmp_
     refer(folder, tmp_path / "in")
     with pytest.raises(UserError, match="tokenizer.json: a text is not encoded .*<no>"):
         open_tokenizer(tmp_path / "in").encode(["\U00050000"])
+    (folder / "tokenizer.json").write_text(json.dumps(content | {"model": {**content["model"], "dropout": 0.1}}))
+    refused(folder, tmp_path / "out", "leaves merges out at random")
 
 
 def vocabulary_of(folder, tmp_path, template=None):

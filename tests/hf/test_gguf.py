@@ -252,3 +252,5 @@ def test_what_is_none_is_refused(folder, tmp_path):
     for content in (b"", b"GG", b"GGUF" + bytes(20), whole[:-4], whole[:200], whole[:8] + many + whole[16:]):
         path.write_bytes(content)
         refused(path, tmp_path / "out", "not a GGUF file, or damaged; download it again")
+    sizes = dict(tensors={"rope_freqs.weight": torch.ones(4)}, facts={"llama.attention.key_length": 3 << 30})
+    refused(write_gguf(folder, path, **sizes), tmp_path / "out", "rope_freqs")  # and not all memory taken

@@ -99,17 +99,18 @@ def test_numbers_come_out_in_the_type_that_they_came_in(text_file, tmp_path, fam
 
 
 @pytest.mark.parametrize(
-    "family, changes",
+    "family, changes, words",
     [
-        ("llama", {"attention_bias": True}),
-        ("gemma3_text", {"use_bidirectional_attention": True}),
-        ("gemma3_text", {"final_logit_softcapping": 1.0}),
-        ("modernbert", {"attention_bias": True}),
+        ("llama", {"attention_bias": True}, "self_attn.q_proj.bias' is not 0, and no llama here has it"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "logits of up to"),
+        ("gemma3_text", {"final_logit_softcapping": 1.0}, "logits of up to"),
+        ("modernbert", {"mlp_bias": True}, "mlp.Wi.bias' is not 0"),
+        ("modernbert", {"decoder_bias": False}, "no tensor decoder.bias; a modernbert here has it"),
     ],
 )
-def test_a_setting_that_is_not_computed_is_refused(tmp_path, family, changes):
+def test_a_setting_that_is_not_computed_is_refused(tmp_path, family, changes, words):
     """As models/test_modern.py has it of those that a configuration shows."""
-    refused(save(tmp_path / "hf", family, **changes), tmp_path / "out", "logits of up to")
+    refused(save(tmp_path / "hf", family, **changes), tmp_path / "out", words)
 
 
 @pytest.mark.parametrize(

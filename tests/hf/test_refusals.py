@@ -31,7 +31,7 @@ def folder(xlm_r, tmp_path):
     "key, value, words",
     [
         ("model_type", "gpt2", "there are roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama"),
-        ("hidden_act", "relu", "logits of up to"),
+        ("hidden_act", "relu", "hidden_act 'relu' is not served; there is gelu"),
         ("tie_word_embeddings", False, "no tensor lm_head.decoder"),
         ("hidden_size", "16", "hidden_size"),
         ("num_hidden_layers", 9_999, "58 tensors, where config.json has 9999 layers"),

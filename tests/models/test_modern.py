@@ -168,6 +168,8 @@ QUANTISED = {"quant_method": "fp8"}
         ("modernbert as published", "hidden_size", 36, "a head is 9 wide .head_size, or hidden_size / num_heads"),
         ("qwen3", "head_dim", 7, "an even rotary dimension"),
         ("llama, untied", "rope_parameters", YARN, "rope_type 'yarn' is not served"),
+        ("modernbert as published", "rope_parameters", {FULL[0]: LINEAR, SLIDING[0]: THETA}, "rope_type linear is not"),
+        ("gemma3", "hidden_activation", "gelu", "'gelu' is not served; there is gelu_pytorch_tanh"),
         (
             "llama, untied",
             "rope_parameters",

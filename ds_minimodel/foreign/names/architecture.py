@@ -16,6 +16,8 @@ _SIZES = {  # of every body: field of its configuration -> key of config.json
     "num_heads": "num_attention_heads",
     "ffn_size": "intermediate_size",
 }
+_TANH = "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"
+_SAME = {"gelu": ("gelu", "gelu_python"), _TANH[0]: _TANH, "silu": ("silu", "swish")}  # names of one activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,9 @@ class Architecture:
 
         What it does not look at shows in the logits, which an import compares.
         """
+        for key in self.fixed.keys() & {"hidden_act", "hidden_activation"}:
+            if getattr(theirs, key) not in _SAME[self.fixed[key]]:
+                raise ValueError(f"{key} {getattr(theirs, key)!r:.40} is not served; there is {self.fixed[key]}")
         values = {ours: getattr(theirs, key) for ours, key in {**_SIZES, **self.keys}.items()}
         return self.own(**{**values, **self.fields(theirs)})
 

@@ -31,6 +31,14 @@ def _fields_of_angles(angles: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(f"rope_type {angles['rope_type']!r:.40} is not served; there are default, linear and llama3")
 
 
+def _plain_base(angles: Mapping[str, Any]) -> float:
+    """The base of angles that are not scaled; ValueError for others."""
+    fields = _fields_of_angles(angles)
+    if len(fields) > 1:
+        raise ValueError(f"rope_type {angles['rope_type']} is not served in these layers; there is default")
+    return float(fields["rotary_base"])
+
+
 def _angles(base: float) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": base}
 
@@ -53,8 +61,8 @@ def _modernbert_fields(theirs: Any) -> dict[str, Any]:
     return {
         "window": theirs.local_attention // 2,
         "global_every": _period(theirs.layer_types, every, first=0),
-        "global_base": float(theirs.rope_parameters[_GLOBAL]["rope_theta"]),
-        "local_base": float(theirs.rope_parameters[_LOCAL]["rope_theta"]),
+        "global_base": _plain_base(theirs.rope_parameters[_GLOBAL]),
+        "local_base": _plain_base(theirs.rope_parameters[_LOCAL]),
     }
 
 
@@ -89,7 +97,7 @@ def _grouped_keys(config: Any) -> dict[str, Any]:
 
 def _gemma3_fields(theirs: Any) -> dict[str, Any]:
     every = getattr(theirs, "_sliding_window_pattern", 6)
-    local_base = float(theirs.rope_parameters[_LOCAL]["rope_theta"])
+    local_base = _plain_base(theirs.rope_parameters[_LOCAL])
     period = _period(theirs.layer_types, every, first=-1)
     return _grouped_fields(theirs) | {"global_every": period, "local_base": local_base}
 
