@@ -5,6 +5,7 @@ What is chosen here stands in the recipe that is left, and the recipe is what ru
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -80,12 +81,17 @@ def extend(
     texts = {source: paths_of(source_text), language: paths_of(text)}
     for name, files in (known_text or {}).items():
         if name in texts:
-            raise UserError(f"--known-text {name}={files[0]}: the source or the language that is added; give others")
+            raise UserError(f"--known-text {name}: the source or the language that is added; give others")
         texts[name] = paths_of(files)
     if hours is not None and tokens is not None:
         raise UserError("extend: give hours or tokens, not both")
     if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
         raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
+    counts = {"--tokens": tokens, "--ranks": ranks, "--vocab-size": vocab_size}
+    for what, number in {"--hours": hours, **{f"--keep {name}": own for name, own in keep.items()}, **counts}.items():
+        kind = int if what in counts else (int, float)
+        if number is not None and not (isinstance(number, kind) and 0 < number < math.inf):
+            raise UserError(f"{what} {number!r}: no {'whole number' if what in counts else 'amount'}")
     others = [str(file) for file in find_text(paths_of(test_text))]
     for name, known in [*((name, [*LIMITS]) for name in keep), (trains or "lora", [*PRESETS])]:
         if name not in known:

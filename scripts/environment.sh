@@ -25,17 +25,6 @@ fail() {
     exit 2
 }
 
-# check_finished RECIPE OVERRIDE…: end where a run was stopped. After SIGTERM `ds-minimodel run` has saved its state and
-# ends with 0, as one that is done.
-check_finished() {
-    local states
-    states=$(ds-minimodel status "$@") || fail "ds-minimodel status could not look at the run"
-    if grep -Eq '^[0-9]+ jobs: .*(pending|unfinished)' <<< "$states"; then
-        echo "stopped before all was done; the same command goes on" >&2
-        exit 143
-    fi
-}
-
 # Does python $1 have the torch that pyproject.toml asks for? Reads metadata: importing torch takes seconds.
 has_torch() {
     "$1" - <<'END'

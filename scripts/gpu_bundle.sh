@@ -7,6 +7,7 @@
 # FOLDER/env         an environment like that machine's: PYTHONPATH=.:FOLDER/site rehearses the check in it
 set -euo pipefail
 out=$(mkdir -p "$1" && cd "$1" && pwd) py=${PY312:-python3.12}
+[ $# -lt 4 ] || set -- "$1" "$(realpath "$2")" "$(realpath "$3")" "$(realpath "$4")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 platforms=(--platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64
     --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
@@ -25,7 +26,7 @@ export PATH=$out/env/bin:$PATH PYTHONPATH=$out/tree:$out/site
 (cd "$out/tree" && TORCH_CUDA_ARCH_LIST=${ARCH:-9.0} DSMM_BUILD_OPS=1 python setup.py -q build_ext --inplace)
 (cd "$out/tree/ds_minimodel" && tar cJf "$out/kernels.txz" _kernels_*.so)
 if [ $# -gt 1 ]; then
-    mkdir -p "$out/extend"
+    rm -rf "$out/extend" && mkdir "$out/extend"
     cp -r "$2" "$out/extend/model"
     cp "$3" "$out/extend/de.txt"
     cp "$4" "$out/extend/en.txt"

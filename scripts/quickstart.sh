@@ -24,6 +24,10 @@ if [ "${1:-}" = extend ]; then
     echo "quickstart extend: some 10 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
+    for argument in "$@"; do
+        case ${before:-}$argument in --out=*) out=${argument#*=} ;; --out*) out=$argument ;; esac
+        case $argument in --out) before=--out ;; *) before= ;; esac
+    done
     # One strength: to look for the best one takes minutes more.
     options=(--strength 0.75)
     ds-minimodel fetch-sample --set quickstart --languages el,de --out data/greek
@@ -64,7 +68,6 @@ for argument in "$@"; do
         *=*) overrides+=("$argument") ;;
     esac
 done
-check_finished quickstart "${overrides[@]}"
 workdir=$(python - "${overrides[@]}" <<'END'
 import sys
 from ds_minimodel.recipe.reading import load_recipe

@@ -1,4 +1,4 @@
-"""scripts/environment.sh chooses torch, installs, and ends where a run was stopped; scripts/docker names what is."""
+"""scripts/environment.sh chooses torch and installs; scripts/docker names what is."""
 
 import os
 import re
@@ -101,23 +101,6 @@ def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, of
     assert found == version and words in said and said.count("\n") == 1
     assert said.startswith("torch: " if version else "error: ")
     assert said.endswith("; DSMM_TORCH_SPEC chooses another\n") or not version
-
-
-@pytest.mark.parametrize(
-    "states, code", [("9 complete", 0), ("5 complete, 1 unfinished, 3 pending", 143), ("8 complete, 1 pending", 143)]
-)
-def test_a_script_ends_where_sigterm_has_stopped_its_run(tmp_path, states, code):
-    """Such a run ends with 0: docs/launch.md."""
-    program = tmp_path / "ds-minimodel"
-    program.write_text(
-        f'#!/usr/bin/env bash\n[ "$*" = "status recipe.yaml seed=2" ] && echo "9 jobs: {states}; 1 KiB"\n'
-    )
-    program.chmod(0o755)
-    command = ["bash", "-c", "source scripts/environment.sh; check_finished recipe.yaml seed=2; echo goes on"]
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | path, capture_output=True, text=True)
-    stopped = "stopped before all was done; the same command goes on\n"
-    assert (done.returncode, done.stdout, done.stderr) == ((0, "goes on\n", "") if code == 0 else (code, "", stopped))
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)

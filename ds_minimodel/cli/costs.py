@@ -70,6 +70,8 @@ def _plan(options: steps.Options) -> int:
     if options.peak is not None and not 0 < options.peak < math.inf:
         raise UserError(f"--peak {options.peak}: no number of TFLOP/s")
     if options.measure:
+        if options.peak is not None:
+            raise UserError("--peak: of a forecast; leave it or --measure out")
         return _measure(options)
     launch.name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.recipe.reading import package_recipes

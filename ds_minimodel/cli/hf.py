@@ -4,6 +4,7 @@ import argparse
 import importlib
 import math
 import re
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from types import ModuleType
 
@@ -90,10 +91,10 @@ def add_arguments(commands: Commands) -> None:
 
 def _number(text: str) -> float:
     """argparse's type of an amount, which may end in k, M or G."""
-    unit = {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1:], 1)
+    unit = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
     try:
-        number = float(text if unit == 1 else text[:-1]) * unit
-    except ValueError:
+        number = float(Decimal(text if unit == 1 else text[:-1]) * unit)
+    except InvalidOperation:
         number = math.nan
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no amount")
@@ -152,6 +153,8 @@ def _extend(options: Options) -> None:
     for language, file in options.known_text:
         named.setdefault("known_text", {}).setdefault(language, []).append(file)
     if options.keep:
+        if None in options.keep[1:] + options.keep[:-1]:
+            raise UserError("--keep: nothing stands alone; leave it or the bounds out")
         limits = hugging_face_module("hf.kept").LIMITS
         named["keep"] = {} if None in options.keep else limits | dict(options.keep)
     try:

@@ -75,8 +75,6 @@ def _plug(options: Options) -> None:
 def _join(options: Options) -> None:
     from ds_minimodel.serve.packs import join_packs
 
-    if len(options.packs) < 2:
-        raise UserError("pack join: give two packs or more")
     join_packs(options.packs, options.out)
     say(f"{options.out}: a pack; `ds-minimodel export-hf` writes it with its model")
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step
 from ds_minimodel.pipeline.run import check_alone, do_step, steps_to_run
@@ -41,7 +42,6 @@ def add_recipe_command(
     command.add_argument(
         "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="replace a value, e.g. adapt.lr=1e-3"
     )
-    command.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
     command.set_defaults(run=run)
     return command
 
@@ -97,7 +97,7 @@ def _run(options: Options) -> int:
     recipe, overrides = recipe_of(options)
     ranks = options.ranks or 1
     if options.hostfile:
-        ranks = ranks_on_hosts(options.hostfile, options.ranks)
+        ranks = ranks_on_hosts(options.hostfile, options.ranks, options.deepspeed_args)
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
@@ -116,5 +116,7 @@ def _run_step(options: Options) -> int:
 
 
 def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
+    if getattr(options, "deepspeed_args", None) and not options.hostfile:
+        raise UserError("--deepspeed_args: of the launcher over a hostfile; give --hostfile")
     ranks = {key: getattr(options, key, None) for key in ("ranks", "hostfile", "deepspeed_args")}
     return do_step(step, recipe, options.recipe, overrides, rebuild=options.rebuild, **ranks)

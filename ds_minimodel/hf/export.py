@@ -71,6 +71,9 @@ def export_hf(
     check_fit(place, own, body)
     tokenizer = tokenizer_in(place)
     vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
+    for what, given, known in (("pool", pool, ("mean", "first")), ("dtype", dtype, DTYPES)):
+        if given is not None and given not in known:
+            raise UserError(f"--{what} {given}: there are {', '.join(known)}")
     if pool and body.config.causal:
         raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
     model = exported(artifact, body, own, vocabulary, depth, strength)

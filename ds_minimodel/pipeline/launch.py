@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.training.ranks.process import number_in_environment
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and faults them in again at
 # every step unless told otherwise: a fifth to a half of the time of a training step on a CPU. A thread of OpenMP that
@@ -98,7 +99,7 @@ def restart_with_cpu_settings() -> None:
 
     A rank that a launcher started without OMP_NUM_THREADS gets its share of the host's cores.
     """
-    ranks_here = next((int(os.environ[name]) for name in _RANKS_HERE if name in os.environ), None)
+    ranks_here = number_in_environment(*_RANKS_HERE)
     share = {}
     if ranks_here:
         cores = min((os.cpu_count() or 1) // ranks_here, len(os.sched_getaffinity(0)))
@@ -178,12 +179,16 @@ def passed_on_to_children() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def ranks_on_hosts(hostfile: str, ranks: int | None) -> int:
+def ranks_on_hosts(hostfile: str, ranks: int | None, options: Sequence[str] = ()) -> int:
     """How many ranks launch_on_hosts starts; UserError for a hostfile that is wrong or has fewer slots than ranks."""
     from deepspeed.launcher import runner
 
+    own = runner.parse_args([*options, "ds_minimodel"])
     try:
         slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+        if own.include or own.exclude:
+            active = runner.parse_inclusion_exclusion(slots, own.include, own.exclude)
+            slots = {host: len(places) for host, places in active.items()}
     except ValueError as error:
         raise UserError(f"{hostfile}: {error}") from None
     if slots is None:
@@ -204,7 +209,7 @@ def launch_on_hosts(arguments: Sequence[str], hostfile: str, ranks: int | None, 
     """
     from deepspeed.launcher import runner
 
-    ranks_on_hosts(hostfile, ranks)
+    ranks_on_hosts(hostfile, ranks, options)
     own = ["--hostfile", hostfile, "--force_multi", "--log_level", "error"]
     own += ["--num_gpus", str(ranks)] if ranks else []
     # Without these ssh waits for hours for a host that is lost.

@@ -76,6 +76,8 @@ def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
     A piece that two of them have is one row, that of the first which is named. UserError where they extend different
     bases, are of one language or replace parts of the body.
     """
+    if len(packs) < 2:
+        raise UserError("pack join: give two packs or more")
     out, (first, *others) = Path(out), packs
     refuse_existing(out)
     _refuse_inside(out, packs)
@@ -116,6 +118,10 @@ def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1
     """
     if body.task is not None:
         raise UserError("a task model has a head of its own; export-hf writes it for transformers")
+    if language.num_base:
+        raise UserError(
+            f"the language {language.language} holds its new tokens alone; give `whole` of it and the model's language"
+        )
     check_space(f"the language {language.language}", language.space, body.space)
     with torch.device("meta"):
         model = LanguageModel(body.config, language.rows, body.head_depths)

@@ -61,9 +61,8 @@ PAWSX = Columns(
 
 def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> Columns:
     """The first of `forms` that a table with these columns has; UserError where it has none."""
-    fitting = [form for form in forms if form.fits(header)]
-    if fitting:
-        return fitting[0]
+    if fitting := next((form for form in forms if form.fits(header)), None):
+        return fitting
     if len(forms) == 1:
         return forms[0]  # whoever reads it names the column that is missing
     known = "; ".join(", ".join(form.names) for form in forms if not form.header)

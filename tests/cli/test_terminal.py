@@ -31,6 +31,10 @@ def test_what_is_mistyped_is_named(arguments, said):
         parse(arguments.split())
 
 
+def test_an_amount_is_read_in_decimals():
+    assert parse("extend m t --language de --tokens 16.1k".split()).tokens == 16_100
+
+
 WRONG_PATHS = [
     (["nothere/model", "a.txt"], "nothere/model: no such folder or GGUF file"),
     (["./nowhere", "a.txt"], "nowhere: no such folder or GGUF file"),

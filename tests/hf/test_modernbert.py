@@ -138,6 +138,8 @@ def test_sentence_transformers_is_told_to_pool_the_last_states(base, tmp_path, p
     }
     assert [part["type"].rpartition(".")[2] for part in read["modules.json"]] == ["Transformer", "Pooling", "Normalize"]
     assert read["1_Pooling/config.json"]["pooling_mode_mean_tokens"] == (pool == "mean")
+    with pytest.raises(UserError, match="--pool max: there are mean, first"):
+        export_hf(ours, tmp_path / "other", pool="max")
 
 
 TASKS = [("sentence-pair", ["no", "yes"], "SequenceClassification"), ("qa", None, "QuestionAnswering")]

@@ -1,6 +1,7 @@
 """A language added to somebody's model by one command."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from ds_minimodel import api
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.pipeline.call import Call
@@ -154,6 +157,7 @@ def test_a_strength_is_chosen_after_training(texts, tmp_path):
     assert len(weights) == 2
     assert "nothing is called charm here; give answers" in refused(*arguments, "--keep", "charm=1")
     assert "'chat' has no bound" in refused(*arguments, "--keep", "chat")
+    assert "nothing stands alone" in refused(*arguments, "--keep", "nothing", "chat=1")
     (out / "recipe.yaml").write_text((out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:"))
     assert "finetune.tasks: put bits-per-byte back, by which a decoder is scored" in refused(*arguments)
 
@@ -200,6 +204,9 @@ def test_mistakes_are_one_line(texts):
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(*extend(texts, "--vocab-size", "5"))
+    for name, value in {"tokens": -5, "hours": math.nan, "ranks": 1.5}.items():
+        with pytest.raises(UserError, match=f"--{name} {value}: no "):
+            api.extend(texts / "theirs", [texts / "xx.txt"], "xx", texts / "out", **{name: value})
     rows = extend(texts, "--strength", "0.5", "--train", "embeddings", "--tokens", "5k", "--out", texts / "strong")
     assert "only token embeddings train here" in refused(*rows)
     many = extend(texts, "--vocab-size", "1M", "--tokens", "1k", "--out", texts / "many")

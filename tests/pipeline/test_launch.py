@@ -128,6 +128,9 @@ def hostfile(tmp_path):
 def test_ranks_on_hosts_are_counted(hostfile):
     path = hostfile("# ours\nworker-1 slots=8\n\nworker-2   slots=4  # the old one\n")
     assert launch.ranks_on_hosts(path, None) == 12 and launch.ranks_on_hosts(path, 2) == 4
+    assert launch.ranks_on_hosts(path, None, ["--include", "worker-1:0,1@worker-2"]) == 6
+    with pytest.raises(UserError, match="hosts: Hostname 'w' not found in hostfile"):
+        launch.ranks_on_hosts(path, None, ["--exclude", "w"])
     with pytest.raises(UserError, match="hosts: Hostfile contains a bad entry: worker-1"):
         launch.ranks_on_hosts(hostfile("worker-1\n"), None)
     with pytest.raises(UserError, match="hosts: a has 0 slots for 1 ranks"):

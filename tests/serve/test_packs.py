@@ -1,6 +1,7 @@
 """A language shows what it is; what is damaged, mixed up or of another body is refused in one line."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -130,5 +131,7 @@ def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
     assert not torch.equal(body.tensors["positions"], model.body.positions)  # the body itself stays as it is
     with pytest.raises(UserError, match="the language de: this was trained for embedding space fedc"):
         plugged_module(body, load_adaptation(other_family.de))
+    with pytest.raises(UserError, match="holds its new tokens alone; give `whole`"):
+        plugged_module(body, replace(language, num_base=5))
     with pytest.raises(UserError, match="a task model has a head of its own"):
         plugged_module(load_body(family.qa), language)

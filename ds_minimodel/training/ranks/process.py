@@ -19,7 +19,7 @@ _MPI_SIZES, _MPI_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD
 
 def processes_of_mpirun() -> int:
     """How many processes mpirun has started with this one, for the steps on MPI ranks; 0 without it."""
-    return int(next((os.environ[name] for name in _MPI_SIZES if name in os.environ), 0))
+    return number_in_environment(*_MPI_SIZES)
 
 
 def launched() -> bool:
@@ -29,7 +29,15 @@ def launched() -> bool:
 
 def rank_of_environment() -> int:
     """This process's rank as its launcher has set it; 0 without a launcher."""
-    return int(next((os.environ[name] for name in ("RANK", *_MPI_RANKS) if name in os.environ), 0))
+    return number_in_environment("RANK", *_MPI_RANKS)
+
+
+def number_in_environment(*names: str) -> int:
+    """What the first of these variables that is there says, as a launcher sets it; 0 without them."""
+    name = next((name for name in names if name in os.environ), None)
+    if name is not None and not os.environ[name].isdecimal():
+        raise UserError(f"{name}={os.environ[name]}: no number, as a launcher would set; unset {name}")
+    return int(os.environ[name]) if name else 0
 
 
 def check_meeting() -> None:
