@@ -123,7 +123,7 @@ def extend(
             work.begin(call, recipe.data.draw)
             run_step_here(STEPS["corpus"], recipe, rebuild=True)
             write_tests(recipe, say)
-            row, length = choose_vocabulary(recipe, vocab_size, say)
+            row, length = choose_vocabulary(recipe, vocab_size, most, say)
             values["tokenizer"]["vocab_size"] = row["new_pieces"]
             number = ranks_on_hosts(hostfile, ranks) if hostfile else ranks or 1
             text_tokens = row["tokens"]

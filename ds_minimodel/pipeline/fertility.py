@@ -13,7 +13,7 @@ from ds_minimodel.jobs.records import read_record
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step_here
-from ds_minimodel.recipe.extension import FEWEST_NEW, FEWEST_TOKENS
+from ds_minimodel.recipe.extension import FEW_TOKENS, FEWEST_NEW, FEWEST_TOKENS
 from ds_minimodel.recipe.flops import step_work
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.text.corpus import Corpus, words_of
@@ -44,26 +44,30 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def choose_vocabulary(
-    recipe: Recipe, vocab_size: int | None, say: Callable[[str], None] = print
+    recipe: Recipe, vocab_size: int | None, trained: int, say: Callable[[str], None] = print
 ) -> tuple[dict[str, Any], int]:
     """Choose the number of new tokens: (the row of `fertility` for `vocab_size` or the best one; tokens of a sample).
 
-    A sample gets as many bytes as adapt.seq_length tokens have with the best number. UserError where there is too
-    little text, or another number is to be given.
+    trained: tokens in all. Where the body trains on too few of them for new ones to pay, the fewest are the best. A
+    sample gets as many bytes as adapt.seq_length tokens have with the best number. UserError where there is too little
+    text, or another number is to be given.
     """
-    (language,), samples = recipe.languages.targets, recipe.adapt
+    (language,), samples, (system,) = recipe.languages.targets, recipe.adapt, recipe.chosen_systems
     by_size = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (best,) = by_size[0], [row for row in by_size.values() if row["best"]]
+    fewest, short = by_size.get(FEWEST_NEW), ""
+    if fewest and vocab_size is None and system.trains and trained <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN:
+        short = f", which pay in trainings of more than {FEW_TOKENS:,} tokens"
     if best["tokens"] < FEWEST_TOKENS:
         raise UserError(
             f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
         )
-    if vocab_size is None and best["new_pieces"] < FEWEST_NEW:
+    if vocab_size is None and best["new_pieces"] < FEWEST_NEW and not short:
         raise UserError(
             f"{language}: no new tokens pay: they occur too seldom in this text, or the model's own split it as well; "
             f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
         )
-    chosen = by_size.get(vocab_size or best["new_pieces"])
+    chosen = fewest if short else by_size.get(vocab_size or best["new_pieces"])
     if chosen is None:
         raise UserError(
             f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give more text"
@@ -73,11 +77,12 @@ def choose_vocabulary(
             f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {chosen['new_pieces']:,} new tokens; "
             "raise --vocab-size"
         )
-    of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}"
+    of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}{short}"
     say(
         f"{language}: {chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token (before "
         f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
     )
+    best = chosen if short else best
     length = round(samples.seq_length * best["bytes_per_token"] / chosen["bytes_per_token"])
     return chosen, min(recipe.model.max_positions, length)
 

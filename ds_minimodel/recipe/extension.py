@@ -21,6 +21,7 @@ LENGTH, FEWEST_STEPS = 128, 10
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
 FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
+FEW_TOKENS = 100_000  # to train on, with which new ones beside a body that trains do not pay (fourth study)
 FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text to draw: at least; for each token to train on
 
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
