@@ -54,20 +54,20 @@ def choose_vocabulary(
     """
     (language,), samples, (system,) = recipe.languages.targets, recipe.adapt, recipe.chosen_systems
     by_size = {row["new_pieces"]: row for row in fertility(recipe)}
-    before, (best,) = by_size[0], [row for row in by_size.values() if row["best"]]
-    fewest, short = by_size.get(FEWEST_NEW), ""
-    if fewest and vocab_size is None and system.trains and trained <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN:
-        short = f", which pay in trainings of more than {FEW_TOKENS:,} tokens"
+    before, (cheapest,) = by_size[0], [row for row in by_size.values() if row["best"]]
+    fewest = by_size.get(FEWEST_NEW, before)
+    is_short = trained <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
+    best = fewest if vocab_size is None and system.trains and is_short else cheapest
     if best["tokens"] < FEWEST_TOKENS:
         raise UserError(
             f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
         )
-    if vocab_size is None and best["new_pieces"] < FEWEST_NEW and not short:
+    if vocab_size is None and best["new_pieces"] < FEWEST_NEW:
         raise UserError(
             f"{language}: no new tokens pay: they occur too seldom in this text, or the model's own split it as well; "
             f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
         )
-    chosen = fewest if short else by_size.get(vocab_size or best["new_pieces"])
+    chosen = by_size.get(vocab_size or best["new_pieces"])
     if chosen is None:
         raise UserError(
             f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give more text"
@@ -77,12 +77,12 @@ def choose_vocabulary(
             f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {chosen['new_pieces']:,} new tokens; "
             "raise --vocab-size"
         )
-    of_best = "" if chosen is best else f", with {best['new_pieces']:,} {best['bytes_per_token']:.2f}{short}"
+    others = "" if chosen is cheapest else f", with {cheapest['new_pieces']:,} {cheapest['bytes_per_token']:.2f}"
+    pay = f", which pay in trainings of more than {FEW_TOKENS:,} tokens" if best is not cheapest else ""
     say(
         f"{language}: {chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token (before "
-        f"{before['bytes_per_token']:.2f}{of_best}); {chosen['tokens']:,} tokens of text"
+        f"{before['bytes_per_token']:.2f}{others}{pay}); {chosen['tokens']:,} tokens of text"
     )
-    best = chosen if short else best
     length = round(samples.seq_length * best["bytes_per_token"] / chosen["bytes_per_token"])
     return chosen, min(recipe.model.max_positions, length)
 
