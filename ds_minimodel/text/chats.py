@@ -69,8 +69,8 @@ _LONGEST_HEADING = 80
 _MARKS = re.compile(r"#{1,6}\s+(.+?)\s*#*"), re.compile(r"={2,6}\s*(.+?)\s*={2,6}")  # Markdown's, MediaWiki's
 _NUMBER = re.compile(r"^(\d+\.)+\d*\s+")  # before a heading
 _UNDERLINE = re.compile(r"([=\-~^])\1{2,}")
-_ENDS = ".!:;,…。！：；，·"  # of lines that are no headings
-_SENTENCE = re.compile(r".*[.!?…。！？;](?=\s|$)", re.DOTALL)
+_ENDS = ".!:;,…。！：；，、·،؛।۔።"  # of lines that are no headings
+_SENTENCE = re.compile(rf".{{,{MOST_CHARACTERS - 1}}}([.!?…;؟۔](?=\s)|[。！？।።])", re.DOTALL)
 _QUESTIONS = {  # what is asked of a heading beside its words alone
     "cs": ("Co víš o tématu „{}“?", "Vysvětli: {}"),
     "de": ("Was weißt du über „{}“?", "Erkläre: {}"),
@@ -115,11 +115,11 @@ def dialogue_about(heading: str, lines: Iterable[str], language: str) -> Dialogu
             break
         answer += f"\n{line}" if answer else line
     if len(answer) > MOST_CHARACTERS:
-        cut = _SENTENCE.match(answer[:MOST_CHARACTERS])
+        cut = _SENTENCE.match(answer)
         answer = cut[0] if cut else ""
     if len(answer) < FEWEST_CHARACTERS:
         return None
-    patterns = ("{}", *_QUESTIONS.get(language, ("{}?",))) if heading[-1] not in "?？" else ("{}",)
+    patterns = "{}", *(_QUESTIONS.get(language, ("{}?",)) if heading[-1] not in "?？؟" else ())
     asked = patterns[sum(heading.encode()) % len(patterns)].format(heading)
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
 

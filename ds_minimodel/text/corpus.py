@@ -49,6 +49,8 @@ COUNTED_BYTES = 200_000_000  # of text whose words are counted, about
 _FILES = f"training{DOCUMENTS}.gz", f"held_out{DOCUMENTS}.gz"
 _WORDS = "words.json.gz"
 _WORD = re.compile(r"\s*\S+|\s+")
+# The rest of a UTF-8 character where a block begins, the beginning of one where it ends.
+_CUT_CHARACTER = re.compile(rb"^[\x80-\xbf]{1,3}|([\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z")
 _LEVEL = 1  # of compression: six times as fast as the default
 
 
@@ -252,10 +254,10 @@ def _blocks(path: Path, number: int, parts: Parts) -> Iterator[Chunk]:
         for start, end in parts:
             file.seek(start)
             data = file.read(end - start)
-            for mark in CUTS:
+            for mark in (*CUTS, b""):  # one line without a space: all of it
                 first = data.find(mark) + len(mark) if start else 0
                 last = data.rfind(mark) + len(mark) if end < size else len(data)
-                if first < last and (data.find(mark) >= 0 or (start == 0 and end == size)):
+                if data[first:last].strip() and (mark in data or (start == 0 and end == size)):
                     name = f"{path} from byte {start + first:,}" if start else str(path)
-                    yield Chunk(name, number, 1, data[first:last])
+                    yield Chunk(name, number, 1, data[first:last] if mark else _CUT_CHARACTER.sub(b"", data))
                     break

@@ -92,6 +92,7 @@ def _refuse_other_forms(path: Path) -> None:
         return
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
         head = next(filter(None, _bytes_of(path, stack)), b"")  # a block of zstd may need more than one read
+        head = head.removeprefix(codecs.BOM_UTF8)
     taken = {"JSON"} if form in rows.JSON_LINES else set()
     for what, begins in _OTHER_FORMS.items():
         if what not in taken and (re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")):
@@ -127,7 +128,8 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
         raise UserError(
             f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
         ) from None
-    if "\r" in text.strip() and "\n" not in text:
+    # A line that is longer than a chunk may have a CR inside; lines that end in CR are shorter on average.
+    if chunk.line == 1 and "\n" not in text and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r"):
         raise UserError(f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
     groups: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
     if chunk.of_rows:  # a chunk may end within a document or its end

@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.text.chats import chats_from_text, read_dialogues, sections
+from ds_minimodel.text.chats import chats_from_text, dialogue_about, read_dialogues, sections
 from ds_minimodel.text.reader import read_documents
 
 ASKED, SAID = {"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}
@@ -65,6 +65,7 @@ HEADINGS = [
     (f"One\n{BELOW}\n{BELOW}\nTwo\n{BELOW}\n\n{BELOW}\n", [("One", [BELOW] * 2), ("Two", [BELOW])]),
     (f"NAME\n\n{BELOW}\n\nWhat is it?\n\n{BELOW}\n", [("NAME", [BELOW]), ("What is it?", [BELOW])]),
     (f"One\n{BELOW}\n\n{BELOW}\n\n---\n\nTwo\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
+    (f"यह एक वाक्य है।\n{BELOW}\n", []),
     (f"{BELOW}\n{BELOW}\n\nno heading\n{BELOW}\n\nOne\nTwo\n", []),
 ]
 
@@ -73,6 +74,19 @@ HEADINGS = [
 def test_headings(tmp_path, text, expected):
     (tmp_path / "text.txt").write_text(text)
     assert [*sections(read_documents([tmp_path / "text.txt"]))] == expected
+
+
+SENTENCES = (
+    "小船看见大港口，风很新。" * 40,
+    "هذا قارب صغير۔ " * 40,
+    f"{'wort ' * 40}Ende. {'wort ' * 38}  3.14159 {'wort ' * 9}",
+)
+
+
+@pytest.mark.parametrize("line, end", zip(SENTENCES, ("。", "۔", "Ende."), strict=True))
+def test_an_answer_ends_with_a_sentence_of_any_script(line, end):
+    asked, said = (turn["content"] for turn in dialogue_about("ما هذا؟", [line], "xx"))
+    assert asked == "ما هذا؟" and said.endswith(end) and line.startswith(said) and 200 < len(said) <= 400
 
 
 def test_the_command(tmp_path, capsys):

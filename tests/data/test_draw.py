@@ -60,6 +60,10 @@ def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tm
     long.write_text("words in ä single line " * 100_000)
     (first, *others) = (chunk.data.decode() for chunk in read_drawn([long], 400_000, "text"))
     assert others and all(part.endswith(" ") and part.split()[0] in "words in ä single line" for part in others)
+    for line_end in ("\n", "\n\n"):  # books, whose lines are longer than a block, and of which few blocks have an end
+        long.write_text(f"{'船看见大港' * 15_000}{line_end}" * 10)
+        drawn = "".join(chunk.data.decode() for chunk in read_drawn([long], 1_000_000, "text"))
+        assert len(drawn.encode()) > 800_000 and {*drawn} <= {*"船看见大港\n"}
     with gzip.open(rows, "wt") as file:
         for number in range(200_000):
             file.write(json.dumps({"text": f"row {number}"}) + "\n")

@@ -56,13 +56,15 @@ def test_files_of_several_streams_are_read_to_the_end(tmp_path, suffix):
 
 def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
     lines = [line for doc in make_documents(100) for line in doc]
-    no_blanks, no_ends, no_spaces = (tmp_path / name for name in ("a", "b", "c"))
+    no_blanks, no_ends, no_spaces, one_cr = (tmp_path / name for name in ("a", "b", "c", "d"))
     no_blanks.write_text("\n".join(lines), encoding="utf-8")
     no_ends.write_text(" ".join(lines), encoding="utf-8")
     no_spaces.write_text("辞典" * 3000, encoding="utf-8")
+    one_cr.write_bytes(b"w " * 1000 + b"x\ry " + b"w " * 20_000 + b"\nend\n")
     assert [line for doc in read_documents([no_blanks]) for line in doc] == lines
     assert "".join(line for doc in read_documents([no_ends]) for line in doc) == " ".join(lines)
     assert "".join(line for doc in read_documents([no_spaces]) for line in doc) == "辞典" * 3000
+    assert [line for doc in read_documents([one_cr]) for line in doc][-1] == "end"
 
 
 def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
@@ -100,6 +102,7 @@ PAGES = {
     "rows.txt.zst": (zstandard.compress(b'{"text": "a"}\n' * 9999), "JSON"),
     "page.txt": (b"\n<!DOCTYPE HTML><p>", "HTML or XML; plain text is read"),
     "page.csv": (b"<html lang=de>", "HTML or XML"),
+    "marked.txt": (b'\xef\xbb\xbf{"text": "abc"}\n', "JSON"),
     "wiki": (b'<?xml version="1.0"?>', "HTML or XML"),
     "paper.PDF": (b"%PDF-1.7\n%\xe2", "a PDF file; .*convert it"),
     "letter.docx": (b"PK\x03\x04\x14\0", "a document of a word processor, or a ZIP archive; .*; unpack"),
