@@ -41,13 +41,14 @@ def prepare_chats(
     dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the
     next. A single question whose answer does not fit is cut off. The share `held_out` of the first questions goes, with
     all dialogues that begin so, into a store of its own, in the folder HELD_OUT. UserError as of `read_dialogues`,
-    where there is no template or one does not take a dialogue, and where nothing is left.
+    where there is no template or one does not take a dialogue, where a turn would become a special token, and where
+    nothing is left.
     """
     ours, theirs = open_tokenizer(tokenizer_folder), tokenizer_of(tokenizer_folder)
     vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
     if not theirs.chat_template:
         raise UserError(f"{tokenizer_folder}: has no chat template, by which dialogues are to be written")
-    counts = [0, 0]
+    counts, special = [0, 0], _special(theirs)
     with atomic_folder(out) as folder:
         stores = [folder, folder / HELD_OUT][: 2 if held_out else 1]
         with contextlib.ExitStack() as stack:
@@ -55,6 +56,10 @@ def prepare_chats(
                 store.mkdir(exist_ok=True)
             adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
             for where, dialogue in read_dialogues(patterns):
+                if held := special.search("\n".join(turn["content"] for turn in dialogue)):
+                    raise UserError(
+                        f"{where}: a turn says {held[0]!r}, a special token of {tokenizer_folder}; spell it otherwise"
+                    )
                 side = is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
                 with one_line(where, "the chat template does not take it"):
                     samples = _samples(theirs, dialogue, vocabulary, length - 1)
@@ -105,6 +110,12 @@ def _samples(
     return samples
 
 
+def _special(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """A pattern of the special tokens."""
+    special = (re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return re.compile("|".join(special) or "(?!)")
+
+
 def _written(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of a dialogue by the chat template; which of them the assistant says)"""
     if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
@@ -113,13 +124,12 @@ def _written(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> tuple[ND
     named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
     turns = [{**turn, "content": name} for name, turn in named.items()]
     parts = re.split(f"({'|'.join(named)})", str(tokenizer.apply_chat_template(turns, tokenize=False)))
-    special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    text, spans = parts[0], list[tuple[int, int]]()
+    text, spans, special = parts[0], list[tuple[int, int]](), _special(tokenizer)
     for name, after in zip(parts[1::2], parts[2::2], strict=True):
         start, said = len(text), named[name]["content"]
         text += said + after
         if named[name]["role"] == "assistant":
-            end = re.match(rf".*?({'|'.join(special)})", after, re.DOTALL)
+            end = special.search(after)
             spans.append((start, start + len(said) + (end.end() if end else 0)))
     if text != tokenizer.apply_chat_template(dialogue, tokenize=False):
         raise ValueError("it changes what is said")

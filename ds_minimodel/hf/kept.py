@@ -516,11 +516,12 @@ def windows_of(tokenizer: Tokenizer, path: str | Path, length: int, column: str)
         text += "\n".join(document) + "\n\n"
         if len(text) >= TEXT_BYTES:  # characters are bytes at least
             break
-    data = text.encode()[:TEXT_BYTES]
-    (ids,) = tokenizer.encode([data.decode(errors="ignore")])
-    ends = np.cumsum(np.array(tokenizer.num_bytes())[ids])[length - 1 :: length].tolist()
-    parts = [data[first:end] for first, end in pairwise([0, *ends, len(data)])]
-    return [part.decode(errors="ignore") for part in parts if part.strip()]
+    text, parts = text.encode()[:TEXT_BYTES].decode(errors="ignore"), list[str]()
+    while text:  # what is left is encoded again: some vocabularies put a space before it
+        _, spans = tokenizer.encode_with_offsets(text)
+        end = min(spans[length - 1][1], spans[length][0]) if len(spans) > length else len(text)  # not in a character
+        parts, text = [*parts, text[: max(1, end)]], text[max(1, end) :]
+    return [part for part in parts if part.strip()]
 
 
 def _edges(tokenizer: Tokenizer, text: str) -> list[int]:

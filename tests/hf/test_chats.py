@@ -134,11 +134,13 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
     template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
-    for where, held_out, words in (
-        (bare, 0.0, "has no chat template"),
-        (changes, 0.0, "chats.jsonl:401: the chat template does not take it .it changes what is said"),
-        (folder, 0.999999, "no answer begins in 64 tokens to train on; 600 are held out"),
+    says = write(tmp_path / "says.jsonl", DIALOGUE, [DIALOGUE[0], ("assistant", f"It ends with {END}.")])
+    for asked, where, held_out, words in (
+        (says, folder, 0.0, r"says.jsonl:2: a turn says '<.end.>', a special token of .*tokenizer; spell it otherwise"),
+        (chats, bare, 0.0, "has no chat template"),
+        (chats, changes, 0.0, "chats.jsonl:401: the chat template does not take it .it changes what is said"),
+        (chats, folder, 0.999999, "no answer begins in 64 tokens to train on; 600 are held out"),
     ):
         with pytest.raises(UserError, match=words):
-            prepare_chats([chats], where, tmp_path / "none", 64, held_out)
+            prepare_chats([asked], where, tmp_path / "none", 64, held_out)
         assert not (tmp_path / "none").exists()

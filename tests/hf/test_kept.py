@@ -19,6 +19,7 @@ from ds_minimodel.hf.questions import question_set
 from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
 from ds_minimodel.report.kept import Sample
 from ds_minimodel.vocabulary.extension import extend_tokenizer
+from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 from .test_decoders import save_llama
 
@@ -116,6 +117,13 @@ def test_bits_and_likeliest_tokens_are_those_of_plain_passes(world, text_file):
         total += len(answer)
     assert changed.percent == pytest.approx(100 * other / total)
     assert bits_a_token == pytest.approx([own / math.log(2) / total for own in nats], rel=1e-4)
+
+
+def test_windows_are_the_whole_text_whatever_stands_before_it(world, unigram_folder, text_file):
+    whole = text_file.read_bytes()[: kept.TEXT_BYTES].decode(errors="ignore")
+    for folder in (world / "model/tokenizer", unigram_folder):
+        windows = kept.windows_of(tokenizer := open_tokenizer(folder), text_file, 50, "text")
+        assert "".join(windows) == whole and 40 < max(map(len, tokenizer.encode(windows))) <= 50
 
 
 def test_an_interval_is_by_what_was_drawn():
