@@ -57,9 +57,7 @@ def prepare_chats(
             adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
             for where, dialogue in read_dialogues(patterns):
                 if held := special.search("\n".join(turn["content"] for turn in dialogue)):
-                    raise UserError(
-                        f"{where}: a turn says {held[0]!r}, a special token of {tokenizer_folder}; spell it otherwise"
-                    )
+                    raise UserError(f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise")
                 side = is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
                 with one_line(where, "the chat template does not take it"):
                     samples = _samples(theirs, dialogue, vocabulary, length - 1)

@@ -78,8 +78,8 @@ def read_extension(base: str | Path, text: Mapping[str, int], kept_text: Mapping
     """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
 
     text, kept_text: how often each word occurs (corpus.py, count_words) of the language that is added, and of those
-    that keep their pieces; it may be empty. UserError where the base has no tokenizer.json, or much of the
-    text stays unknown to it.
+    that keep their pieces; it may be empty. UserError where the base has no tokenizer.json, much of the text stays
+    unknown to it, or its added tokens would cut the kept text.
     """
     path = Path(base) / JSON_FILE
     if not path.is_file():
@@ -87,8 +87,8 @@ def read_extension(base: str | Path, text: Mapping[str, int], kept_text: Mapping
     kind = _Kind(TokenizerJson(path))
     words = sum(times for word, times in text.items() if not word.isspace())
     num_bytes = sum(len(word.encode()) * times for word, times in text.items())
-    of_text, of_kept = (_parted(kind.file.load(), counts) for counts in (text, kept_text))
-    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, of_kept, most))
+    of_text = _parted(kind.file.load(), text)
+    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, kept_text, most))
     _, unknown = extension.tokens_with(number := len(extension.pieces))
     if unknown > MOST_UNKNOWN:
         raise UserError(
@@ -140,6 +140,7 @@ def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_
     extended = TokenizerJson(Path(out) / JSON_FILE, content)
     manifest = files.read_artifact(base, VocabularyManifest, verify=True)
     vocabulary = replace(manifest.vocabulary(base), size=size, num_base=num_base)
+    vocabulary = replace(vocabulary, roundtrip_counterexample=extended.lost_text(vocabulary))
     with files.atomic_folder(out) as folder:
         for name in manifest.files.keys() - {JSON_FILE}:
             if not name.endswith(".safetensors"):
@@ -148,9 +149,10 @@ def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_
         files.write_manifest(folder, kind="tokenizer", **vocabulary.facts())
 
 
-def _parted(runner: Runner, words: Mapping[str, int]) -> Counter[str]:
+def _parted(runner: Runner, words: Mapping[str, int], later_lines: bool = False) -> Counter[str]:
     """How often each pre-token occurs: a part of a word by the vocabulary's normaliser and pre-tokenizer, or a whole
-    word where it has none. words: with the white space before them.
+    word where it has none. words: with the white space before them. later_lines: whether words without, at a line's
+    start, are counted once more as they stand in a document, without the space that some vocabularies put before it.
     """
 
     def parts(text: str) -> list[str]:
@@ -159,11 +161,10 @@ def _parted(runner: Runner, words: Mapping[str, int]) -> Counter[str]:
 
     counts, before = Counter[str](), "".join(parts("a"))
     for word, times in words.items():
-        if word[0].isspace():  # not at a line's start, where some vocabularies put a space
-            first, *others = parts(f"a{word}")
-            of_word = [first.removeprefix(before), *others]
-        else:
-            of_word = parts(word)
+        of_word = [] if word[0].isspace() else parts(word)
+        if word[0].isspace() or later_lines:
+            first, *others = parts(f"a{word}" if word[0].isspace() else f"a\n{word}")
+            of_word += [first.removeprefix(before), *others]
         for part in filter(None, of_word):
             counts[part] += times
     return counts
@@ -243,8 +244,9 @@ class _Kind:
         return right[0] != WORD_START and (_class(left[-1]), _class(self.text(right)[0])) in self._beside
 
 
-def _choose(kind: _Kind, of_text: Counter[str], of_kept: Counter[str], most: int) -> tuple[list[Piece], list[int]]:
-    """At most so many pieces, and their counts, as of Extension."""
+def _choose(kind: _Kind, of_text: Counter[str], kept: Mapping[str, int], most: int) -> tuple[list[Piece], list[int]]:
+    """At most so many pieces, and their counts, as of Extension. kept: as kept_text of read_extension."""
+    of_kept = _parted(kind.file.load(), kept, later_lines=True)
     size, taken, chunks, in_kept = kind.file.size, {*kind.file.strings.values()}, Counter[Parts](), set[Parts]()
     letters = {letter for letter, times in kind.letters(of_text).items() if times >= FEWEST}
     letters -= taken | kind.letters(of_kept).keys()
@@ -257,6 +259,9 @@ def _choose(kind: _Kind, of_text: Counter[str], of_kept: Counter[str], most: int
             in_kept |= {pair for chunk in kind.chunks(model.tokenize(word)) for pair in pairwise(chunk)}
         old = kind.model()
         before = {word: [token.id for token in old.tokenize(word)] for word in of_kept}
+    added = {token["id"] for token in kind.file.content["added_tokens"]} - {kind.unknown}
+    if not all(map(added.isdisjoint, before.values())):
+        _refuse_other_cuts(kind.file, kept)
     merges = _more_merges(kind, chunks, in_kept, letters, taken)
     pieces, gone = list[Piece](), set[str]()
     while True:
@@ -285,6 +290,16 @@ def _choose(kind: _Kind, of_text: Counter[str], of_kept: Counter[str], most: int
                     pieces.sort(key=lambda piece: -uses[ids_of[piece.string]])
                 return pieces, [uses[ids_of[piece.string]] for piece in pieces]
         gone |= lost
+
+
+def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:
+    """UserError where a word has other ids once added tokens are pieces of the model, as with_pieces has them."""
+    folder, changed = file.path.parent, TokenizerJson(file.path, with_pieces(file.content, (), file.size))
+    vocabulary = files.read_artifact(folder, VocabularyManifest).vocabulary(folder)
+    runners = file.runner(vocabulary), changed.runner(vocabulary)
+    for word in words:
+        if len({tuple(runner.encode(word, add_special_tokens=False).ids) for runner in runners}) > 1:
+            raise UserError(f"{folder}: an added token would part {word!r:.40}; use tokenizer.vocabulary: replace")
 
 
 def _more_merges(

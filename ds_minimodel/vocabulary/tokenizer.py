@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def trained_layout(
 
 
 class Tokenizer(ABC):
-    """Text to ids and back. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
+    """Text to ids. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
 
     No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are ordinary characters.
     mask_takes_space: whether the mask token takes the white space before it too. split: of a byte-level vocabulary how
@@ -160,15 +160,6 @@ class Tokenizer(ABC):
             if place not in known and sign.isprintable() and not sign.isspace()
         ]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; special ones but that of what is unknown are left out."""
-        left_out = {id for role, id in self.vocabulary.special.items() if role != "unk"}
-        return self._decode([id for id in map(int, ids) if id not in left_out])
-
-    @abstractmethod
-    def _decode(self, ids: list[int]) -> str:
-        """Text of ids that are not special."""
-
     @abstractmethod
     def pieces(self) -> list[str]:
         """The string of each id, each different: text, with ▁ for a space, and special tokens as they are spelt.
@@ -236,9 +227,6 @@ class UnigramTokenizer(Tokenizer):
             spans.append((start, end))
         return encoded["ids"], spans
 
-    def _decode(self, ids: list[int]) -> str:
-        return self._model.decode(ids)
-
     def pieces(self) -> list[str]:
         return self._model.id_to_piece(list(range(self._model.get_piece_size())))
 
@@ -267,7 +255,7 @@ class JsonTokenizer(Tokenizer):
         settings = self.path.with_name(SETTINGS_FILE)
         if settings.is_file():
             named = files.read_model(settings, dict[str, Any], "put the pack back from a copy").get("bos_token")
-            self.scored_after = self._tokenizer.token_to_id(named) if isinstance(named, str) else self.scored_after
+            self.scored_after = {s: id for id, s in self._file.strings.items()}.get(str(named), self.scored_after)
         self.mask_takes_space = self.special.get("mask") in self._file.taking_space
         self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
         self.drops = self.encode(["\U00012000"]) == [[]]  # cuneiform
@@ -291,9 +279,6 @@ class JsonTokenizer(Tokenizer):
                 start += 1
             spans.append((start, start if token == WORD_START else end))
         return encoding.ids, spans
-
-    def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False)  # halves of characters show as �
 
     def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
         if not extend_this or self._file.is_byte_level:
@@ -358,11 +343,12 @@ class TokenizerJson:
         if len(special) < len(vocabulary.special_ids):
             raise UserError(f"{self.path}: has no token of the id {min({*vocabulary.special_ids} - special.keys())}")
         model, added = self.content["model"], self.content["added_tokens"]
+        special |= {token["id"]: token["content"] for token in added if token["special"]}
         if self.kind == "Unigram":  # which finds its own in a text whatever is set; no text has a NUL
             hidden = {*special.values()} & {piece for piece, _ in model["vocab"]}
             vocab = [(f"\0{piece}\0" if piece in hidden else piece, score) for piece, score in model["vocab"]]
             model, added = {**model, "vocab": vocab}, [token for token in added if token["content"] not in hidden]
-        added = [{**token, "special": token["special"] or token["id"] in special} for token in added]
+        added = [{**token, "special": token["id"] in special} for token in added]
         runner = self.load({**self.content, "added_tokens": added, "model": model})
         runner.encode_special_tokens = True
         for token in added:
@@ -377,11 +363,11 @@ class TokenizerJson:
 
     def lost_text(self, vocabulary: Vocabulary) -> str | None:
         """A text of the probes that does not come back from its ids, as a message says it; None where all do."""
-        runner = self.runner(vocabulary)
+        runner, reader = self.runner(vocabulary), self.load()
         with one_line(self.path, "not a tokenizer"):
             for text in PROBES:
                 ids = runner.encode(text, add_special_tokens=False).ids
-                decoded = runner.decode(ids, skip_special_tokens=False)
+                decoded = reader.decode(ids, skip_special_tokens=False)
                 if decoded != text:
                     differ = (place for place in range(len(text)) if text[place] != decoded[place : place + 1])
                     near = slice(start := max(0, next(differ, len(text)) - 1), start + 20)
@@ -419,11 +405,8 @@ def _by_bytes(data: bytes) -> str:
 def _spell_bytes(string: str) -> str:
     """Text of a byte-level piece; one that is no whole number of characters is spelt by its bytes."""
     data = bytes(BYTE_OF_CHARACTER[character] for character in string)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = None
-    return _by_bytes(data) if text is None or WORD_START in text else text.replace(" ", WORD_START)
+    text = data.decode(errors="replace")
+    return _by_bytes(data) if text.encode() != data or WORD_START in text else text.replace(" ", WORD_START)
 
 
 def _spell_word_piece(string: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import sentencepiece
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
@@ -45,21 +45,15 @@ def train_tokenizer(
     """
     special = base.special if base else SPECIAL
     where, lines = ", ".join(map(str, text)), _Lines(text, label, special.values())
+    name = UNIGRAM_FILE if kind == "unigram" else JSON_FILE
     if kind == "unigram":
-        name = UNIGRAM_FILE
         data, vocabulary = _train_unigram(lines, where, vocab_size, special, character_coverage, input_sentences)
     else:
-        name = JSON_FILE
         data, vocabulary = _train_byte_bpe(lines, where, vocab_size, special, base, input_sentences)
     with files.atomic_folder(out) as folder:
         (folder / name).write_bytes(data)
-        files.write_manifest(
-            folder,
-            kind="tokenizer",
-            **vocabulary.facts(),
-            character_coverage=character_coverage,
-            input_sentences=input_sentences,
-        )
+        how = {"character_coverage": character_coverage, "input_sentences": input_sentences}
+        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts(), **how)
 
 
 def _too_large(vocab_size: int, most: int, where: str) -> UserError:
@@ -179,16 +173,10 @@ _SPLIT: dict[str, Any] = {
     ],
 }
 _LONG_WORD = re.compile(r"\S{2048}|\s{2048}")  # is trained on in parts: time grows with the square of a word's length
-_DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}  # of no effect
 
 
 def _train_byte_bpe(
-    text: Iterable[str],
-    where: str,
-    vocab_size: int,
-    special: dict[str, str],
-    base: Tokenizer | None,
-    input_sentences: int,
+    text: Iterable[str], where: str, vocab_size: int, special: dict[str, str], base: Tokenizer | None, sentences: int
 ) -> tuple[bytes, Vocabulary]:
     """As _train_unigram. base: as of train_tokenizer."""
     vocabulary, alphabet = trained_layout(vocab_size, special), pre_tokenizers.ByteLevel.alphabet()
@@ -199,9 +187,10 @@ def _train_byte_bpe(
             "the special tokens; raise it"
         )
     strings = {vocabulary.special[role]: string for role, string in sorted(special.items()) if role != "mask"}
-    parts = {"pre_tokenizer": (base.split if base else None) or _SPLIT, "decoder": _DECODER}
     empty = json.loads(tokenizers.Tokenizer(models.BPE()).to_str())
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**empty, **parts}))
+    split = {"pre_tokenizer": (base.split if base else None) or _SPLIT}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps({**empty, **split}))
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - ("mask" in special),
         min_frequency=2,
@@ -209,7 +198,7 @@ def _train_byte_bpe(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    lines = _sample((part for line in text for part in _LONG_WORD.sub("\\g<0>\n", line).split("\n")), input_sentences)
+    lines = _sample((part for line in text for part in _LONG_WORD.sub("\\g<0>\n", line).split("\n")), sentences)
     if not any(map(str.strip, lines)):
         raise _no_line(where)
     tokenizer.train_from_iterator(lines, trainer)

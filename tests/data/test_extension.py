@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from ds_minimodel.common.errors import UserError
@@ -13,15 +13,15 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.extension import extend_tokenizer, join_tokenizers, read_extension
-from ds_minimodel.vocabulary.tokenizer import JSON_FILE, open_tokenizer
+from ds_minimodel.vocabulary.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
 from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
 
 ENGLISH = ["the small boat sees the great harbour", "a new wind finds the old bridge", "great boats, small bridges"]
-GERMAN = [
-    "das kleine Boot sieht den großen Hafen",
-    "ein neuer Wind findet die alte Brücke",
-    "kleine Boote, große Brücken",
-]
+GERMAN = (
+    "das kleine Boot sieht den großen Hafen|ein neuer Wind findet die alte Brücke|kleine Boote, große Brücken".split(
+        "|"
+    )
+)
 FRENCH = ["le petit bateau voit le grand port", "un nouveau vent trouve le vieux pont", "petit vent, grand bateau"]
 ROWS, NEW = 430, 25
 
@@ -45,6 +45,10 @@ def base(tmp_path):
     return write_base("byte-level", tmp_path / "base")
 
 
+def decoded(tokenizer, texts):
+    return Tokenizer.from_file(str(tokenizer.path)).decode_batch(tokenizer.encode(texts), skip_special_tokens=False)
+
+
 def extended(base, texts, out, number=NEW, guard=True):
     extend_tokenizer(base, ROWS, words_of(texts[1]), words_of(texts[0]) if guard else {}, out, number)
     return open_tokenizer(out)
@@ -59,17 +63,14 @@ def test_pieces_of_the_source_text_are_left_out(base, texts, tmp_path):
 
 def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):
     train_tokenizer([texts[0]], tmp_path / "unigram", 30, 1.0, 5000)
-    with pytest.raises(
-        UserError, match=r"a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace"
-    ):
+    with pytest.raises(UserError, match="a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: repl"):
         extended(tmp_path / "unigram", texts, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
-    with pytest.raises(
-        UserError, match=r"tokenizer.vocab_size=9000: .* has only \d+ tokens beside the base's, of which \d+ "
-    ):
+    words = r"tokenizer.vocab_size=9000: .* has only \d+ tokens beside the base's, of which \d+ "
+    with pytest.raises(UserError, match=words):
         extended(base, texts, tmp_path / "new", 9000)
 
 
@@ -78,12 +79,8 @@ def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 GREEK = ["το μικρό καράβι", "το καράβι", "μικρό, καράβι"]
 SPACES = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-OF_BYTES = [
-    SPACES,
-    {"type": "ByteFallback"},
-    {"type": "Fuse"},
-    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-]
+STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+OF_BYTES = [SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}, STRIP]
 
 
 def unigram(lines, **settings):
@@ -172,12 +169,17 @@ but_byte_level = pytest.mark.parametrize("other", sorted(KINDS.keys() - {"byte-l
 
 
 def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
+    write_lines(texts[1], [*GERMAN, *["ungreat"] * 9])
     old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
-    assert new.encode(ENGLISH) == old.encode(ENGLISH)
-    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, num_base=ROWS)
+    documents = [*ENGLISH, "\n".join(ENGLISH)]  # of whose later lines words have no space that is put before a text
+    assert new.encode(documents) == old.encode(documents)
+    facts = {"num_base": ROWS, "roundtrip_counterexample": TokenizerJson(new.path).lost_text(new.vocabulary)}
+    assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, **facts)
+    assert "\\x00<" not in str(facts) and new.scored_after == old.vocabulary.bos
+    assert decoded(new, GERMAN) == decoded(old, GERMAN)
     for before, after in zip(old.encode(GERMAN), new.encode(GERMAN), strict=True):
-        assert new.decode(after) == old.decode(before) and len(after) < len(before)
-        assert all(id < old.vocabulary.size or id >= ROWS for id in after) and max(after) >= ROWS
+        assert len(after) < len(before) and max(after) >= ROWS
+        assert all(id < old.vocabulary.size or id >= ROWS for id in after)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "new")
     assert theirs(GERMAN, add_special_tokens=False)["input_ids"] == new.encode(GERMAN)
     assert len(theirs) == ROWS + NEW, "as many as there are rows, by which embeddings are resized"
@@ -209,7 +211,7 @@ def test_languages_of_any_kind_are_joined(other, texts, tmp_path):
     assert both.pieces()[ROWS + NEW :] == [second.pieces()[ROWS + place] for place in chosen]
     for lines in (GERMAN, FRENCH):
         assert sum(map(len, both.encode(lines))) < sum(map(len, open_tokenizer(other).encode(lines)))
-    assert [both.decode(ids) for ids in both.encode(FRENCH)] == [second.decode(ids) for ids in second.encode(FRENCH)]
+    assert decoded(both, FRENCH) == decoded(second, FRENCH)
 
 
 def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
@@ -218,10 +220,9 @@ def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     number = len(read_extension(other, words_of(text[1]), words_of(text[0]), 1000).pieces)
     old, new = open_tokenizer(other), extended(other, text, tmp_path / "new", number)
     assert new.encode(ENGLISH) == old.encode(ENGLISH)
-    normal = (
-        normalizers.BertNormalizer().normalize_str if "##ο" in map(new._string, range(ROWS, ROWS + number)) else str
-    )
-    assert [new.decode(ids).replace(" ,", ",") for ids in new.encode(GREEK)] == [*map(normal, GREEK)]
+    is_bert = "##ο" in map(new._string, range(ROWS, ROWS + number))
+    normal = normalizers.BertNormalizer().normalize_str if is_bert else str
+    assert [line.replace(" ,", ",") for line in decoded(new, GREEK)] == [*map(normal, GREEK)]
     assert all(not new._string(id).startswith("<0x") for ids in new.encode(GREEK) for id in ids)
     if old.vocabulary.unk in sum(old.encode(GREEK), []):
         with pytest.raises(UserError, match=r"\d+% of the text stays unknown to it with 3 new tokens; take more"):
@@ -264,15 +265,30 @@ def test_what_the_base_keeps_apart_is_not_joined(other, texts, tmp_path):
 
 
 def test_added_tokens_of_any_kind_stay(texts, tmp_path):
-    """Behind the model's pieces, with a space in it or not."""
+    """Behind the model's pieces, with a space in it or not; and no text becomes a special one."""
+    tokens = [AddedToken("<|start|>", special=True), "<a b>", "Hafen"]
     for kind in KINDS:
-        other = write_base(kind, tmp_path / kind, changed=lambda made: made.add_tokens(["<a b>", "Hafen"]))
+        other = write_base(kind, tmp_path / kind, changed=lambda made: made.add_tokens(tokens))
         write_lines(texts[1], [*GERMAN, "<a b> Hafen <a b>"])
         old, new = open_tokenizer(other), extended(other, texts, tmp_path / f"{kind}-new")
         assert {old.encode(["<a b>"])[0][-1], new.encode(["<a b>"])[0][-1]} == {old.vocabulary.size - 2}
         assert new.encode(["Hafen"])[0][-1] == old.vocabulary.size - 1
+        assert old.vocabulary.size - 3 not in new.encode(["a<|start|>b"])[0]
         theirs = AutoTokenizer.from_pretrained(tmp_path / f"{kind}-new")
         assert theirs("<a b>", add_special_tokens=False)["input_ids"] == new.encode(["<a b>"])[0]
+
+
+PARTS_WORDS = {"harb": {"single_word": True}, "brid": {"normalized": False}, "→": {"special": True}}
+
+
+@pytest.mark.parametrize("token", PARTS_WORDS)
+def test_added_tokens_that_would_part_old_words_are_refused(texts, tmp_path, token):
+    added, kind = AddedToken(token, **PARTS_WORDS[token]), "bpe-bytes" if token == "→" else "word-piece"
+    write_base(kind, tmp_path / "base", changed=lambda made: made.add_tokens([added]))
+    write_lines(texts[0], [*ENGLISH, "A BRIDGE →"])
+    for guard in (True, False)[: 1 + added.special]:
+        with pytest.raises(UserError, match=f"(?i)added token would part ' {token}|'{token}' becomes the special id"):
+            extended(tmp_path / "base", texts, tmp_path / "new", guard=guard)
 
 
 def test_a_longer_match_does_not_cut_a_word_of_the_source_otherwise(tmp_path):

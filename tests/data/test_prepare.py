@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from tokenizers import Tokenizer
 
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.prepare import prepare
@@ -34,9 +35,8 @@ def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, token
 def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become(tmp_path, tokenizer_folder):
     """A run of unknown characters is one token; held-out documents count too."""
     known, unknown = "abc def. " * 20, "ሰላም" * 100
-    (path := tmp_path / "text.txt").write_text(
-        "\n\n".join(f"{'a' * number} {known}\n{unknown}" for number in range(40))
-    )
+    documents = (f"{'a' * number} {known}\n{unknown}" for number in range(40))
+    (path := tmp_path / "text.txt").write_text("\n\n".join(documents))
     share = prepare([path], tokenizer_folder, tmp_path / "store", held_out=[shutil.copy(path, tmp_path / "other.txt")])
     facts = read_manifest(tmp_path / "store")
     assert facts["unknown_bytes"] == 80 * len(unknown.encode())
@@ -48,7 +48,7 @@ def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_fol
     rows = ["# T\n\nA.\n\n- b\n    - c\n\n\n    def f():\r\n\tpass  \n", "\n x", "y"]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
     prepare([tmp_path / "rows.jsonl"], byte_folder, tmp_path / "store", whole_documents=True)
-    store, tokenizer = TokenStore(tmp_path / "store"), open_tokenizer(byte_folder)
+    store, tokenizer = TokenStore(tmp_path / "store"), Tokenizer.from_file(str(byte_folder / "tokenizer.json"))
     found = [tokenizer.decode(store.read(*store.document(number))) for number in range(store.num_documents)]
     assert found == [text.replace("\r\n", "\n") for text in rows]
 

@@ -6,6 +6,8 @@ import re
 import unicodedata
 
 import pytest
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import bytes_of_ids
@@ -87,10 +89,10 @@ def strings_of_many_scripts(count):
 
 def test_byte_level_pieces_lose_nothing(by_bytes):
     """Neither a character nor, in the bytes that ids stand for, a byte."""
-    texts = [*strings_of_many_scripts(10_000), *PROBES]
+    texts, theirs = [*strings_of_many_scripts(10_000), *PROBES], Tokenizer.from_file(str(by_bytes.path))
     sizes, special = bytes_of_ids(by_bytes), {*by_bytes.vocabulary.special_ids}
     for text, ids in zip(texts, by_bytes.encode(texts), strict=True):
-        assert by_bytes.decode(ids) == text and sizes[ids].sum() == len(text.encode()) and not special & {*ids}
+        assert theirs.decode(ids) == text and sizes[ids].sum() == len(text.encode()) and not special & {*ids}
     by_bytes.vocabulary.require_lossless("this test")
     assert len({id for ids in by_bytes.encode(texts) for id in ids}) > 300  # bytes and pieces
 
@@ -104,7 +106,7 @@ def test_unigram_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer):
 
 
 def test_unigram_pieces_lose_and_say_so(tokenizer):
-    assert tokenizer.decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
+    assert SentencePieceProcessor(model_file=str(tokenizer.path)).decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
     with pytest.raises(UserError, match="it normalises text, and what has no token is unknown to it"):
         tokenizer.vocabulary.require_lossless("this test")
 
@@ -126,15 +128,13 @@ def test_same_text_gives_the_same_bytes(tmp_path, text_file, request, kind, fold
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "word", ["a" + "\u0301" * 1_000_000, "x" * 1_000_000, "a" + " " * 1_000_000 + "b", "中" * 300_000]
-)
+@pytest.mark.parametrize("word", ["a" + "\u0301" * 10**6, "x" * 10**6, "a" + " " * 10**6 + "b", "中" * 300_000])
 def test_a_word_without_an_end_is_trained_on_in_parts(tmp_path, word):
     """The trainer's time grows with the square of its length: these would take hours."""
     (tmp_path / "text.txt").write_text(f"{word}\nthe old boat sees the old boat\n", encoding="utf-8")
     train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 265, 1.0, SENTENCES, kind="byte-bpe")
     tokenizer = open_tokenizer(tmp_path / "out")
-    assert tokenizer.decode(tokenizer.encode([word])[0]) == word
+    assert Tokenizer.from_file(str(tokenizer.path)).decode(tokenizer.encode([word])[0]) == word
 
 
 def test_lines_are_drawn_from_all_of_the_text(tmp_path):

@@ -72,9 +72,8 @@ def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
     else:
         transformers.BertTokenizer(str(folder / "vocab.txt"), do_lower_case=lowercase).save_pretrained(folder)
-    model = randomise(
-        transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES))
-    )
+    config = transformers.BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES)
+    model = randomise(transformers.BertForMaskedLM(config))
     with torch.no_grad():
         model.bert.embeddings.token_type_embeddings.weight.normal_(0, 0.5)
     model.save_pretrained(folder, **saving)
@@ -135,8 +134,6 @@ def test_ids_and_token_types(base):
     pair, again = old("a boat", "sees Straße"), new("a boat", "sees Straße")
     assert pair["input_ids"] == again["input_ids"]
     assert pair.get("token_type_ids") == again.get("token_type_ids")
-    texts = [line for line in TEXTS if line.strip()][:4]
-    assert all(own.decode(ids) for ids in own.encode(texts))
 
 
 def test_logits(base):

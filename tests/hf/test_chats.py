@@ -19,43 +19,31 @@ from .test_decoders import BEGIN, END, save_llama
 
 TURN = "{% for m in messages %}" + BEGIN
 ASKS = "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
-TEMPLATES = {  # (template, what stands before texts, whether it lets a system speak)
+TEMPLATES = {
     "llama 3": (  # a token that begins the text, and no white space around what is said
-        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n\n{{ m.content | trim }}" + END + "{% endfor %}",
-        f"{BEGIN} $A",
-        True,
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n\n{{ m.content | trim }}" + END + "{% endfor %}"
     ),
     "qwen": (  # what an assistant thinks stands in the last turn alone
         TURN + "{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
-        "{{ m.content.split('</think>')[-1] }}" + END + "\n{% endfor %}" + ASKS,
-        "$A",
-        True,
+        "{{ m.content.split('</think>')[-1] }}" + END + "\n{% endfor %}" + ASKS
     ),
     "gemma": (  # another role, none for a system
         "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
         "{% endif %}{% for m in messages %}<{{ 'model' if m.role == 'assistant' else m.role }}>\n"
-        "{{ m.content | trim }}" + END + "\n{% endfor %}",
-        f"{BEGIN} $A",
-        False,
+        "{{ m.content | trim }}" + END + "\n{% endfor %}"
     ),
     "smollm2": (  # a system that speaks where none is given
         "{% for m in messages %}{% if loop.first and m.role != 'system' %}" + BEGIN + "system\nHelp." + END + "\n"
-        "{% endif %}" + BEGIN + "{{ m.role }}\n{{ m.content }}" + END + "\n{% endfor %}" + ASKS,
-        "$A",
-        True,
+        "{% endif %}" + BEGIN + "{{ m.role }}\n{{ m.content }}" + END + "\n{% endfor %}" + ASKS
     ),
     "mistral": (  # marks around the user alone, in whose last turn the system speaks
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
         "{% if loop.revindex0 == 1 and messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
-        "{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}" + END + "{% endif %}{% endfor %}",
-        f"{BEGIN} $A",
-        True,
+        "{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}" + END + "{% endif %}{% endfor %}"
     ),
     "generation": (  # as later templates say it themselves, here without the end of a turn
         TURN + "{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-        "{% else %}{{ m.content }}{% endif %}" + END + "{% endfor %}" + ASKS,
-        "$A",
-        True,
+        "{% else %}{{ m.content }}{% endif %}" + END + "{% endfor %}" + ASKS
     ),
 }
 DIALOGUE = [("user", "user 17?"), ("assistant", "assistant,\n\nja "), ("user", "und ä"), ("assistant", "18.")]
@@ -92,8 +80,8 @@ def samples_in(store, length=512):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, tmp_path, name):
-    template, single, has_system = TEMPLATES[name]
-    folder = tokenizer_with(tmp_path, text_file, template, single)
+    single = f"{BEGIN} $A" if TEMPLATES[name].startswith("{{ bos_token }}") else "$A"
+    folder = tokenizer_with(tmp_path, text_file, TEMPLATES[name], single)
     chats = write(tmp_path / "chats.jsonl", DIALOGUE, DIALOGUE[:2])
     prepare_chats([chats], folder, tmp_path / "store", 512, 0.0)
     tokenizer, end = AutoTokenizer.from_pretrained(folder), "" if name == "generation" else END
@@ -102,7 +90,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     assert whole[0] == tokenizer.apply_chat_template(turns, tokenize=False)
     assert whole[1] == f"assistant,\n\nja{end}18.{end}" and first[1] == f"assistant,\n\nja{end}"
     system = write(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
-    if not has_system:
+    if name == "gemma":
         with pytest.raises(UserError, match="system.jsonl:1: the chat template does not take it .System role not"):
             prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
         return
@@ -114,7 +102,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
 
 def test_what_does_not_fit_a_sample(text_file, tmp_path):
     """Turns go on in the next one after what the system says; what is cut off is not learned, nor is its end."""
-    folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"][0], f"{BEGIN} $A")
+    folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"], f"{BEGIN} $A")
     system, more = ("system", "s"), [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)]
     chats = write(tmp_path / "chats.jsonl", [system, *more, *more[:2]], [("user", "c" * 90), more[1]])
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.0)
@@ -125,7 +113,7 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path):
 
 
 def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
-    folder = tokenizer_with(tmp_path, text_file, TEMPLATES["smollm2"][0], "$A")
+    folder = tokenizer_with(tmp_path, text_file, TEMPLATES["smollm2"], "$A")
     rows = ([("user", f"{at}?"), ("assistant", said)] for said in "01." for at in range(200))
     chats = write(tmp_path / "chats.jsonl", *rows)
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
@@ -136,7 +124,7 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
     says = write(tmp_path / "says.jsonl", DIALOGUE, [DIALOGUE[0], ("assistant", f"It ends with {END}.")])
     for asked, where, held_out, words in (
-        (says, folder, 0.0, r"says.jsonl:2: a turn says '<.end.>', a special token of .*tokenizer; spell it otherwise"),
+        (says, folder, 0.0, "says.jsonl:2: a turn says '<.end.>', a special token; spell it otherwise"),
         (chats, bare, 0.0, "has no chat template"),
         (chats, changes, 0.0, "chats.jsonl:401: the chat template does not take it .it changes what is said"),
         (chats, folder, 0.999999, "no answer begins in 64 tokens to train on; 600 are held out"),

@@ -169,9 +169,8 @@ def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_fil
     folder = made(tmp_path, text_file, update=2.0)
     found, _ = kept_of(folder, text_file)
     assert found.strength == min(STRENGTHS)
-    assert found.sentences[0].startswith(
-        "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
-    )
+    words = "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
+    assert found.sentences[0].startswith(words)
     assert any(line.startswith("what it says has become worse: export-hf with a smaller") for line in found.worse)
 
 
