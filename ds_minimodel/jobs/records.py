@@ -69,15 +69,13 @@ def read_record(folder: Path) -> Record | None:
 
 def inputs_hash(folder: Path, grows: str = "") -> str:
     """Hash of what the job that lies in `folder` is made from; a checkpoint holds it. grows: as of the Job, which goes
-    on from a checkpoint where a parent has gone on, too.
+    on from a checkpoint where a parent has gone on, too: which parents those may be, is_complete has judged.
     """
     record = read_record(folder)
     assert record is not None
     inputs = record.inputs
     if grows:
-        parents = {name: read_record(folder / name) for name in inputs["parents"]}
-        first = {name: [*parent.former, parent.identity][0] for name, parent in parents.items() if parent}
-        inputs = {**inputs, grows: {**inputs[grows], "steps": None}, "parents": first}
+        inputs = {**inputs, grows: {**inputs[grows], "steps": None}, "parents": sorted(inputs["parents"])}
     return files.sha256_of_json(inputs)
 
 
@@ -106,8 +104,8 @@ def is_complete(job: Job) -> bool:
     difference, goes_on = difference_of(job, record)
     if difference and not goes_on:
         raise UserError(
-            f"{job.folder}: made from another recipe or other data ({difference}); use another workdir, or give "
-            "--rebuild to move it aside and make it again"
+            f"{job.folder}: made from another recipe or other data ({difference}); use another workdir, or "
+            "`ds-minimodel run RECIPE --rebuild`, which moves it aside and makes it again"
         )
     return record.complete and not goes_on and _is_as_made(job.folder, record)
 

@@ -310,6 +310,7 @@ EVALUATIONS = 20  # of a run, about
 MOST_COST = 0.02  # share of the training's cost, a forward pass counted as a training step on the same samples
 SHORT_COST = 0.1  # the same of runs so short that FEWEST_SAMPLES cost more than MOST_COST
 FEWEST_SAMPLES, MOST_SAMPLES = 16, 4096
+GROWING_BATCHES = 4  # of a run that may grow: as many samples as these have, however long it is
 
 
 @dataclass(frozen=True)
@@ -333,19 +334,20 @@ def held_out_evaluation(
 
     Its samples, their order and what is hidden in them are the same at every step, for any seed and number of ranks.
     They are so many that all evaluations together cost MOST_COST of the training at most, but FEWEST_SAMPLES at least
-    where the text has them: of a short run there are fewer evaluations.
+    where the text has them: of a short run there are fewer evaluations. Steps decide no number of a run that may grow.
     """
     section, world, layout = step.training, context.world, context.layout
     sampler = held_out_sampler(context, step, language, layout.tokens(language), step.blocks)
     if sampler is None:
         return Evaluation()
-    affordable = int(SHORT_COST * section.steps * section.batch_size / FEWEST_SAMPLES)
+    growing = max(FEWEST_SAMPLES, GROWING_BATCHES * section.batch_size) if run.schedule.stable_steps else 0
+    affordable = int(SHORT_COST * section.steps * section.batch_size / (growing or FEWEST_SAMPLES))
     every = -(-section.steps // min(EVALUATIONS, max(1, affordable)))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers if body else 0
     passes = len(steps) + len(snapshots) * whole_costs
-    affordable = int(MOST_COST * section.steps * section.batch_size / passes)
+    affordable = growing or int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
     sizes = bytes_of_ids(open_tokenizer(layout.tokenizer(language)))
     objective, data = step.trained_by, world.data

@@ -81,12 +81,16 @@ class Adapt(Training):
         """As of any Training."""
         return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" else 0
 
-    def of(self, system: System, *languages: str) -> Self:
-        """These settings as a system reads them between two languages; what it does not read is at its default."""
+    def of(self, system: System, *languages: str, chats: bool = False) -> Self:
+        """These settings as a system reads them between two languages; what it does not read is at its default.
+
+        chats: are there in the target language.
+        """
         unread = [
             "rates",
             "new_token_penalty" if system.trains else "strength",
             *_OF_UPDATES * (system.trains != "low-rank"),
+            *["chat_share"] * (not chats),
         ]
         own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
         own |= {"lr": self.rates.get(system.name, self.lr)}

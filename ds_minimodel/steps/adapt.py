@@ -44,6 +44,7 @@ from ds_minimodel.recipe.flops import adapt_step_flops
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.recipe.steps import Adapt
 from ds_minimodel.recipe.systems import SYSTEMS, System
+from ds_minimodel.training.checkpoints.storage import newest_first, step_of
 from ds_minimodel.training.run import Run
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
@@ -67,7 +68,8 @@ class AdaptConfig(TextStepConfig):
     @classmethod
     def of_system(cls, recipe: Recipe, system: System, language: str) -> Self:
         """The part of a recipe that step 2 of a system reads in a language."""
-        section, depth = recipe.adapt.of(system, language, recipe.languages.source), recipe.adapt_depth(system)
+        languages, chats = (language, recipe.languages.source), language in recipe.data.chats
+        section, depth = recipe.adapt.of(system, *languages, chats=chats), recipe.adapt_depth(system)
         return cls.of(recipe, training=section, name=system.name, depth=depth, language=language)
 
 
@@ -143,6 +145,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         plug(whole(), learned(0, weights()))
         return whole()
 
+    world.broadcast_from_rank0(lambda: _go_back_to_snapshots(section, folder))
     evaluated = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
     weights = train_job(
         module,
@@ -157,6 +160,13 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         evaluation=held_out_evaluation(context, step, language, run, evaluated),
     )
     save(run.schedule.steps, weights, folder / "pack")
+
+
+def _go_back_to_snapshots(section: Adapt, folder: Path) -> None:
+    """Remove the checkpoints after a snapshot that is gone: a run that goes on from one would not make it again."""
+    gone = [step for step in section.snapshots()[1:-1] if not snapshot_folder(folder, step).is_dir()]
+    if gone and any(step_of(name) >= gone[0] for name in newest_first(folder / "run" / "checkpoints")):
+        finished_checkpoints(folder, gone[0] - 1)()
 
 
 def _save_first(context: Context, step: AdaptConfig, body: BodyArtifact, source: Adaptation, out: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -44,6 +44,11 @@ class FinetuneConfig(StepConfig):
     source: Annotated[Name, DECIDES_NOTHING]
     name: Annotated[str, DECIDES_NOTHING]
     task: FinetunedConfig
+
+    def recorded(self) -> dict[str, Any]:
+        """As of a Section, without what scores alone depend on."""
+        facts = super().recorded()
+        return {**facts, "task": {key: facts["task"][key] for key in facts["task"].keys() - self.task.scored}}
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:

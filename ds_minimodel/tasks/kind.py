@@ -59,6 +59,8 @@ class FinetunedConfig(TaskConfig):
     batch_size: Size | None = None
     """Examples of a step."""
 
+    scored: ClassVar[set[str]] = set()  # keys that are read where it is scored alone
+
     @property
     def training(self) -> tuple[int, float, int, int]:
         """(batch_size, lr, epochs, max_length) of a task that has them all, as Finetune.task gives it."""

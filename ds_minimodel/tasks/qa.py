@@ -56,6 +56,8 @@ class QuestionConfig(FinetunedConfig):
     metric: Literal["squad", "mlqa"] = "squad"
     """Rules of F1 and exact match."""
 
+    scored = {"answer_length", "metric"}
+
     @property
     def least_length(self) -> int:
         return self.question_length + 4

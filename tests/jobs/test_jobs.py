@@ -94,7 +94,7 @@ def test_what_was_made_from_other_inputs_is_refused_and_not_touched(job, change,
         with pytest.raises(UserError) as refusal:
             ask(other)
         assert f"{job.folder}: made from another recipe or other data ({difference})" in str(refusal.value)
-        assert "--rebuild" in str(refusal.value) and "\n" not in str(refusal.value)
+        assert "or `ds-minimodel run RECIPE --rebuild`" in str(refusal.value) and "\n" not in str(refusal.value)
     assert before == sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
 
 
@@ -135,6 +135,9 @@ def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unf
     assert [inputs["pretrain"]["steps"] for inputs in told] == [15]
     assert state_of(child, layout)[0] is State.PENDING
     assert run(child) and is_complete(child) and weights(child) == "made 2 times"
+    shutil.rmtree(job.folder)
+    job.folder.with_name("pretrain.job.json").unlink()  # as is advised where it is damaged
+    assert run(longer)
     assert inputs_hash(child.folder, "adapt") == of_checkpoints != inputs_hash(child.folder), "from which it goes on"
     for other in (growing(job.folder, 19)[0], growing(job.folder, 30, seed=2)[0]):
         with pytest.raises(UserError, match="made from another recipe"):

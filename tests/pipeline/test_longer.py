@@ -6,14 +6,16 @@ import signal
 
 import pytest
 
-from ..forks import Fork, run
+from ds_minimodel.cli.main import main
+from ds_minimodel.jobs import training
+
+from ..forks import Fork
 from .conftest import copy_of, make_world, refused
 from .test_extend_again import killed_after
-from .test_held_out import assert_same_weights
+from .test_held_out import assert_same_weights, held_out
 
 ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"
-WORLD = ("systems=[minijoint]", "finetune.seeds=1", "data.held_out=0.1")
-RUN = (*WORLD, "adapt.schedule=wsd")
+RUN = ("systems=[minijoint]", "finetune.seeds=1", "data.held_out=0.3", "adapt.schedule=wsd")
 LONG = ("adapt.steps=32",)  # instead of 8; the rate falls in the last 6, instead of 2
 
 
@@ -24,18 +26,21 @@ def of(recipe):
     return (*RUN, f"finetune.tasks={{topic: {task}}}")
 
 
+def with_many_samples(arguments):
+    """`ds-minimodel ARGUMENTS`; steps, where they decide how many held-out samples there are, do so from few on."""
+    training.MOST_COST = 5.0
+    main(arguments)
+
+
 def do(*arguments):
-    code, out, err = run(*arguments)
-    assert code == 0, err
+    fork = Fork(f"{__name__}:with_many_samples", [*map(str, arguments)])
+    out, err = fork.communicate()
+    assert fork.returncode == 0, err
     return out
 
 
-def of_adapt(recipe, name):
-    return recipe.parent / "run" / ADAPT / name
-
-
 def checkpoints(recipe):
-    return sorted(path.name for path in of_adapt(recipe, "run/checkpoints").iterdir())
+    return sorted(path.name for path in (recipe.parent / "run" / ADAPT / "run/checkpoints").iterdir())
 
 
 def scores(recipe):
@@ -56,24 +61,21 @@ def short(tmp_path_factory):
     return recipe
 
 
-def before_adapt(short, folder):
-    """Recipe of a copy of it that has not been adapted."""
-    recipe = copy_of(short, folder)
-    for step in ("adapt", "evaluate"):
-        shutil.rmtree(recipe.parent / "run" / step)
-    return recipe
-
-
 @pytest.fixture(scope="module")
 def long(short, tmp_path_factory):
     """Recipe of a run of 32 steps that nothing disturbed."""
-    recipe = before_adapt(short, tmp_path_factory.mktemp("long"))
+    recipe = copy_of(short, tmp_path_factory.mktemp("long"))
+    for step in ("adapt", "evaluate"):
+        shutil.rmtree(recipe.parent / "run" / step)
     do("run", recipe, *of(recipe), *LONG)
     return recipe
 
 
 def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     recipe = copy_of(short, tmp_path)
+    shutil.rmtree(recipe.parent / "run" / ADAPT / "snapshots/step-00000004")
+    do("run", recipe, *of(recipe))
+    assert_same_weights(recipe.parent / "run", short.parent / "run")
     assert checkpoints(recipe) == ["latest", "step-00000006"]
     command = (*of(recipe), *LONG)
     assert status(recipe, *command) == {ADAPT: ("pending", "goes on: adapt.steps: 8 -> 32")}
@@ -84,6 +86,7 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     assert status(recipe, *command) == {} and checkpoints(recipe) == ["latest", "step-00000026"]
     assert_same_weights(recipe.parent / "run", long.parent / "run")
     assert scores(recipe) == scores(long)
+    assert held_out(recipe.parent / "run", ADAPT) == held_out(long.parent / "run", ADAPT), "of the same samples"
     assert not list((recipe.parent / "run").rglob("*.old-*")), "what goes on is not stale"
 
 

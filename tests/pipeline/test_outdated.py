@@ -95,15 +95,13 @@ def with_another(recipe, key, files):
         "adapt.snapshot_at": [3],
         "engine.precision": "bf16",
         "optimizer.betas": (0.9, 0.999),
-    }
-    if key == "finetune.tasks":
-        value = {
+        "engine.deepspeed": recipe.engine.deepspeed.model_copy(update={"settings": {"fp16": {"loss_scale": 9}}}),
+        "finetune.tasks": {
             name: task.model_copy(update={"train": files["other"], "test": dict.fromkeys(task.test, files["other"])})
-            for name, task in value.items()
-        }
-    elif key == "engine.deepspeed":
-        value = value.model_copy(update={"settings": {"fp16": {"initial_scale_power": 9}}})
-    elif key in special:
+            for name, task in recipe.finetune.tasks.items()
+        },
+    }
+    if key in special:
         value = special[key]
     else:
         value = not value if isinstance(value, bool) else (value or 0) + (1 if isinstance(value, int | None) else 0.01)
@@ -125,19 +123,15 @@ def planned(tmp_path_factory):
     """(recipe of all systems, the same over what stands for a base, files)."""
     folder = tmp_path_factory.mktemp("planned")
     recipe = load_recipe(make_world(folder))
-    other = folder / "other.txt"
-    other.write_text("some other text\n")
-    systems = [*recipe.systems, "full", "lora"]
-    recipe = recipe.model_copy(update={"systems": systems})
+    (other := folder / "other.txt").write_text("some other text\n")
+    recipe = recipe.model_copy(update={"systems": [*recipe.systems, "full", "lora"]})
     write_json(folder / "base/config.json", {})
     (folder / "base/model.safetensors").write_bytes(b"")
     replaying = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base"})
     able = [name for name, system in SYSTEMS.items() if system.starts_from_base]
     data = recipe.data.model_copy(update={"chats": {"xx": [str(other)]}})
-    over_base = recipe.model_copy(
-        update={"base": str(folder / "base"), "adapt": replaying, "systems": able, "data": data}
-    )
-    return recipe, over_base, {"other": str(other)}
+    over_base = {"base": str(folder / "base"), "adapt": replaying, "systems": able, "data": data}
+    return recipe, recipe.model_copy(update=over_base), {"other": str(other)}
 
 
 def test_the_table_has_every_key(planned):
@@ -147,7 +141,7 @@ def test_the_table_has_every_key(planned):
 @pytest.mark.parametrize("key", OUTDATED)
 def test_a_key_outdates_the_jobs_that_read_it_and_no_other(planned, key):
     recipe, over_base, files = planned
-    recipe = over_base if key in ("adapt.replay_from", "adapt.replay_kl", "data.chats") else recipe
+    recipe = over_base if key in ("adapt.replay_from", "adapt.replay_kl", "adapt.chat_share", "data.chats") else recipe
     before, after = records(recipe), records(with_another(recipe, key, files))
     made = {place for place in before.keys() & after.keys() if before[place] != after[place]}
     expected = {
@@ -156,3 +150,12 @@ def test_a_key_outdates_the_jobs_that_read_it_and_no_other(planned, key):
         if place[0] in OUTDATED[key] or "/".join((place[0], place[1].split("/")[1])) in OUTDATED[key]
     }
     assert made == expected
+
+
+def test_what_scores_alone_read_and_a_share_of_no_chats_outdate_no_training(planned):
+    recipe, _, files = planned
+    qa = recipe.finetune.tasks["qa"].model_copy(update={"metric": "mlqa", "answer_length": 9})
+    finetune = recipe.finetune.model_copy(update={"tasks": {"qa": qa}})
+    other = with_another(recipe, "adapt.chat_share", files).model_copy(update={"finetune": finetune})
+    before, after = records(recipe), records(other)
+    assert {place[0] for place in after if before[place] != after[place]} == {"evaluate"}
