@@ -1,17 +1,19 @@
 """A corpus for each language whose text is used: raw text is read here and nowhere else."""
 
 import fnmatch
+import glob
 import os
 import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write
+from ds_minimodel.common.files import as_json, atomic_write
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, read_record
@@ -38,30 +40,31 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 def _job(recipe: Recipe, context: Context, language: str) -> Job:
     data, out = recipe.data, context.layout.corpus(language)
-    settings: dict[str, Any] = {
-        "held_out": data.held_out,
-        "min_words": data.min_words.get(language, 0),
-        "column": data.column,
-        "whole_documents": recipe.trained_by.whole_documents,
-        "draw": data.draw,
-    }
+    settings: dict[str, Any] = {"held_out": data.held_out, "column": data.column, "draw": data.draw}
+    settings |= {"min_words": data.min_words.get(language, 0), "whole_documents": recipe.trained_by.whole_documents}
     workers, ranks = data.workers or os.cpu_count() or 1, cast(MpiRanks | None, context.ranks)
     make = partial(make_corpus, data.text[language], out, workers=workers, ranks=ranks, label=f"corpus {language}")
     return Job(out, {"text": _identity(recipe, language), **settings}, (), partial(make, **settings))
 
 
 def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
-    """What tells the text from others; where it is gone, what it was when all of it was taken into the corpus."""
-    patterns = recipe.data.text[language]
+    """What tells the text from others; where files of it are gone, what it was when all was taken into the corpus, if
+    those that are there are as they were then; of a text that is drawn: as large."""
+    patterns, draw = recipe.data.text[language], recipe.data.draw
     try:
         text = find_text(patterns)
-        return identity_of_text(text, draw_parts(text, recipe.data.draw))
+        return identity_of_text(text, draw_parts(text, draw))
     except UserError:
         record = read_record(WorkdirLayout(recipe.workdir).corpus(language))
-        taken = record.inputs["text"] if record and record.complete else []
-        names = [Path(pattern).name for pattern in patterns]
+        if record is None or not record.complete:
+            raise
+        taken, names = record.inputs["text"], [Path(pattern).name for pattern in patterns]
         fits = [[file["name"] == name or fnmatch.fnmatch(file["name"], name) for name in names] for file in taken]
-        if taken and all(map(any, fits)) and all(map(any, zip(*fits, strict=True))):
+        left = [Path(path) for own in patterns for path in glob.glob(own, recursive=True) if os.path.isfile(path)]
+        facts = itemgetter("name", "bytes", "bytes" if draw else "sha256")  # which parts are drawn depends on all files
+        there, _ = as_json([*map(facts, identity_of_text(left))], record.hashes)
+        fit = all(map(any, fits)) and all(map(any, zip(*fits, strict=True)))
+        if fit and {*map(tuple, there)} <= {*map(facts, taken)}:
             return taken
         raise
 

@@ -59,6 +59,13 @@ def test_text_may_go_once_it_was_read(recipe, capsys):
         do(capsys, "status", recipe, f"data.text.xx=[{text}, {aside}]")
     text.write_text(aside.read_text() + "more\n")
     assert states(capsys, recipe)["corpus/xx"]["why"].startswith("text.0.bytes: ")
+    both = f"data.text.xx=[{text}, {aside}]", f"workdir={recipe.parent}/both"
+    done("corpus", recipe, *both)
+    text.unlink()
+    assert states(capsys, recipe, *both)["corpus/xx"]["state"] == "complete"
+    aside.write_text(aside.read_text().replace("q", "p"))
+    with pytest.raises(AssertionError, match="xx.txt: no such text file"):
+        do(capsys, "status", recipe, *both)
 
 
 def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
@@ -135,9 +142,5 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         rows = json.loads((recipe.parent / "run/report/scores.json").read_text())
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
     now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
-
-    def is_record(path):
-        """Of a job, or a lock: records note where the task files, which are copies here, lie now."""
-        return path.name.endswith((".job.json", ".lock"))
-
-    assert all(now[path] == when for path, when in made.items() if path.is_file() and not is_record(path))
+    other = ".job.json", ".lock"  # records note where the task files, which are copies here, lie now
+    assert all(now[path] == when for path, when in made.items() if path.is_file() and not path.name.endswith(other))
