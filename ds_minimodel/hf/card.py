@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from huggingface_hub import ModelCardData
 from pydantic import Field
 
-from ds_minimodel.artifacts.adaptation import AdaptationManifest
+from ds_minimodel.artifacts.adaptation import ADAPTER, UPDATE, AdaptationManifest
 from ds_minimodel.artifacts.models import ModelManifest, is_model
 from ds_minimodel.common.files import MANIFEST, Count, Manifest, Stored, as_model, read_artifact, read_model
 from ds_minimodel.common.names import LANGUAGE_CODE
@@ -53,6 +53,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         facts = read_artifact(pack, AdaptationManifest)
     origin = as_model(own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy")
     language, place = facts.language, _Place.of(pack)
+    trains_body = facts is not own and not facts.files.keys().isdisjoint({ADAPTER, UPDATE})
     training: dict[str, Any] = {"system": place.system} if place else {}
     training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
     training |= {"embedding_space": own.body.space, "layers": num_layers}
@@ -61,7 +62,7 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         license=origin.license,
         base_model=hub_name(origin.base_model),
         library_name="transformers",
-        tags=["mini-model-adaptation"] if facts.steps else None,
+        tags=["mini-model-adaptation"] if facts.steps and not trains_body else None,
         ds_minimodel=training,
     )
     table = {
@@ -71,9 +72,8 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         "text": (place and place.text(language)) or "not known",
         **{name.replace("_", " "): value for name, value in training.items()},
     }
-    made = (
-        "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of an imported model, not trained,"
-    )
+    made = "by mini-model adaptation (Marchisio et al., ACL 2023)" if facts.steps else "of a base, not trained,"
+    made = "by training token embeddings and the body (a LoRA, or all weights)" if trains_body else made
     lines = [
         f"# {class_name} with the language pack {escape_markdown(language)}",
         *(place.verdict(facts, task) if place else ()),

@@ -71,12 +71,8 @@ def card_of(folder):
 def test_of_a_run(workdir, tmp_path):
     export_hf(workdir / "pretrain/bl_base/model", tmp_path / "out", workdir / "adapt/minipost/de/pack")
     card, text = card_of(tmp_path / "out")
-    assert {key: card[key] for key in ("language", "license", "base_model", "library_name")} == {
-        "language": "de",
-        "license": "cc-by-4.0",
-        "base_model": "FacebookAI/xlm-roberta-base",
-        "library_name": "transformers",
-    }
+    front = [card[key] for key in ("language", "license", "base_model", "library_name", "tags")]
+    assert front == ["de", "cc-by-4.0", "FacebookAI/xlm-roberta-base", "transformers", ["mini-model-adaptation"]]
     facts = card["ds_minimodel"]
     assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
     assert "\nde, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after; 2 min on" in text
