@@ -22,6 +22,7 @@ from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import holder
 from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE
 from ds_minimodel.pipeline.launch import name_the_cpu
+from ds_minimodel.report.render import size_of
 
 if TYPE_CHECKING:
     from ds_minimodel.pipeline.status import JobStatus
@@ -87,10 +88,10 @@ def _lines(jobs: Sequence[JobStatus]) -> list[str]:
     """A line for each job, and one for all."""
     width = max(len(job.name) for job in jobs)
     lines = [
-        f"{job.name:{width}}  {job.state:10}  {_size(job.bytes):>8}  {printable(_what(job))}".rstrip() for job in jobs
+        f"{job.name:{width}}  {job.state:10}  {size_of(job.bytes):>8}  {printable(_what(job))}".rstrip() for job in jobs
     ]
     states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
-    return [*lines, f"{len(jobs)} jobs: {states}; {_size(sum(job.bytes for job in jobs))}"]
+    return [*lines, f"{len(jobs)} jobs: {states}; {size_of(sum(job.bytes for job in jobs))}"]
 
 
 def _what(job: JobStatus) -> str:
@@ -100,10 +101,6 @@ def _what(job: JobStatus) -> str:
         left = tqdm.format_interval(training.seconds_left)
         parts = [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s", f"{left} left"]
     return ", ".join([*parts, *([job.why] if job.why else [])])
-
-
-def _size(count: int) -> str:
-    return tqdm.format_sizeof(count, "B", 1024)
 
 
 def _doctor(_options: Options) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ds_minimodel.costs.measure import UNCOUNTED, UPDATES
 from ds_minimodel.recipe.systems import SYSTEMS
-from ds_minimodel.report.render import Table
+from ds_minimodel.report.render import Table, duration, size_of
 from ds_minimodel.report.tables import cost_table
 
 KINDS_OF_BYTES = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
@@ -68,18 +68,3 @@ def measured_table(rows: Sequence[Row]) -> Table:
         f"{UNCOUNTED} others, on random text in sequences of full length. adapt is one language."
     ]
     return Table("Time", ["System", "Step", "an update, s", "tokens/s", "updates", "whole"], cells, notes=notes)
-
-
-def duration(hours: float) -> str:
-    """Hours as days, hours, minutes or seconds, whichever is the largest with one or more."""
-    for name, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
-        if hours >= length:
-            return f"{hours / length:.3g} {name}"
-    return f"{hours * 3600:.3g} s"
-
-
-def size_of(count: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"
-    return f"{count} B"

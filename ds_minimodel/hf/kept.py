@@ -299,7 +299,7 @@ def find_kept(
     missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
-    kept = Kept(key=key, steps=both.added.steps, strength=strength, **said)
+    kept = Kept(key=key, pack=identity(pack), strength=strength, **said)
     write_json(path, {**kept.model_dump(), "changes": by_strength})
     return read_model(path, Kept, "delete that file")
 

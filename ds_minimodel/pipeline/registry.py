@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job
 
@@ -33,8 +34,6 @@ class Step:
 
     def jobs(self, recipe: "Recipe", ranks: "World | MpiRanks | None" = None) -> list[Job]:
         """Its jobs for a recipe; ranks: what they are done by, where they are to be done."""
-        from ds_minimodel.jobs.context import Context
-
         module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
         return module.jobs(recipe, Context(WorkdirLayout(recipe.workdir), ranks))
 
@@ -49,12 +48,7 @@ STEPS: dict[str, Step] = {
         Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
         Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
         Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),
-        Step(
-            "finetune",
-            "step 3: finetune the bodies on the tasks in the source language",
-            RunsOn.RANKS,
-            needs_tasks=True,
-        ),
+        Step("finetune", "step 3: finetune the bodies on tasks in the source language", RunsOn.RANKS, needs_tasks=True),
         Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, needs_tasks=True),
         Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
     )

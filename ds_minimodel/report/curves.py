@@ -138,16 +138,18 @@ def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
 
 
 class Speedup(NamedTuple):
-    """How many times less compute than BL_BASE a system takes to near-maximal performance; 0: it never gets there.
+    """How many times less compute than BL_BASE a system takes to near-maximal performance; 0: it never gets there, or
+    BL_BASE is there unadapted.
 
     low, high: the smallest and the largest of single seeds' curves. at_equal_compute: its score − BL_BASE's where the
-    cheaper of both ends, in points.
+    cheaper of both ends, in points. reaches: whether it ever gets there.
     """
 
     value: float
     low: float
     high: float
     at_equal_compute: float
+    reaches: bool
 
 
 def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
@@ -172,7 +174,8 @@ def _speedup(scores: pd.DataFrame, system: str) -> Speedup:
     ]
     end = min(curve["eflops"].iloc[-1], base["eflops"].iloc[-1])
     one, other = (float(np.interp(end, points["eflops"], points["mean"])) for points in (curve, base))
-    return Speedup(_ratio(curve, base), min(of_seeds), max(of_seeds), one - other)
+    reaches = bool(curve["mean"].max() >= NEAR_MAXIMAL * base["mean"].iloc[-1])
+    return Speedup(_ratio(curve, base), min(of_seeds), max(of_seeds), one - other, reaches)
 
 
 def _pooled(scores: pd.DataFrame, system: str) -> pd.DataFrame:
@@ -203,26 +206,20 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: held_out, [(step, bits per byte)]; hours of steps; GiB at most. None without a log.
-
-    A run that was killed and resumed writes some steps again: the last record of a step counts.
-    """
+    """Loss row of one run: held_out, [(step, bits per byte)]; hours of steps; GiB at most. None without a log."""
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
-    by_step = {record.step: record for record in read_model_lines(path, LossRecord, advice)}
-    records = [by_step[step] for step in sorted(by_step)]
-    if not any(by_step):
+    records = read_model_lines(path, LossRecord, advice)
+    if not any(record.step for record in records):
         return None
     of_body = any(record.body_bits is not None for record in records)
-    held_out = {record.step: record.body_bits if of_body else record.bits for record in records}
-    work, rates = zip((0.0, 0.0), *((record.eflops, record.tflops_per_second) for record in records), strict=True)
-    seconds = sum(
-        (end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates[1:], strict=True) if rate
-    )
+    held_out = [(record.step, record.body_bits if of_body else record.bits) for record in records]
+    work, rates = [0.0, *(record.eflops for record in records)], (record.tflops_per_second for record in records)
+    seconds = sum((end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates, strict=True) if rate)
     return {
         "system": system,
         "stage": stage,
         "language": language,
-        "held_out": [(step, bits) for step, bits in held_out.items() if bits is not None],
+        "held_out": [(step, bits) for step, bits in held_out if bits is not None],
         "hours": seconds / 3600,
         "memory_gib": max(record.memory_gib for record in records),
     }

@@ -31,14 +31,15 @@ class Sample(Stored):
 
 
 class Kept(Stored):
-    """What a decoder has kept at a strength after so many steps.
+    """What a decoder has kept at a strength.
 
-    key: hash of what it is of. sentences: of the strength, answers and chats; texts: of texts; worse: as of a Verdict.
-    measures: of all of these. answers: those to look at, lost ones first. chats: what is said to held-out questions.
+    key: hash of what it is of. pack: identity of the adaptation; "": of none that there is. sentences: of the strength,
+    answers and chats; texts: of texts; worse: as of a Verdict. measures: of all of these. answers: those to look at,
+    lost ones first. chats: what is said to held-out questions.
     """
 
     key: str
-    steps: Count
+    pack: str = ""
     strength: Amount
     sentences: list[str]
     texts: list[str]

@@ -95,9 +95,7 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
             case Heading(text, level):
                 lines += [f"{'#' * level} {escape_markdown(text)}", ""]
             case Facts(by_label):
-                lines += [
-                    f"- **{escape_markdown(label)}**: {escape_markdown(text)}" for label, text in by_label.items()
-                ]
+                lines += [f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in by_label.items()]
                 lines += [""]
             case Findings(sentences):
                 lines += [*(f"- {escape_markdown(line)}" for line in sentences), ""]
@@ -135,15 +133,32 @@ def without_controls(text: str) -> str:
 
 # What Markdown reads as its own in the middle of a line, and what makes a link or an image of brackets. An underscore
 # inside a word is no mark.
-_MARKS = re.compile(r"[\\|*`]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
+_MARKS = re.compile(r"[\\|*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _BRACKETS = re.compile(r"(?<!\\)[\[\]]")
 
 
 def escape_markdown(text: str, in_brackets: bool = False) -> str:
     """`text` in one line in which no mark, link, image or HTML is left; a table or a paragraph takes it as it is.
 
-    in_brackets: it is to stand in those of a link or an image.
+    An address that stands there as itself (http://…) stays, of which GitHub makes a link. in_brackets: it is to
+    stand in those of a link or an image.
     """
     in_a_line = without_controls(" ".join(text.splitlines())).replace("&", "&amp;").replace("<", "&lt;")
     escaped = _MARKS.sub(r"\\\g<0>", in_a_line)
     return _BRACKETS.sub(r"\\\g<0>", escaped) if in_brackets else escaped
+
+
+def duration(hours: float) -> str:
+    """Hours as days, hours, minutes or seconds, whichever is the largest with one or more."""
+    for name, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
+        if hours >= length:
+            return f"{hours / length:.3g} {name}"
+    return f"{hours * 3600:.3g} s"
+
+
+def size_of(count: int) -> str:
+    """Bytes in the largest unit of which there is one or more."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"
+    return f"{count} B"

@@ -3,6 +3,7 @@
 The page, the last lines of `run` and the cards of exports say it.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import fmean
@@ -13,6 +14,7 @@ from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
 from ds_minimodel.report import curves
 from ds_minimodel.report.kept import Measure
+from ds_minimodel.report.render import duration
 from ds_minimodel.report.tables import PERCENT, SCALES, adapt_costs, averages, retained
 
 VERDICTS_FILE = "verdicts.json"
@@ -109,8 +111,8 @@ def _cost(run: curves.RunResults, system: str, language: str) -> str:
     losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
     own, whole = (row["executed_eflops"] for row in costs if row["step"] == "adapt")
-    time, memory = _time(sum(loss["hours"] for loss in losses)), max((loss["memory_gib"] for loss in losses), default=0)
-    here = f"{time} and {memory:.1f} GiB on this machine; " if losses else ""
+    hours, memory = sum(loss["hours"] for loss in losses), max((loss["memory_gib"] for loss in losses), default=0)
+    here = f"{duration(hours)} and {memory:.1f} GiB on this machine; " if losses else ""
     return f"{here}{100 * own / whole:.0f} % of the FLOPs of training all weights"
 
 
@@ -124,24 +126,15 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
         return [line for verdict in verdicts for line in verdict.lines]
     points, costs, said = curves.training_curves(run.target_scores), adapt_costs(recipe_costs(run.recipe)), []
     for system, by_group in curves.speedups(run.target_scores).items():
-        score, cost = 100 * retained(points)[system], 100 * costs[system] / costs[BASELINE]
-        times = by_group[curves.ALL_TASKS].value
-        if times:
-            more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
-            speed = f"reaches 95 % of it with {more} compute"
-        else:
-            speed = "never reaches 95 % of it" if score < 95 else "is there as soon as BL_BASE, which is so unadapted"
-        said.append(
-            f"{curves.name_of(system)} keeps {score:.0f} % of its score for {cost:.0f} % of its compute, and {speed}"
-        )
+        score, cost = 100 * retained(points)[system], f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute"
+        times, reaches = by_group[curves.ALL_TASKS].value, by_group[curves.ALL_TASKS].reaches
+        more = f"{times:.2f} times less" if times >= 1 else f"{1 / (times or 1):.2f} times more"
+        how = f" with {more} compute" if times else ", as BL_BASE does unadapted"
+        speed = f"reaches 95 % of it{how}" if reaches else "never reaches 95 % of it"
+        kept = f"takes {cost}" if math.isnan(score) else f"keeps {score:.0f} % of its score for {cost}, and {speed}"
+        said.append(f"{curves.name_of(system)} {kept}")
     if said:
         return [f"Against BL_BASE after all of its training, {'; '.join(said)}."]
     ends = averages(points)
     said = [f"{curves.name_of(system)} {score:.1f} in {task}" for (system, task), score in ends.stack().items()]
     return [f"Mean scores over languages after all of the training: {'; '.join(said)}."]
-
-
-def _time(hours: float) -> str:
-    return (
-        f"{hours:.1f} h" if hours >= 0.95 else f"{hours * 60:.0f} min" if hours >= 1 / 30 else f"{hours * 3600:.0f} s"
-    )

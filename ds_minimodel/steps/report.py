@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.files import Stored, read_manifest, read_model
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
@@ -59,17 +60,16 @@ def write(recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job], fertilit
 def _compressed(recipe: Recipe) -> Iterator[tuple[tuple[str, str], float]]:
     for name, task in recipe.finetune.tasks.items():
         for language in {*task.test}.intersection(recipe.languages.targets):
-            bits = KINDS[task.kind].compressed(task, language)
-            if bits is not None:
+            if (bits := KINDS[task.kind].compressed(task, language)) is not None:
                 yield (name, language), bits
 
 
 def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, str], Kept]]:
     for system, language in product(recipe.chosen_systems, recipe.languages.targets):
-        path, now = layout.kept(system, language), (recipe.adapt.steps, recipe.adapt.of(system).strength)
+        path, pack = layout.kept(system, language), layout.adapt(system, language) / "pack"
         if path.exists():
-            kept = read_model(path, Kept, "delete that file")
-            if (kept.steps, kept.strength) == now:  # else of another training
+            kept, strength = read_model(path, Kept, "delete that file"), recipe.adapt.of(system).strength
+            if (kept.pack, kept.strength) == (identity(pack), strength):  # else of another training
                 yield (system.name, language), kept
 
 
@@ -84,9 +84,10 @@ def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
 
 def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[str, str]:
     """{label: text} for the head of the page. finished: time of the last result."""
-    first = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0])
-    advice = "put it back from a copy, or delete the folder of its job and run the step again"
-    model, adapt, run = recipe.model, recipe.adapt, read_model(first / "run/run.json", _TrainingRun, advice)
+    model, adapt = recipe.model, recipe.adapt
+    path = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0]) / "run/run.json"
+    run = read_model(path, _TrainingRun, "put it back from a copy, or delete it") if path.is_file() else None
+    how = run and f"{run.world_size} rank(s), ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}"
     origin = {"Body": f"taken over from {Path(recipe.base or '').name}; what its pretraining took is not known"}
     seeds = f"{recipe.finetune.seeds} finetuning seeds; " if recipe.finetune.finetuned_tasks else ""
     return {
@@ -98,8 +99,7 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
         + (f"; mini-models of depth {recipe.mini.depth}" if recipe.reads_mini_depth else ""),
         "Step 2": f"{adapt.steps:,} updates of {adapt.batch_size} x {adapt.seq_length} tokens, "
         f"{adapt.steps * adapt.batch_size * adapt.seq_length:,} in all",
-        "Run": f"{seeds}adapted on {run.world_size} rank(s), "
-        f"ZeRO {run.zero_stage}, {run.precision}, {run.device}, torch {run.torch}",
+        **({"Run": f"{seeds}adapted on {how}"} if run else {}),
         **(origin if recipe.base else {}),
     }
 
@@ -130,6 +130,5 @@ def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
         runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []
         runs += [("adapt", layout.adapt(system, language), language) for language in recipe.languages.targets]
         for stage, folder, language in runs:
-            row = curves.read_losses(folder / "run/metrics.jsonl", system.name, stage, language)
-            if row:
+            if row := curves.read_losses(folder / "run/metrics.jsonl", system.name, stage, language):
                 yield row

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.artifacts.models import load_model
+from ds_minimodel.artifacts.models import identity, load_model
 from ds_minimodel.hf import kept
 from ds_minimodel.hf.export import export_hf
 from ds_minimodel.hf.generations import settings_of, written
@@ -151,7 +151,7 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     assert "news.zz.txt, of yours: " in text and "not looked at" not in text
     assert "en, held-out pages of your text, tokens 0–128: " in text
     assert f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
-    assert (found.steps, len(found.answers)) == (7, kept.SHOWN)
+    assert (found.pack, len(found.answers)) == (identity(world / "pack"), kept.SHOWN)
     rows = {own.what: own.texts for own in found.measures}
     assert rows["those that begin as before"][0] == str(SOME // 2) and "those that loop" in rows
     before = (world / "memory/the-untouched.json").stat()

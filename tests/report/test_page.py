@@ -53,7 +53,7 @@ def kept(**more):
     measure = Measure(what="de, held-out pages of your text, tokens 0–128", unit="bits per byte", before=2, after=1.5)
     facts = {"sentences": ["strength 1."], "texts": ["de: 2 before, 1.5 after."], "worse": [], "measures": [measure]}
     sample = Sample(opening="Das Boot", before="is a", after="fährt")
-    return Kept(key="", steps=10, strength=1.0, **facts, answers=[answer], samples=[sample], chats=[sample], **more)
+    return Kept(key="", strength=1.0, **facts, answers=[answer], samples=[sample], chats=[sample], **more)
 
 
 def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
@@ -93,6 +93,11 @@ def test_the_papers_page_begins_with_what_came_out(tmp_path):
         "Against BL_BASE after all of its training, MiniJoint keeps 97 % of its score for 53 % of its compute, and "
         "reaches 95 % of it with 1.75 times less compute."
     )
+    rows = [row | {"score": 60.0} if row["system"] == "bl_base" else row for row in some_run().scores]
+    (there,) = write_report(tmp_path / "there", some_run(scores=rows))
+    assert "keeps 98 % of its score for 53 % of its compute, and reaches 95 % of it, as BL_BASE does unadapted" in there
+    (of_none,) = write_report(tmp_path / "none", some_run(scores=[row | {"score": 0.0} for row in rows]))
+    assert of_none.endswith("MiniJoint takes 53 % of its compute.")
     markdown = texts(tmp_path)[0]
     assert markdown.index(said) < markdown.index("**MiniJoint**: token embeddings are trained through")
     (said,) = write_report(tmp_path, some_run(systems=["minijoint"]))
@@ -147,7 +152,7 @@ def test_the_same_blocks_in_all_forms():
 
 
 HOSTILE = (
-    "[x](javascript:alert(1)) ![x](http://a.b/c.png) <script>1</script> `|**b**\n\n# H\n[y]: http://a.b\n[y][y] __i__"
+    "[x](javascript:alert(1)) ![x](http://a.b/c) <script>1</script> `|**~~b~~**\n\n# H\n[y]: http://a.b\n[y][y] __i__"
 )
 
 
@@ -158,15 +163,13 @@ def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
     markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
     shown = MarkdownIt("gfm-like", {"linkify": False}).render(markdown)
     assert set(re.findall(r"<(\w+)", shown)) <= set("h1 h2 ul li strong em p table thead tbody tr th td img".split())
-    assert re.findall("<img[^>]*>", shown) == [
-        '<img src="f.png" alt="' + escape(" ".join(HOSTILE.splitlines())) + '" />'
-    ]
+    (image,) = re.findall("<img[^>]*>", shown)
+    assert image == '<img src="f.png" alt="' + escape(" ".join(HOSTILE.splitlines())) + '" />'
     assert "<script" not in html and 'href="java' not in html and "__i__" in shown and "<strong>i<" not in shown
 
 
-def test_losses_of_a_resumed_run_count_once(tmp_path):
-    records = [{"step": step, "loss": 9.0 if step < 38 else 2.0, "lr": 1e-3} for step in range(1, 41)]
-    records += [{"step": 39, "loss": 4.0, "eflops": 0.0072, "tflops_per_second": 1.0}]
+def test_losses_of_a_run(tmp_path):
+    records = [{"step": 0, "eflops": 0.0}, {"step": 39, "loss": 4.0, "eflops": 0.0072, "tflops_per_second": 1.0}]
     records += [{"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5, "eflops": 0.0108}]
     records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
