@@ -72,10 +72,8 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     q, k, v = _parts(projected, queries, num_heads)
     probs, dropped = _probs(q, k, lengths, p, row_keys)
     (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
-    grad_probs = grad_BNQD @ v.to(probs.dtype).mT
-    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(
-        grad_probs, probs, lengths, q.shape[-1] ** -0.5, p, row_keys
-    )
+    grad_probs, scale = grad_BNQD @ v.to(probs.dtype).mT, q.shape[-1] ** -0.5
+    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(grad_probs, probs, lengths, scale, p, row_keys)
     grad_q, grad_k = grad_scores @ k.to(probs.dtype), grad_scores.mT @ q.to(probs.dtype)
     grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
     if queries is None:

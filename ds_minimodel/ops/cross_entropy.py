@@ -9,7 +9,7 @@ before those that train, the products are made chunk by chunk in the forward pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -131,6 +131,11 @@ def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.cat([block.sum(0, dtype=dtype) for block in rows_RV.split(columns, 1)])
 
 
+def scaled(grads: Iterable[Tensor | None], by: Tensor, dtypes: Sequence[torch.dtype]) -> tuple[Tensor | None, ...]:
+    """Gradients that the forward pass has made, times that of the loss, each in its own dtype. None: not wanted."""
+    return tuple(None if grad is None else (grad * by).to(dtype) for grad, dtype in zip(grads, dtypes, strict=True))
+
+
 _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, Tensor? base, bool needs_x, "
     "bool needs_weight, bool needs_bias) "
@@ -142,7 +147,7 @@ _forward = define(
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     x, weight, bias, _, base, *_ = inputs
     _, grad_logits, grad_x, grad_weight, grad_bias = output
-    ctx.bias_dtype, ctx.weight_dtype = None if bias is None else bias.dtype, weight.dtype
+    ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
     ctx.one_chunk = _is_one_chunk(x, base)
     if ctx.one_chunk:
         ctx.save_for_backward(grad_logits, x, weight)
@@ -161,15 +166,10 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_weight:
             grad_weight = product(grad_logits_PV.T, x_PH * scale)
         if needs_bias:
-            grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.bias_dtype)
+            grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.dtypes[2])
     else:
-        saved_x, saved_weight, saved_bias = ctx.saved_tensors
-        if needs_x:
-            grad_x = (saved_x * grad_loss).to(saved_x.dtype)
-        if needs_weight:
-            grad_weight = (saved_weight * grad_loss).to(ctx.weight_dtype)
-        if needs_bias:
-            grad_bias = (saved_bias * grad_loss).to(ctx.bias_dtype)
+        own = [one if needs else None for one, needs in zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)]
+        grad_x, grad_weight, grad_bias = scaled(own, grad_loss, ctx.dtypes)
     return grad_x, grad_weight, grad_bias, None, None, None, None, None
 
 
@@ -228,7 +228,7 @@ class _LinearDivergence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, of_weight = ((own * grad_loss).to(of) for own, of in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        of_x, of_weight = scaled(ctx.saved_tensors, grad_loss, ctx.dtypes)
         return of_x, None, of_weight, None
 
 

@@ -17,17 +17,9 @@ from torch.nn.attention import SDPBackend
 # setup.py reads them here.
 LIBRARIES = {"cpu": "_kernels_cpu_v5", "cuda": "_kernels_cuda_v5"}
 COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
-OPS = (
-    "residual_norm",
-    "bias_gelu",
-    "gated",
-    "rotary",
-    "masked_softmax",
-    "attention",
-    "window_attention",
-    "linear_cross_entropy",
-    "dropout",
-)
+OPS = """
+residual_norm bias_gelu gated rotary masked_softmax attention window_attention linear_cross_entropy dropout
+""".split()
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16")
 
 _serving: dict[str, str] = {}  # not functools.cache, into which torch.compile would trace

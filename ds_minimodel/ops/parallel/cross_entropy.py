@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.ops.cross_entropy import add_chunk_gradients, scores
+from ds_minimodel.ops.cross_entropy import add_chunk_gradients, scaled, scores
 from ds_minimodel.ops.library import accumulation_dtype
 from ds_minimodel.ops.matmul import upcast_if_emulated
 from ds_minimodel.ops.parallel.group import Group
@@ -88,11 +88,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        grads = (
-            grad if grad is None else (grad * grad_loss).to(dtype)
-            for grad, dtype in zip(ctx.grads, ctx.dtypes, strict=True)
-        )
-        return *grads, None, None, None, None
+        return *scaled(ctx.grads, grad_loss, ctx.dtypes), None, None, None, None
 
 
 def _loss_and_logit_grad(
