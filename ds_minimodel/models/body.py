@@ -45,39 +45,32 @@ class Unpadding:
 
     def unpad(self, x_BSH: Tensor) -> Tensor:
         """(B, S, H) -> (R, 1, H)"""
-        return _Pick.apply(x_BSH.flatten(0, 1), self.token_index_T, self.num_rows)[:, None]
+        return _Moved.apply(x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place)[:, None]
 
     def pad(self, x_R1H: Tensor) -> Tensor:
         """(R, 1, H) -> (B, S, H), zero where there is no token."""
-        placed_PH = _Place.apply(x_R1H[:, 0], self.token_index_T, self.batch_size * self.width)
+        placed_PH = _Moved.apply(x_R1H[:, 0], self.token_index_T, self.batch_size * self.width, _place, _pick)
         return placed_PH.unflatten(0, (self.batch_size, self.width))
 
 
-# The index has no duplicates, so that each is the other's gradient, without atomic additions.
-class _Pick(torch.autograd.Function):
+_Move = Callable[[Tensor, Tensor, int], Tensor]  # of rows, by an index, to so many rows
+
+
+class _Moved(torch.autograd.Function):
+    """Rows moved by `_pick` or `_place`.
+
+    The index has no duplicates, so that each is the other's gradient, without atomic additions.
+    """
+
     @staticmethod
-    def forward(ctx: Any, x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, token_index_T: Tensor, size: int, move: _Move, back: _Move) -> Tensor:
         ctx.save_for_backward(token_index_T)
-        ctx.num_positions = len(x_PH)
-        return _pick(x_PH, token_index_T, num_rows)
+        ctx.size, ctx.back = len(x), back
+        return move(x, token_index_T, size)
 
     @staticmethod
-    def backward(ctx: Any, grad_RH: Tensor) -> tuple[Tensor, None, None]:
-        (token_index_T,) = ctx.saved_tensors
-        return _place(grad_RH, token_index_T, ctx.num_positions), None, None
-
-
-class _Place(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
-        ctx.save_for_backward(token_index_T)
-        ctx.num_rows = len(x_RH)
-        return _place(x_RH, token_index_T, num_positions)
-
-    @staticmethod
-    def backward(ctx: Any, grad_PH: Tensor) -> tuple[Tensor, None, None]:
-        (token_index_T,) = ctx.saved_tensors
-        return _pick(grad_PH, token_index_T, ctx.num_rows), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.back(grad, *ctx.saved_tensors, ctx.size), None, None, None, None
 
 
 def _pick(x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
@@ -375,9 +368,8 @@ class LanguagePack(nn.Module):
             start = torch.zeros(vocab_size - num_base) if name == "bias" else _drawn(vocab_size - num_base, *width)
             self.register_parameter(name, nn.Parameter(start))
             if num_base:
-                self.register_parameter(
-                    BASE_ROWS + name, nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
-                )
+                base = nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
+                self.register_parameter(BASE_ROWS + name, base)
         self.tied, self.num_base = config.tied, num_base
 
     def table(self, name: str) -> Table:
@@ -481,9 +473,8 @@ class Body(nn.Module, ABC):
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
         hidden = []
         *layers, last = self.layers
-        run: Callable[..., Tensor] = (
-            _checkpointed if last.recomputes and torch.is_grad_enabled() else nn.Module.__call__
-        )
+        recomputes = last.recomputes and torch.is_grad_enabled()
+        run: Callable[..., Tensor] = _checkpointed if recomputes else nn.Module.__call__
         for depth, layer in enumerate(layers, 1):
             x_BSH = run(layer, x_BSH, lengths_B, dropout, None, unpadding)
             if depth in self.head_depths:

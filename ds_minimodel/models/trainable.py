@@ -31,17 +31,14 @@ def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, 
     tokens_BS, unpadding = batch["tokens"], None
     if "token_index" in batch:
         token_index_T = batch["token_index"]
+        num_rows = ops.rows_for_few_shapes(len(token_index_T), pack.tokens)
         batch_size, width = tokens_BS.shape
-        unpadding = Unpadding(
-            token_index_T, batch_size, width, ops.rows_for_few_shapes(len(token_index_T), pack.tokens)
-        )
+        unpadding = Unpadding(token_index_T, batch_size, width, num_rows)
         tokens_BS = unpadding.extend(tokens_BS.flatten()[token_index_T], FILLER)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
-    hidden = body(
-        embedded_BSH, batch.get("lengths"), dropout, batch.get("loss_positions"), unpadding, batch.get("second")
-    )
-    return hidden, table
+    lengths_B, read_BM, second_B = (batch.get(name) for name in ("lengths", "loss_positions", "second"))
+    return body(embedded_BSH, lengths_B, dropout, read_BM, unpadding, second_B), table
 
 
 def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -123,13 +120,10 @@ class LanguageModel(Model):
         hidden, table = encode(self.pack, self.body, batch)
         if "replayed" in batch and replays:
             batch = {**batch, "targets": batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)}
-        heads, targets = self.body.heads.values(), batch["targets"].flatten()
-        losses = torch.stack(
-            [
-                self.pack.cross_entropy(head(x_BMH.flatten(0, 1)), table, targets)
-                for head, x_BMH in zip(heads, hidden, strict=True)
-            ]
-        )
+        targets = batch["targets"].flatten()
+        # One after the other: of no head the outputs are held beside another's.
+        read = (head(x_BMH.flatten(0, 1)) for head, x_BMH in zip(self.body.heads.values(), hidden, strict=True))
+        losses = torch.stack([self.pack.cross_entropy(x_PH, table, targets) for x_PH in read])
         if teacher is not None:
             divergence = self._divergence(*teacher, hidden[-1], table)
             losses = losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())

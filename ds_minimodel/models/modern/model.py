@@ -63,10 +63,8 @@ class ModernLayer(Layer):
             keys, values = projected.chunk(2, -1)
             queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
             projected = torch.cat((keys, values), -1)
-        qkv, length = self.qkv, projected.shape[1]
-        table = _table(
-            self.rotation, qkv.head_width, 1 << (max(length, _LEAST_TABLE) - 1).bit_length(), projected.device
-        )
+        qkv, length = self.qkv, max(projected.shape[1], _LEAST_TABLE)
+        table = _table(self.rotation, qkv.head_width, 1 << (length - 1).bit_length(), projected.device)
         if queries is None:
             turned = ops.rotary(projected, qkv.num_heads + qkv.num_key_heads, table)
             queries, projected = turned.split([qkv.blocks[0], sum(qkv.blocks[1:])], -1)
