@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from ds_minimodel.artifacts.models import BodyArtifact, ModelManifest, Reference, is_model, named_as_ours, refer_to
+from ds_minimodel.artifacts.models import BodyArtifact, ModelManifest, Reference, is_model, mark_as_model, named_as_ours
 from ds_minimodel.common.errors import UserError, one_line, reason_of
 from ds_minimodel.common.files import Content, atomic_folder, copy_artifact, read_artifact, write_json, write_manifest
 from ds_minimodel.common.hub import hub_api
@@ -206,7 +206,7 @@ def refer(model: str | Path, out: str | Path, language: str = UNKNOWN_LANGUAGE, 
             keep_vocabulary(model, folder / VOCABULARY)
         else:
             copy_artifact(tokenizer, folder / VOCABULARY)
-        refer_to(folder, own, own.adaptation(language, embeddings), reference, **facts)
+        mark_as_model(folder, own, own.adaptation(language, embeddings), source=reference.model_dump(), **facts)
 
 
 def keep_vocabulary(model: str | Path, out: Path) -> None:

@@ -251,36 +251,18 @@ def save_model(folder: str | Path, body: BodyArtifact, pack: Adaptation, tokeniz
             save_tensors(out / WEIGHTS, LazyTensors(theirs))
         if others:
             save_tensors(out / (WEIGHTS if architecture is None else HEADS), LazyTensors(others))
-        _write_model(out, body, pack, **facts)
+        mark_as_model(out, body, pack, **facts)
 
 
-def refer_to(folder: str | Path, body: BodyArtifact, pack: Adaptation, source: Reference, **facts: Any) -> None:
-    """Write a reference to a foreign model into `folder`, which has its tokenizer already; `facts` as of save_model."""
-    _write_model(Path(folder), body, pack, source=source.model_dump(), **facts)
-
-
-def _write_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: Any) -> None:
-    files.write_manifest(
-        folder,
-        kind="model",
-        language=pack.language,
-        rows=pack.rows,
-        steps=pack.steps,
-        eflops=pack.eflops,
-        body=_described(body),
-        model_type=pack.model_type,
-        **facts,
-    )
+def mark_as_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: Any) -> None:
+    """Write the manifest that makes a folder a model, or a reference to `source`; `facts` as of save_model."""
+    of_pack = {name: getattr(pack, name) for name in ("language", "rows", "steps", "eflops", "model_type")}
+    files.write_manifest(folder, kind="model", body=_described(body), **of_pack, **facts)
 
 
 def _described(body: BodyArtifact) -> dict[str, Any]:
-    return {
-        "architecture": body.config.model_dump(),
-        "head_depths": body.head_depths,
-        "objective": body.objective,
-        "space": body.space,
-        "task": body.task,
-    }
+    own = {name: getattr(body, name) for name in ("head_depths", "objective", "space", "task")}
+    return {"architecture": body.config.model_dump(), **own}
 
 
 def named(body: Mapping[str, Tensor], embeddings: Mapping[str, Tensor]) -> dict[str, Lazy]:

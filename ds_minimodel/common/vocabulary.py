@@ -141,14 +141,9 @@ class VocabularyManifest(Manifest):
 
     def vocabulary(self, name: str | Path) -> Vocabulary:
         """The Vocabulary; `name` is what messages call it."""
-        ids = {token: self.special.get(token) for token in _TITLES}
-        return Vocabulary(
-            self.vocab_size,
-            **ids,
-            roundtrip_counterexample=self.roundtrip_counterexample,
-            num_base=self.num_base,
-            name=str(name),
-        )
+        facts: dict[str, Any] = {token: self.special.get(token) for token in _TITLES}
+        facts |= {"roundtrip_counterexample": self.roundtrip_counterexample, "num_base": self.num_base}
+        return Vocabulary(self.vocab_size, **facts, name=str(name))
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

@@ -17,7 +17,7 @@ import itertools
 import os
 import resource
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -158,8 +158,9 @@ class TokenStore:
         self._reader, self._dtype = Reader(), id_type(ids)
         self._kind = _MAGIC, _VERSION, self._dtype.itemsize, ids
         self._shards = [self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)]
-        self._token_starts = _running_sum([shard.num_tokens for shard in self._shards])
-        self._document_starts = _running_sum([shard.num_documents for shard in self._shards])
+        # Of each shard, and behind them the end of the last.
+        self._token_starts = [0, *itertools.accumulate(shard.num_tokens for shard in self._shards)]
+        self._document_starts = [0, *itertools.accumulate(shard.num_documents for shard in self._shards)]
         self.num_tokens = self._token_starts[-1]
         self.num_documents = self._document_starts[-1]
 
@@ -201,8 +202,3 @@ class TokenStore:
         if (*kind, tokenizer.hex()) != (*self._kind, self.tokenizer_sha256):
             raise UserError(f"{index}: not of this store, or of another version; run the step prepare again")
         return _Shard(num_tokens, num_documents, self._reader.of(data), self._reader.of(index))
-
-
-def _running_sum(sizes: Iterable[int]) -> list[int]:
-    """Start of each part when parts of these sizes are laid end to end, and the end of the last one."""
-    return [0, *itertools.accumulate(sizes)]

@@ -224,7 +224,8 @@ def encode_questions(
         for begin in range(0, max(len(ids) - room, 0) + step, step):
             piece = ids[begin : begin + room]
             sequences.append(np.concatenate([head, piece, head[-1:]]))
-            targets.append(_target(answer, begin, len(piece), len(head)))
+            holds_answer = begin <= answer[0] and answer[1] < begin + len(piece)
+            targets.append([len(head) - begin + token for token in answer] if holds_answer else [0, 0])
             owner.append(number)
             prefixes.append(len(head))
             firsts.append(place + begin)
@@ -249,8 +250,8 @@ def _with_offsets(tokenizer: Tokenizer, context: str) -> tuple[np.ndarray, np.nd
     return np.array(ids, dtype=np.int32), starts, np.maximum.accumulate(ends)
 
 
-def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """First and last token that share a character with the first answer; None where no token does.
+def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
+    """First and last token that share a character with the first answer; -1 twice where no token does.
 
     Several tokens can share a character, and characters that normalise to nothing have no token:
     so the ends are searched for rather than looked up.
@@ -260,13 +261,7 @@ def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> 
     char_start += len(answer) - len(answer.lstrip())
     first = int(np.searchsorted(ends, char_start, side="right"))
     last = int(np.searchsorted(starts, char_end, side="left")) - 1
-    return (first, last) if first <= last else None
-
-
-def _target(answer: tuple[int, int] | None, begin: int, length: int, prefix: int) -> tuple[int, int]:
-    if answer is None or answer[0] < begin or answer[1] >= begin + length:
-        return 0, 0
-    return prefix + answer[0] - begin, prefix + answer[1] - begin
+    return (first, last) if first <= last else (-1, -1)
 
 
 # --- Answers out of the scores ---

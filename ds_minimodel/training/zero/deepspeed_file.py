@@ -64,9 +64,8 @@ def read_named_file(value: object) -> object:
 
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
     """The settings in a JSON file; UserError for a file that is none, and for what the recipe says or nobody offers."""
-    settings = _without_auto(
-        read_model(path, dict[str, Any], "a DeepSpeed JSON is an object of settings, see ds_configs/")
-    )
+    advice = "a DeepSpeed JSON is an object of settings, see ds_configs/"
+    settings = _without_auto(read_model(path, dict[str, Any], advice))
     owned = [key for key, _ in leaves(settings) if any(f"{key}.".startswith(f"{own}.") for own in OWNED)]
     refused = [key for key in REFUSED if not _is_off(settings, key)]
     for what, keys in (("the recipe says", owned), ("not offered", refused)):

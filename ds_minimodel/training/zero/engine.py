@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Iterable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
@@ -42,7 +43,7 @@ def build_engine(
     # Frozen parameters are not handed over: a group without one that trains is an IndexError at stages 1 and 2. The
     # optimizer is made here: DeepSpeed would compile one of its own.
     optimizer = adamw_for((parameter for parameter in module.parameters() if parameter.requires_grad), run, world)
-    mpu = ModelParallelUnit(world) if world.tensor.size > 1 else None
+    mpu = model_parallel_unit(world) if world.tensor.size > 1 else None
     config = deepspeed_config(run, world.data.size, zero)
 
     def initialize() -> deepspeed.DeepSpeedEngine:
@@ -189,32 +190,18 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
         deepspeed.zero.Init._zero_init_param = cut
 
 
-class ModelParallelUnit:
+def model_parallel_unit(world: World) -> SimpleNamespace:
     """DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and norms over `tensor` too.
 
     A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all others on one.
     """
-
-    def __init__(self, world: World):
-        self.data, self.tensor = world.data, world.tensor
-
-    def get_data_parallel_rank(self) -> int:
-        return self.data.rank
-
-    def get_data_parallel_world_size(self) -> int:
-        return self.data.size
-
-    def get_data_parallel_group(self) -> Any:
-        return self.data.handle
-
-    def get_data_parallel_group_ranks(self) -> list[int]:
-        return dist.get_process_group_ranks(self.get_data_parallel_group())
-
-    def get_model_parallel_rank(self) -> int:
-        return self.tensor.rank
-
-    def get_model_parallel_world_size(self) -> int:
-        return self.tensor.size
-
-    def get_model_parallel_group(self) -> Any:
-        return self.tensor.handle
+    data, tensor = world.data, world.tensor
+    return SimpleNamespace(
+        get_data_parallel_rank=lambda: data.rank,
+        get_data_parallel_world_size=lambda: data.size,
+        get_data_parallel_group=lambda: data.handle,
+        get_data_parallel_group_ranks=lambda: dist.get_process_group_ranks(data.handle),
+        get_model_parallel_rank=lambda: tensor.rank,
+        get_model_parallel_world_size=lambda: tensor.size,
+        get_model_parallel_group=lambda: tensor.handle,
+    )

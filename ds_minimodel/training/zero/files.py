@@ -91,11 +91,10 @@ def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fra
 
     The tensors are mapped from the files, not read.
     """
-    models = sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_model_states.pt"), key=_rank)
-    shards = [
-        load_file(path)["optimizer_state_dict"]
-        for path in sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_optim_states.pt"), key=_rank)
-    ]
+    models, optimizers = (
+        sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_{kind}_states.pt"), key=_rank) for kind in ("model", "optim")
+    )
+    shards = [load_file(path)["optimizer_state_dict"] for path in optimizers]
     model = load_file(models[0])
     if manifest["zero_stage"] == 0:
         fragments, states = _of_stage_0(model, manifest["parameters"])
