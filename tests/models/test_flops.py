@@ -10,7 +10,7 @@ from ds_minimodel.models import flops
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import Gemma3Config, LlamaConfig, ModernBertConfig
 from ds_minimodel.models.roberta import RobertaConfig
-from ds_minimodel.models.trainable import LanguageModel
+from ds_minimodel.models.trainable import LanguageModel, train_only
 from ds_minimodel.recipe.flops import recipe_costs
 from ds_minimodel.tasks import KINDS
 from tests.small_models import masked_lm, roberta
@@ -20,11 +20,6 @@ from ..recipes import recipe_of
 PAPER = flops.Workload(
     RobertaConfig(), vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000
 )
-
-
-def paper_costs(systems, **sections):
-    rows = recipe_costs(recipe_of(systems, **sections))
-    return {(row["system"], row["step"]): row for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +39,8 @@ def test_formulas_give_the_papers_figures(eflops, value):
 
 
 def test_recipe_costs_of_the_paper():
-    costs = paper_costs(["bl_base", "bl_small", "minijoint", "minipost"])
+    rows = recipe_costs(recipe_of(["bl_base", "bl_small", "minijoint", "minipost"]))
+    costs = {(row["system"], row["step"]): row for row in rows}
     assert flops.EFLOPS_PER_V100_DAY == pytest.approx(2.592)
     printed = {
         ("bl_base", "pretrain"): 30.4,
@@ -96,8 +92,7 @@ def backward(forward):
 
 
 def counted(module, batch, trains):
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(trains(name))
+    train_only(module, trains)
     mapping = {
         torch.ops.dsmm.linear_cross_entropy: linear_cross_entropy_flops,
         torch.ops.dsmm.attention: attention_flops,
@@ -130,21 +125,20 @@ SMALL: dict[str, Any] = dict(num_layers=3, hidden_size=32, num_heads=4, ffn_size
 
 @pytest.mark.parametrize("step", ["pretrain", "adapt"])
 @pytest.mark.parametrize(
-    "body, objective",
+    "body",
     [
-        (ModernBertConfig(window=4, **SMALL), "masked-lm"),
-        (LlamaConfig(num_kv_heads=2, **SMALL), "causal-lm"),
-        (Gemma3Config(num_kv_heads=2, head_size=16, window=9, global_every=2, **SMALL), "causal-lm"),
+        ModernBertConfig(window=4, **SMALL),
+        LlamaConfig(num_kv_heads=2, **SMALL),
+        Gemma3Config(num_kv_heads=2, head_size=16, window=9, global_every=2, **SMALL),
     ],
+    ids=lambda body: body.kind,
 )
-def test_windows_and_shared_heads(body, objective, step):
+def test_windows_and_shared_heads(body, step):
     module = LanguageModel(body, 50, (3,))
     batch = {"tokens": TOKENS, "sample_keys": KEYS, "targets": TOKENS} if body.causal else MASKED
-    share_read = 1 if body.causal else 0.15
-    expected = flops.step_flops(step, flops.Workload(body, 50, 20, share_read, 2), [3]).executed
-    assert counted(module, batch, lambda name: step == "pretrain" or name.startswith("pack.")) == pytest.approx(
-        expected
-    )
+    work = flops.Workload(body, 50, 20, 1 if body.causal else 0.15, 2)
+    found = counted(module, batch, lambda name: step == "pretrain" or name.startswith("pack."))
+    assert found == pytest.approx(flops.step_flops(step, work, [3]).executed)
 
 
 FIRST_READ = {"loss_positions": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}

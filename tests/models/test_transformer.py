@@ -11,6 +11,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.foreign.names.roberta import ROBERTA
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.roberta.model import FIRST_POSITION
+from ds_minimodel.models.trainable import train_only
 from tests.saved import saving_to
 from tests.small_models import masked_lm
 
@@ -101,24 +102,11 @@ def test_initialisation_is_fairseqs():
     assert len(model.body.positions) == 14 + FIRST_POSITION
 
 
-def trains(model, chosen):
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(chosen(name))
-
-
-def saved_by(model, batch):
-    """Number of tensors that the forward pass keeps for the backward pass."""
-    saved = []
-    with saving_to(saved):
-        model(batch)
-    return len(saved)
-
-
 def test_a_frozen_body_gets_no_gradients_and_lets_them_through():
     """Step 2: the gradients of the pack are those of a model in which all trains."""
     model, batch = make_model(body_config(dropout=0.2, attention_dropout=0.3)), mlm_batch()
     losses, gradients = losses_and_gradients(model, batch)
-    trains(model, lambda name: name.startswith("pack."))
+    train_only(model, lambda name: name.startswith("pack."))
     pack_only = {name: gradient for name, gradient in gradients.items() if name.startswith("pack.")}
     assert_same(losses_and_gradients(model, batch), (losses, pack_only))
     assert all(parameter.grad is None for parameter in model.body.parameters())
@@ -126,14 +114,16 @@ def test_a_frozen_body_gets_no_gradients_and_lets_them_through():
 
 def test_no_graph_is_built_below_the_lowest_layer_that_trains():
     """Step 1b: a frozen prefix costs its forward pass only, however deep it is."""
-    batch, saved = mlm_batch(), []
+    batch, kept = mlm_batch(), []
     for prefix in (0, 1, 4):
         model = make_model(body_config(prefix + 2, dropout=0.2, attention_dropout=0.3))
-        trains(model, lambda name: name.startswith("body.layers.") and int(name.split(".")[2]) >= prefix)
+        train_only(model, lambda name: name.startswith("body.layers.") and int(name.split(".")[2]) >= prefix)
         below = []
         model.body.layers[prefix].register_forward_pre_hook(lambda layer, inputs: below.append(inputs[0]))
         _, gradients = losses_and_gradients(model, batch)
         assert not below[0].requires_grad
         assert {name.split(".")[2] for name in gradients} == {str(prefix), str(prefix + 1)}
-        saved.append(saved_by(model, batch))
-    assert saved[0] > 0 and len(set(saved)) == 1
+        with saving_to(saved := []):
+            model(batch)
+        kept.append(len(saved))
+    assert kept[0] > 0 and len(set(kept)) == 1

@@ -8,17 +8,8 @@ from ds_minimodel.models.body import Unpadding
 from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor
 from tests.small_models import masked_lm
 
-from .model_cases import (
-    VOCAB_SIZE,
-    assert_same,
-    body_config,
-    classification_batch,
-    losses_and_gradients,
-    mlm_batch,
-    qa_batch,
-    randomise,
-    read_everywhere,
-)
+from . import model_cases
+from .model_cases import VOCAB_SIZE, assert_same, body_config, losses_and_gradients, mlm_batch, randomise
 
 
 def packed(batch):
@@ -28,9 +19,9 @@ def packed(batch):
 
 CASES = {
     "mlm at several depths": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), mlm_batch()),
-    "mlm everywhere": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), read_everywhere(mlm_batch())),
-    "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), classification_batch()),
-    "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), qa_batch()),
+    "mlm everywhere": (lambda config: masked_lm(config, VOCAB_SIZE, 1, 3), model_cases.read_everywhere(mlm_batch())),
+    "classification": (lambda config: SequenceClassifier(config, VOCAB_SIZE, 3), model_cases.classification_batch()),
+    "spans": (lambda config: SpanExtractor(config, VOCAB_SIZE), model_cases.qa_batch()),
 }
 
 
@@ -46,7 +37,7 @@ def test_losses_and_gradients_are_those_of_the_padded_batch(case, extra_rows, mo
 def test_no_layer_sees_the_padding():
     """Every product but those of attention has one row a real token (or a position read)."""
     model = randomise(SequenceClassifier(body_config(), VOCAB_SIZE, 3))
-    batch = packed(classification_batch())
+    batch = packed(model_cases.classification_batch())
     seen = []
     for layer in model.body.layers:
         layer.ffn_out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[:2]))

@@ -87,13 +87,8 @@ def _bias_gelu(dtype, width):
 
 
 def _bias_gelu_backward(dtype, width):
-    for trains in (True, False):
-        yield (
-            torch.randn(5, 9, width, dtype=dtype),
-            3 * torch.randn(5, 9, width, dtype=dtype),
-            torch.randn(width, dtype=dtype),
-            trains,
-        )
+    for (x, bias), trains in itertools.product(_bias_gelu(dtype, width), (True, False)):
+        yield torch.randn(5, 9, width, dtype=dtype), x, bias, trains
 
 
 def _gated(dtype, width):
@@ -174,12 +169,8 @@ def _targets(rows, vocabulary):
 
 def _cross_entropy(dtype, width):
     for needs_grad, has_bias in ((True, True), (False, True), (True, False)):
-        yield (
-            4 * torch.randn(6, 3 * width, dtype=dtype),
-            torch.randn(3 * width, dtype=dtype) if has_bias else None,
-            _targets(6, 3 * width),
-            needs_grad,
-        )
+        bias = torch.randn(3 * width, dtype=dtype) if has_bias else None
+        yield 4 * torch.randn(6, 3 * width, dtype=dtype), bias, _targets(6, 3 * width), needs_grad
 
 
 def _linear_cross_entropy(dtype, width):

@@ -9,24 +9,22 @@ from shim import KERNELS
 
 from ds_minimodel.common.vocabulary import IGNORED
 
+pytestmark = pytest.mark.usefixtures("shim_library")
 # More than the packs of one warp, with packs; without; less than a warp has lanes.
 WIDTHS = (272, 33, 7)
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 8e-3, torch.float16: 2e-3}
 
 
-@pytest.mark.usefixtures("shim_library")
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_equals_reference(name, dtype, order, monkeypatch):
     monkeypatch.setenv("DSMM_SHIM_ORDER", order)
-    torch.manual_seed(0)
     for width in WIDTHS if order == "forward" else WIDTHS[1:2]:
         for inputs in cases(name, dtype, width):
             assert_near_reference("dsmm_shim", name, inputs, TOLERANCE[dtype])
 
 
-@pytest.mark.usefixtures("shim_library")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 # Registers of a warp hold the first three, those of a block's warps the next, shared memory of a softmax too.
 @pytest.mark.parametrize("width", [64, 768, 1024, 1032, 2056])
@@ -34,31 +32,24 @@ def test_kernel_equals_reference(name, dtype, order, monkeypatch):
     "name", ["residual_norm", "residual_norm_backward", "masked_softmax", "masked_softmax_backward"]
 )
 def test_rows_in_registers_and_beyond(name, width, dtype):
-    torch.manual_seed(0)
     assert_near_reference("dsmm_shim", name, next(cases(name, dtype, width)), TOLERANCE[dtype])
 
 
-@pytest.mark.usefixtures("shim_library")
 @pytest.mark.parametrize("width", [24, 7])
 def test_cross_entropy_of_rows_that_share_a_block(width):
-    torch.manual_seed(0)
     targets = torch.randint(width, (33,))
     targets[[1, 30, 32]] = IGNORED
     inputs = 4 * torch.randn(33, width), torch.randn(width), targets, True
     assert_near_reference("dsmm_shim", "cross_entropy_", inputs, TOLERANCE[torch.float32])
 
 
-@pytest.mark.usefixtures("shim_library")
 @pytest.mark.parametrize("name", ["residual_norm", "residual_norm_backward", "masked_softmax"])
 def test_rows_that_no_kernel_holds(name):
     """More than 12,288 columns: torch's operators, or a kernel that needs not hold them."""
-    torch.manual_seed(0)
     assert_near_reference("dsmm_shim", name, next(cases(name, torch.float32, 12296)), TOLERANCE[torch.float32])
 
 
-@pytest.mark.usefixtures("shim_library")
 def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
-    torch.manual_seed(0)
     for dtype, width in itertools.product((torch.bfloat16, torch.float16), (1032, 64, 33)):
         x, (weight, bias) = torch.randn(9, width, dtype=dtype), torch.randn(2, width, dtype=dtype)
         own, wide = (
@@ -68,7 +59,6 @@ def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
         assert all(map(torch.equal, own, wide))
 
 
-@pytest.mark.usefixtures("shim_library")
 def test_a_position_outside_the_table_makes_its_row_nan():
     """On GPUs, which do not wait for the host to look at positions; and so do targets."""
     positions = torch.tensor([0, 5, -1])

@@ -43,11 +43,6 @@ def compare(ours, reference, tensors, dtype):
         close(one, other, dtype)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 @compiled
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -17,11 +17,6 @@ def leaf(*shape):
     return torch.randn(*shape, dtype=torch.double, requires_grad=True)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(("_backward", "_", "cross_entropy"))])
 def test_every_operator(name):
     for inputs in cases(name, torch.double, 3):
