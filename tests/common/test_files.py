@@ -67,10 +67,6 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"old"
 
 
-def save_by_copies(path):
-    shutil.copytree(Path(__file__).parent, path)
-
-
 def save_with_torch(path):
     with open(path, "wb") as file:
         torch.save(torch.zeros(10_000), file)
@@ -85,7 +81,7 @@ def save_with_torch(path):
             str(path)
         ),
         save_with_torch,
-        save_by_copies,
+        lambda path: shutil.copytree(Path(__file__).parent, path),
     ],
     ids=["plain", "safetensors", "tokenizers", "torch", "copies"],
 )
@@ -181,12 +177,10 @@ def test_json_round_trip_and_damage(tmp_path):
     write_json(path, value)
     assert read_json(path) == value
     assert "字" in path.read_text(encoding="utf-8")  # people read these files
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match="file.json: not a readable JSON file"):
-        read_json(path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="file.json: not a readable JSON file"):
-        read_json(path)
+    for damaged in (path.read_bytes()[:-5], b"\xff\xfe"):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="file.json: not a readable JSON file"):
+            read_json(path)
     with pytest.raises(UserError, match="none.json: no such file"):
         read_json(tmp_path / "none.json")
     os.mkfifo(tmp_path / "pipe.json")
@@ -234,25 +228,17 @@ def test_a_line_that_is_damaged_is_named_unless_a_kill_cut_it_short(tmp_path):
             read_model_lines(path, Thing, "delete it")
 
 
-@pytest.fixture
-def artifact(tmp_path):
+def test_a_manifest_detects_a_flipped_bit_and_without_files_is_refused(tmp_path):
     (tmp_path / "below").mkdir()
     (tmp_path / "weights").write_bytes(bytes(range(100)))
     (tmp_path / "below" / "config").write_bytes(b"config")
     write_manifest(tmp_path, kind="test", steps=3)
-    return tmp_path
-
-
-def test_a_manifest_detects_a_flipped_bit(artifact):
     damaged = bytearray(range(100))
     damaged[50] ^= 1
-    (artifact / "weights").write_bytes(damaged)
-    assert read_manifest(artifact)["kind"] == "test"  # sizes alone do not show it
+    (tmp_path / "weights").write_bytes(damaged)
+    assert read_manifest(tmp_path)["kind"] == "test"  # sizes alone do not show it
     with pytest.raises(UserError, match="weights: damaged"):
-        read_manifest(artifact, verify=True)
-
-
-def test_a_manifest_without_files_verifies_nothing_and_is_refused(artifact):
-    write_json(artifact / "manifest.json", {"kind": "test", "files": {}})
+        read_manifest(tmp_path, verify=True)
+    write_json(tmp_path / "manifest.json", {"kind": "test", "files": {}})  # which would verify nothing
     with pytest.raises(UserError, match="manifest.json: files: Dictionary should have at least 1 item"):
-        read_manifest(artifact)
+        read_manifest(tmp_path)

@@ -1,6 +1,5 @@
 """Jobs: what is complete is skipped, what is unfinished goes on, what was made otherwise is refused."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -53,6 +52,14 @@ def run(*jobs):
     return made
 
 
+def stop(job):
+    """Do it as a step that is stopped in the middle."""
+    job.make.stops = True
+    with pytest.raises(InterruptedError):
+        run(job)
+    job.make.stops = False
+
+
 def weights(job):
     return (job.folder / "body" / "weights").read_text()
 
@@ -66,12 +73,9 @@ def job(tmp_path):
 
 
 def test_what_is_unfinished_goes_on(job):
-    job.make.stops = True
-    with pytest.raises(InterruptedError):
-        run(job)
+    stop(job)
     assert not is_complete(job)
     assert (job.folder / "run" / "checkpoints" / "step-00000001" / "state").exists()  # what it goes on from
-    job.make.stops = False
     assert run(job) and is_complete(job)
 
 
@@ -85,9 +89,7 @@ def test_what_is_unfinished_goes_on(job):
 )
 @pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
 def test_what_was_made_from_other_inputs_is_refused_and_not_touched(job, change, difference, unfinished):
-    job.make.stops = unfinished
-    with contextlib.suppress(InterruptedError):
-        run(job)
+    (stop if unfinished else run)(job)
     before = sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
     other = job_in(job.folder, {**INPUTS, **change})
     for ask in (is_complete, begin):
@@ -125,9 +127,7 @@ def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unf
     run(parent, child)
     of_checkpoints = inputs_hash(child.folder, "adapt")
     middle, _ = growing(job.folder, 15)
-    middle.make.stops = unfinished
-    with contextlib.suppress(InterruptedError):
-        run(middle)
+    (stop if unfinished else run)(middle)
     longer, told = growing(job.folder, 20)
     assert state_of(longer, layout) == (State.PENDING, "goes on: pretrain.steps: 15 -> 20")
     move_aside_if_stale(longer)
@@ -169,12 +169,9 @@ def test_a_job_waits_for_its_parents(tmp_path, job):
     child = job_in(tmp_path / "work" / "adapt", {}, [job])
     with pytest.raises(UserError, match=f"{job.folder}: missing or not finished; run the step"):
         begin(child)
-    job.make.stops = True
-    with pytest.raises(InterruptedError):
-        run(job)
+    stop(job)
     with pytest.raises(UserError, match="not finished"):
         begin(child)
-    job.make.stops = False
     assert run(job, child) and not run(job, child)
 
 

@@ -6,6 +6,7 @@ from unittest import mock
 
 import deepspeed
 import numpy as np
+import pytest
 import torch
 
 from ds_minimodel.common.files import read_json_lines
@@ -115,10 +116,8 @@ def observe(world, folder, run, what):
         return seen.engine
 
     def look(step, weights):
-        seen.weights, seen.state_size = (
-            weights,
-            sum(world.all_gather_object(lambda: _state_size(seen.engine.optimizer))),
-        )
+        seen.weights = weights
+        seen.state_size = sum(world.all_gather_object(lambda: _state_size(seen.engine.optimizer)))
         with deepspeed.zero.GatheredParameters(list(module.parameters())):
             seen.parameters = weights_of(module)
 
@@ -159,6 +158,12 @@ class CrashingSampler(Sampler):
         if first >= 4 * BATCH_SIZE:
             raise RuntimeError("crash of the test")
         return Sampler.batch(first, last)
+
+
+def crash(world, folder, run, what="pretrain"):
+    """Train four steps and fail."""
+    with pytest.raises(RuntimeError, match="crash of the test"):
+        train(world, folder, run, model(what), sampler=CrashingSampler)
 
 
 def signal_self(*numbers):

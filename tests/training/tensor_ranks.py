@@ -105,15 +105,14 @@ def refusal(world, folder, run):
         return str(error)
 
 
+LENGTHS = torch.tensor([16, 9, 12, 5], dtype=torch.int32)
+
+
 def task_batch():
     """Four samples of unequal lengths, read at their first token."""
     batch = to_tensors(Sampler.batch(0, 4))
-    batch["lengths"] = torch.tensor([16, 9, 12, 5], dtype=torch.int32)
-    return {
-        **batch,
-        "loss_positions": torch.zeros(4, 1, dtype=torch.int64),
-        "targets": torch.tensor([[2], [0], [1], [2]]),
-    }
+    start, classes = torch.zeros(4, 1, dtype=torch.int64), torch.tensor([[2], [0], [1], [2]])
+    return {**batch, "lengths": LENGTHS, "loss_positions": start, "targets": classes}
 
 
 def modules():
@@ -123,10 +122,7 @@ def modules():
     answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
-        "masked LM, padded": (
-            masked_lm(config, VOCAB_SIZE, *DEPTHS),
-            {**batch, "lengths": torch.tensor([16, 9, 12, 5], dtype=torch.int32)},
-        ),
+        "masked LM, padded": (masked_lm(config, VOCAB_SIZE, *DEPTHS), {**batch, "lengths": LENGTHS}),
         "norms of heads": (masked_lm(GROUPED, VOCAB_SIZE, 2), batch),
         "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
         "questions": (

@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 from ranks import KILLED, PLACES
-from synthetic import CrashingSampler, resume, run_config, same, train
+from synthetic import crash, resume, run_config, same, train
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
@@ -24,12 +24,6 @@ EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
 def names(folder):
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
-
-
-def crash(world, folder, run):
-    """Train four steps and fail."""
-    with pytest.raises(RuntimeError, match="crash of the test"):
-        train(world, folder, run, sampler=CrashingSampler)
 
 
 DAMAGES = {

@@ -3,16 +3,11 @@
 from unittest import mock
 
 import pytest
-from synthetic import CrashingSampler, losses, model, resume, run_config, same, train
+from synthetic import crash, losses, resume, run_config, same, train
 
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
-
-
-def crash(world, folder, run, what):
-    with pytest.raises(RuntimeError, match="crash of the test"):
-        train(world, folder, run, model(what), sampler=CrashingSampler)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +32,7 @@ def test_fp16_goes_on_to_the_same_bits(world, tmp_path, fp16_on_cpu, stage):
     """Other precisions are in test_stop.py."""
     run = run_config(zero_stage=stage, precision="fp16", checkpoint_every=4)
     weights = train(world, tmp_path / "uninterrupted", run)
-    crash(world, tmp_path / "crashed", run, "pretrain")
+    crash(world, tmp_path / "crashed", run)
     assert same(resume(world, tmp_path / "crashed", run), weights)
 
 
@@ -53,7 +48,7 @@ def test_the_loss_scale_goes_along(world, tmp_path, fp16_on_cpu):
         step(self, number)
 
     with mock.patch.object(Checkpoints, "save", spoil):
-        crash(world, tmp_path, run, "pretrain")
+        crash(world, tmp_path, run)
     for stage in (0, 1, 3):
         load = Checkpoints.load_newest
 
