@@ -26,7 +26,7 @@ def world(tmp_path_factory):
     path = make_world(folder)
     theirs = save_llama(folder / "en.txt", folder / "theirs", "$A")
     tokenizer = AutoTokenizer.from_pretrained(theirs)
-    tokenizer.chat_template = TEMPLATES["smollm2"][0]
+    tokenizer.chat_template = TEMPLATES["smollm2"]
     tokenizer.save_pretrained(theirs)
     refer(theirs, folder / "base", "en")
     path.write_text(RECIPE.format(folder=folder))
