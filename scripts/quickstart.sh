@@ -48,7 +48,7 @@ if [ "${1:-}" = extend ]; then
         [ -e "$model" ] || ds-minimodel export-hf runs/quickstart-body/pretrain/bl_base/model "$model"
     fi
     ds-minimodel extend "$model" data/greek/text/el.txt --source-text data/greek/text/en.txt --language el \
-        --known-text de=data/greek/text/de.txt --tokens 30k "${options[@]}" --out "$out" "$@"
+        --known-text de=data/greek/text/de.txt --tokens 20k "${options[@]}" --out "$out" "$@"
     sed -n '/^## Samples/,/^## Held-out/{/^## Held-out/!p}' "$out/run/report/report.md"
     show_page "$out/run/report" "Greek (el) was added to a small model of English (en). Bits per byte, lower is better: \
 $(first_sentence "$out/run/report")"
