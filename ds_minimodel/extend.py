@@ -85,13 +85,13 @@ def extend(
         texts[name] = paths_of(files)
     if hours is not None and tokens is not None:
         raise UserError("extend: give hours or tokens, not both")
-    if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
-        raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
     counts = {"--tokens": tokens, "--ranks": ranks, "--vocab-size": vocab_size}
     for what, number in {"--hours": hours, **{f"--keep {name}": own for name, own in keep.items()}, **counts}.items():
         kind = int if what in counts else (int, float)
         if number is not None and not (isinstance(number, kind) and 0 < number < math.inf):
             raise UserError(f"{what} {number!r}: no {'whole number' if what in counts else 'amount'}")
+    if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
+        raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
     others = [str(file) for file in find_text(paths_of(test_text))]
     for name, known in [*((name, [*LIMITS]) for name in keep), (trains or "lora", [*PRESETS])]:
         if name not in known:

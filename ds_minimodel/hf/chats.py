@@ -60,7 +60,7 @@ def prepare_chats(
                     raise UserError(f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise")
                 side = is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
                 with one_line(where, "the chat template does not take it"):
-                    samples = _samples(theirs, dialogue, vocabulary, length - 1)
+                    samples = _samples(theirs, special, dialogue, vocabulary, length - 1)
                 for sample in samples:
                     adds[side](sample, [len(sample)])
                     counts[side] += 1
@@ -91,14 +91,14 @@ def _question(dialogue: Dialogue) -> Dialogue:
 
 
 def _samples(
-    tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, vocabulary: Vocabulary, most: int
+    tokenizer: PreTrainedTokenizerBase, special: re.Pattern[str], dialogue: Dialogue, vocabulary: Vocabulary, most: int
 ) -> list[NDArray[np.int64]]:
     """Ids of a dialogue in samples of at most `most`; those that are not learned have the vocabulary's size added."""
     system = [turn for turn in dialogue if turn["role"] == "system"]
     turns, samples = dialogue[len(system) :], []
     while turns:
         for count in range(len(turns), 0, -2):
-            ids, learned = _written(tokenizer, [*system, *turns[:count]])
+            ids, learned = _written(tokenizer, special, [*system, *turns[:count]])
             first = 1 if ids[0] == vocabulary.bos else 0  # which a reader puts before a text itself
             if len(ids) - first <= most:
                 break
@@ -114,7 +114,9 @@ def _special(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     return re.compile("|".join(special) or "(?!)")
 
 
-def _written(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _written(
+    tokenizer: PreTrainedTokenizerBase, special: re.Pattern[str], dialogue: Dialogue
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of a dialogue by the chat template; which of them the assistant says)"""
     if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
         encoded = tokenizer.apply_chat_template(dialogue, return_dict=True, return_assistant_tokens_mask=True)
@@ -122,7 +124,7 @@ def _written(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> tuple[ND
     named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
     turns = [{**turn, "content": name} for name, turn in named.items()]
     parts = re.split(f"({'|'.join(named)})", str(tokenizer.apply_chat_template(turns, tokenize=False)))
-    text, spans, special = parts[0], list[tuple[int, int]](), _special(tokenizer)
+    text, spans = parts[0], list[tuple[int, int]]()
     for name, after in zip(parts[1::2], parts[2::2], strict=True):
         start, said = len(text), named[name]["content"]
         text += said + after

@@ -273,7 +273,8 @@ def find_kept(
     memory = path.with_name(UNTOUCHED)
     both = Comparison(model, tokenizer, pack, texts, memory, column, openings=openings, chats=chats, source=source)
     strengths = strengths if both.added.update else (1.0,)
-    key = sha256_of_json([both.untouched.key, identity(pack), [*strengths], dict(limits), source, dict(given)])
+    added = identity(pack)
+    key = sha256_of_json([both.untouched.key, added, [*strengths], dict(limits), source, dict(given)])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
         return known
 
@@ -299,7 +300,7 @@ def find_kept(
     missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
-    kept = Kept(key=key, pack=identity(pack), strength=strength, **said)
+    kept = Kept(key=key, pack=added, strength=strength, **said)
     write_json(path, {**kept.model_dump(), "changes": by_strength})
     return read_model(path, Kept, "delete that file")
 

@@ -174,7 +174,7 @@ def _speedup(scores: pd.DataFrame, system: str) -> Speedup:
     ]
     end = min(curve["eflops"].iloc[-1], base["eflops"].iloc[-1])
     one, other = (float(np.interp(end, points["eflops"], points["mean"])) for points in (curve, base))
-    reaches = bool(curve["mean"].max() >= NEAR_MAXIMAL * base["mean"].iloc[-1])
+    reaches = compute_to_reach(curve, NEAR_MAXIMAL * base["mean"].iloc[-1]).eflops < math.inf
     return Speedup(_ratio(curve, base), min(of_seeds), max(of_seeds), one - other, reaches)
 
 

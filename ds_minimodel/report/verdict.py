@@ -128,9 +128,13 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
     for system, by_group in curves.speedups(run.target_scores).items():
         score, cost = 100 * retained(points)[system], f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute"
         times, reaches = by_group[curves.ALL_TASKS].value, by_group[curves.ALL_TASKS].reaches
-        more = f"{times:.2f} times less" if times >= 1 else f"{1 / (times or 1):.2f} times more"
-        how = f" with {more} compute" if times else ", as BL_BASE does unadapted"
-        speed = f"reaches 95 % of it{how}" if reaches else "never reaches 95 % of it"
+        if not reaches:
+            speed = "never reaches 95 % of it"
+        elif not times:
+            speed = "reaches 95 % of it, as BL_BASE does unadapted"
+        else:
+            more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
+            speed = f"reaches 95 % of it with {more} compute"
         kept = f"takes {cost}" if math.isnan(score) else f"keeps {score:.0f} % of its score for {cost}, and {speed}"
         said.append(f"{curves.name_of(system)} {kept}")
     if said:

@@ -204,8 +204,8 @@ def test_mistakes_are_one_line(texts):
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
     assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(*extend(texts, "--vocab-size", "5"))
-    for name, value in {"tokens": -5, "hours": math.nan, "ranks": 1.5}.items():
-        with pytest.raises(UserError, match=f"--{name} {value}: no "):
+    for name, value in {"tokens": -5, "hours": math.nan, "ranks": 1.5, "vocab_size": "20"}.items():
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} {value!r}: no "):
             api.extend(texts / "theirs", [texts / "xx.txt"], "xx", texts / "out", **{name: value})
     rows = extend(texts, "--strength", "0.5", "--train", "embeddings", "--tokens", "5k", "--out", texts / "strong")
     assert "only token embeddings train here" in refused(*rows)
