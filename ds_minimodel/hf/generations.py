@@ -18,11 +18,6 @@ TOKENS = 40  # of a sample
 ROWS = 64  # prompts at once
 
 
-def device() -> torch.device:
-    """Where a whole model of transformers computes."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def settings_of(module: Any) -> dict[str, Any]:
     """The generation settings of a model that say where a text ends and which tokens are suppressed."""
     return {name: getattr(module.generation_config, name) for name in ("eos_token_id", "suppress_tokens")}

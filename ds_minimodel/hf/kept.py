@@ -27,8 +27,9 @@ from ds_minimodel.foreign.lazy import lazily
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
-from ds_minimodel.hf.generations import continued, device, settings_of, shared_prefix, written
-from ds_minimodel.hf.questions import Question, begins_alike, question_set, spoken
+from ds_minimodel.hf.generations import continued, settings_of, shared_prefix, written
+from ds_minimodel.hf.questions import COUNT, Question, begins_alike, question_set, spoken
+from ds_minimodel.ops.gpu import device
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
 from ds_minimodel.report.verdict import FORGETS
@@ -107,7 +108,7 @@ class Comparison:
     """A decoder before and after an adaptation, which is in memory at one strength after the other.
 
     model, tokenizer: folders of the untouched one and its vocabulary, whose ids the adaptation in `pack` keeps. texts:
-    {name: file}. memory: cache file of what the untouched model does, with a hash of its inputs. seed: of the
+    {name: file}. memory: cache file of what the untouched model does, with a hash of its inputs. seed, count: of the
     questions, in the language `source` where there are such. openings: beginnings of texts to continue. chats:
     dialogues in the added language, up to an answer.
     """
@@ -115,6 +116,7 @@ class Comparison:
     def __init__(
         self, model: Path, tokenizer: Path, pack: Path, texts: Mapping[str, str], memory: Path, column: str = "text",
         seed: int = 0, openings: Sequence[str] = (), chats: Sequence[Dialogue] = (), source: str = "en",
+        count: int = COUNT,
     ):  # fmt: skip
         self.model, (self.body, self.base) = model, load_model(model)
         self.added, self.new = load_adaptation(pack, self.body.space), open_tokenizer(pack)
@@ -122,7 +124,7 @@ class Comparison:
         own = whole(self.added, self.base)
         self._exported = functools.partial(exported, model, self.body, own, self.new.vocabulary)
         positions = self.body.config.max_positions
-        self.asked = question_set(source, seed)
+        self.asked = question_set(source, seed, count)
         self.dialogues = [own for own in self._prompts() if len(own.prompt) + ANSWER_TOKENS <= positions]
         self.length = min(LENGTH, positions - 1)
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
@@ -266,12 +268,14 @@ def find_kept(
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which trained. given: files
     of other text. path: file in which the result is cached, by a hash of what it depends on, beside that of the
     untouched model. openings: of texts to continue; chats: dialogues in the added language, up to an answer. Half of
-    the questions choose the strength, by 95 % upper bounds, the others are reported; with a single strength all are.
+    the questions choose the strength, by 95 % upper bounds, the others are reported; with a single one half as many are
+    asked.
     """
     given = given or {}
     texts = {**held_out, **given}
     memory = path.with_name(UNTOUCHED)
-    both = Comparison(model, tokenizer, pack, texts, memory, column, openings=openings, chats=chats, source=source)
+    questions: dict[str, Any] = {"source": source, "count": COUNT if len(strengths) > 1 else COUNT // 2}
+    both = Comparison(model, tokenizer, pack, texts, memory, column, openings=openings, chats=chats, **questions)
     strengths = strengths if both.added.update else (1.0,)
     added = identity(pack)
     key = sha256_of_json([both.untouched.key, added, [*strengths], dict(limits), source, dict(given)])

@@ -21,8 +21,8 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import SAID, asked
-from ds_minimodel.hf import generations
 from ds_minimodel.models import BodyConfig
+from ds_minimodel.ops import gpu
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
@@ -45,7 +45,7 @@ def write_replay(
     """
     foreign = config_of(base)
     config, rows_of_base = foreign.config, foreign.theirs.vocab_size
-    device, tokenizer = generations.device(), open_tokenizer(tokenizer_folder)
+    device, tokenizer = gpu.device(), open_tokenizer(tokenizer_folder)
     vocabulary = tokenizer.vocabulary
     start, eos = vocabulary.bounds("self-generated replay")
     opening = _opening(tokenizer_folder) or [start]

@@ -1,5 +1,6 @@
-"""GPUs: whether the build of torch has code for one."""
+"""GPUs: whether one is to be used, and whether the build of torch has code for it."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 
@@ -9,6 +10,12 @@ from ds_minimodel.common.errors import UserError
 
 CUDA_13 = (7, 5)  # the lowest compute capability that it knows
 CUDA_12_BUILD = "torch==2.13.0+cu126"  # as scripts/environment.sh takes it; torch has CUDA 12.6 builds up to 2.14
+
+
+def device() -> torch.device:
+    """Where a rank computes: on a GPU that torch sees, unless DS_ACCELERATOR=cpu says otherwise."""
+    on_gpu = os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 def check_gpus(first: int | None = None) -> None:
@@ -35,7 +42,7 @@ def why_no_code(device: torch.device | int) -> str:
     return (
         f"{gpu.name} is sm_{gpu.major}{gpu.minor}, and torch {torch.__version__} has code for "
         f"{', '.join(architectures)} alone; {what}, then ds_minimodel again for its kernels; "
-        "CUDA_VISIBLE_DEVICES hides a GPU"
+        "CUDA_VISIBLE_DEVICES= hides a GPU"
     )
 
 

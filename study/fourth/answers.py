@@ -28,7 +28,8 @@ from ds_minimodel.api import extend
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
-from ds_minimodel.hf.generations import device, settings_of, written
+from ds_minimodel.hf.generations import settings_of, written
+from ds_minimodel.ops.gpu import device
 from ds_minimodel.report.kept import loops
 
 THOUSANDS = int(os.environ.get("THOUSANDS", "60"))

@@ -24,8 +24,9 @@ from ds_minimodel.api import TokenStore, export_hf
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
-from ds_minimodel.hf.generations import TOKENS, device, settings_of, written
+from ds_minimodel.hf.generations import TOKENS, settings_of, written
 from ds_minimodel.hf.own_replay import LENGTH, write_replay
+from ds_minimodel.ops.gpu import device
 from study.third.cells import read
 
 QUESTIONS = (

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ds_minimodel.artifacts.base import module_of
 from ds_minimodel.foreign.source import tokenizer_of
-from ds_minimodel.hf.generations import continued, device, settings_of
+from ds_minimodel.hf.generations import continued, settings_of
+from ds_minimodel.ops.gpu import device
 from study.third.cells import read
 from study.third.chats import add, answered, models
 
