@@ -22,7 +22,7 @@ from ds_minimodel.hf.kept import CHATS, LIMITS, PAGES, STRENGTHS, find_kept, ope
 from ds_minimodel.jobs.layout import EVALUATE, LOCK
 from ds_minimodel.pipeline.call import Call
 from ds_minimodel.pipeline.fertility import choose_vocabulary
-from ds_minimodel.pipeline.launch import has_gpu, name_the_cpu, ranks_on_hosts
+from ds_minimodel.pipeline.launch import name_the_cpu, ranks_on_hosts
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step_here
 from ds_minimodel.recipe import extension
@@ -112,7 +112,7 @@ def extend(
             _check_options(recipe.trained_by.causal, others, keep)
             work.begin(call, recipe.data.draw)
         else:
-            base, device = read_base(model), "gpu" if has_gpu() else "cpu"
+            base, device = read_base(model), device_here().type
             _check_options(base.config.causal, others, keep)
             most = tokens or extension.tokens_in(asked["hours"] or 0, base, device)
             data = {"column": column, "draw": extension.bytes_to_draw(most)}

@@ -137,7 +137,7 @@ template <class T> int norm_forward(const NormForward<T>& a, int64_t rows, void*
     DSMM_LAUNCH((norm_forward<T, S::kPack, S::kPacks, S::kOfBlock>), grid, dim3(kWarp, warps), shared, stream, a,
                 rows);
   });
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T>
@@ -161,7 +161,7 @@ int norm_backward(const NormBackward<T>& a, int64_t rows, int64_t slices, float*
       DSMM_LAUNCH((norm_parameter_sums<T, S::kPack>), columns_grid(a.width, S::kPack, slices), block, 0, stream,
                   a, rows, partial);
   });
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void* stream) {
@@ -172,7 +172,7 @@ template <class T> int gelu_forward(const GeluForward<T>& a, int64_t rows, void*
     DSMM_LAUNCH((gelu_forward<T, N>), columns_grid(a.width, N, slices), block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((gelu_forward<T, 1>), columns_grid(a.width, 1, slices), block, 0, stream, a, rows);
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T>
@@ -189,7 +189,7 @@ int gelu_backward(const GeluBackward<T>& a, int64_t rows, int64_t slices, float*
     DSMM_LAUNCH((gelu_backward<T, 1, true>), grid, block, 0, stream, a, rows, partial);
   else
     DSMM_LAUNCH((gelu_backward<T, 1, false>), grid, block, 0, stream, a, rows, partial);
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <int A> struct ActivationNumber {
@@ -218,7 +218,7 @@ template <class T> int gated_forward(const Gated<T>& a, T* out, int64_t rows, vo
     else
       DSMM_LAUNCH((gated_forward<T, 1, A>), grid, block, 0, stream, a, out, rows);
   });
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T>
@@ -234,7 +234,7 @@ int gated_backward(const Gated<T>& a, const T* grad, T* grad_x, int64_t rows, vo
     else
       DSMM_LAUNCH((gated_backward<T, 1, A>), grid, block, 0, stream, a, grad, grad_x, rows);
   });
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
@@ -246,7 +246,7 @@ template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
     DSMM_LAUNCH((rotary<T, N>), grid, block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((rotary<T, 1>), grid, block, 0, stream, a, rows);
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 // KERNEL<T, N, P> for the rows of a softmax: a warp has one, in registers or in shared memory.
@@ -264,7 +264,7 @@ template <class T> int rotary(const Rotary<T>& a, int64_t rows, void* stream) {
           packs ? in_shared_memory(a.width, RowShape<16 / sizeof(T), 0>{}, launch)                      \
                 : in_shared_memory(a.width, RowShape<1, 0>{}, launch);                                  \
         });                                                                                             \
-    return static_cast<int>(cudaPeekAtLastError());                                                     \
+    return static_cast<int>(cudaGetLastError());                                                     \
   } while (0)
 
 template <class T> int softmax_forward(const SoftmaxForward<T>& a, int64_t rows, void* stream) {
@@ -290,7 +290,7 @@ template <class T> int cross_entropy(const CrossEntropy<T>& a, int64_t rows, voi
     DSMM_LAUNCH((cross_entropy<T, 1, 4>), grid, block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((cross_entropy<T, 1, 1>), grid, block, 0, stream, a, rows);
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stream) {
@@ -299,7 +299,7 @@ template <class T> int dropout(const DropoutRows<T>& a, int64_t rows, void* stre
     DSMM_LAUNCH((dropout_rows<T, 16 / sizeof(T)>), grid, block, 0, stream, a, rows);
   else
     DSMM_LAUNCH((dropout_rows<T, 1>), grid, block, 0, stream, a, rows);
-  return static_cast<int>(cudaPeekAtLastError());
+  return static_cast<int>(cudaGetLastError());
 }
 
 #define DSMM_INSTANTIATE(T)                                                            \

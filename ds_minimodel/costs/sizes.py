@@ -9,6 +9,7 @@ import torch
 
 from ds_minimodel.costs.memory import Device, device_named
 from ds_minimodel.costs.plans import Planner, model_of, planner_of, setup_of
+from ds_minimodel.ops.gpu import device
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.training.run import replicas_of, split_batch
@@ -34,9 +35,8 @@ class Fit(NamedTuple):
 
 def device_here() -> Device:
     """This machine's GPU, or its CPUs."""
-    if not torch.cuda.is_available():
+    if (gpu := device()).type == "cpu":
         return device_named("cpu")
-    gpu = torch.device("cuda")
     memory = torch.cuda.get_device_properties(gpu).total_memory
     precisions = dict.fromkeys((resolve_precision("auto", gpu), "bf16", "fp16", "fp32"))
     return Device(torch.cuda.get_device_name(gpu), "cuda", memory, tuple(precisions))

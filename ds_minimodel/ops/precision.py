@@ -14,11 +14,10 @@ def resolve_precision(precision: str, device: torch.device, key: str = "engine.p
     auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or ARM's
     bf16), fp16 on older GPUs, else fp32.
     """
-    if device.type == "cuda":
-        fast_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
-        return ("bf16" if fast_bf16 else "fp16") if precision == "auto" else precision
-    if precision == "fp16":
+    if precision == "fp16" and device.type == "cpu":
         raise UserError(f"{key}: fp16 needs a GPU; use bf16, fp32 or auto")
-    if precision == "auto":
-        return "bf16" if has_bf16_products() else "fp32"
-    return precision
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
+    return "bf16" if has_bf16_products() else "fp32"

@@ -20,8 +20,9 @@ def _forward_reference(scores, lengths, scale, p, row_keys):
         num_keys = scores.shape[-1]
         masked_BK = torch.arange(num_keys, device=scores.device) >= lengths[:, None]
         scaled = scaled.masked_fill(masked_BK[:, None, None, :], -torch.inf)
-    # A sample without keys is a row of -inf alone, whose softmax is nan; it attends to nothing.
-    probs = torch.softmax(scaled, -1).nan_to_num(0.0) if lengths is not None else torch.softmax(scaled, -1)
+    probs = torch.softmax(scaled, -1)
+    if lengths is not None:  # a sample without keys is a row of -inf alone, whose softmax is nan; it attends to nothing
+        probs = probs.masked_fill((lengths <= 0)[:, None, None, None], 0)
     probs = probs.to(scores.dtype)
     if row_keys is None:
         return probs, probs.new_empty(0)

@@ -156,11 +156,15 @@ def window_attention(
     own_keys = keys_values.shape[-1] == 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
-    if device_type(queries.device) == "cuda" and not queries.is_meta and row_keys is None:
+    if device_type(queries.device) == "cuda" and row_keys is None:
         all_queries = positions.shape == (num_keys,)
         causal = all_queries and after == 0 and before >= num_keys - 1 and lengths is None
-        seen = None if causal else keys_in_window(num_keys, positions, before, after, lengths)
-        return torch_window_attention(keys_values, queries, num_heads, seen, scale)
+        if not queries.is_meta:
+            seen = None if causal else keys_in_window(num_keys, positions, before, after, lengths)
+            return torch_window_attention(keys_values, queries, num_heads, seen, scale)
+        if not own_keys and not (causal and queries.dtype == torch.bfloat16):  # flash may be missing: keys of their own
+            heads = keys_values.unflatten(-1, (-1, width))
+            keys_values = heads.repeat_interleave(2 * num_heads // heads.shape[2], 2).flatten(2)
     return fused_window_attention(
         keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale
     )

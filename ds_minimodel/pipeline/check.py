@@ -1,19 +1,16 @@
 """Checks of a recipe before days of training are spent on it."""
 
 import importlib.util
-import os
 import sys
 from collections.abc import Iterable
-
-import torch
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.jobs.first_pack import check_vectors
 from ds_minimodel.jobs.records import refuse_if_stale
 from ds_minimodel.jobs.training import text_steps
-from ds_minimodel.ops.gpu import check_gpus
+from ds_minimodel.ops.gpu import check_gpus, device
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.pipeline.launch import has_gpu, name_the_cpu
+from ds_minimodel.pipeline.launch import name_the_cpu
 from ds_minimodel.pipeline.registry import Step
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.steps.corpus import check_text
@@ -30,9 +27,9 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     code for the GPUs. Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
-    if os.environ.get("DS_ACCELERATOR") != "cpu":
+    if (own := device()).type == "cuda":
         check_gpus(ranks)
-    resolve_precision(recipe.engine.precision, torch.device("cuda" if has_gpu() else "cpu"))
+    resolve_precision(recipe.engine.precision, own)
     check_text(recipe)
     check_tasks(recipe)
     for section in text_steps(recipe, recipe.chosen_systems).values():

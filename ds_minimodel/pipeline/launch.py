@@ -47,7 +47,9 @@ PREEMPTED = os.EX_TEMPFAIL  # the exit code of what SIGTERM has ended, its state
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU, told without loading torch."""
+    """Whether this machine has an NVIDIA GPU that is to be used, told without loading torch."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not gpus():
+        return False
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 

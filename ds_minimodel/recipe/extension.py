@@ -27,7 +27,7 @@ FEWEST_BYTES, BYTES_A_TOKEN = 5_000_000, 20  # of text to draw: at least; for ea
 RANK, MOST_RANK = 16, 256  # of LoRA; the first was tried
 BITS = 2  # that a weight of a LoRA stores, where a token of text brings one (LoRA Without Regret)
 FALL = 0.78  # a rate falls with a greater width to this power (LoRA Without Regret, for Llamas)
-GUESSED_FLOPS = {"cpu": 1e11, "gpu": 1e14}  # FLOP/s that a training by hours is sized with before steps are timed
+GUESSED_FLOPS = {"cpu": 1e11, "cuda": 1e14}  # FLOP/s that a training by hours is sized with before steps are timed
 TIMED, UNTIMED = 20, 5  # steps by whose time a training by hours gets its length, after so many that do not count
 
 
@@ -115,7 +115,7 @@ def first_values(
 
 
 def tokens_in(hours: float, base: Base, device: str) -> int:
-    """A generous estimate of how many tokens train in so much time on a "cpu" or "gpu"."""
+    """A generous estimate of how many tokens train in so much time on a "cpu" or "cuda"."""
     a_token = 4 * 12 * base.config.num_layers * base.config.hidden_size**2  # forward and back through frozen products
     return int(3600 * hours * GUESSED_FLOPS[device] / a_token)
 

@@ -13,8 +13,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import paths_of
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into, materialise
+from ds_minimodel.ops import gpu
 from ds_minimodel.ops.cpu import configure_cpu
-from ds_minimodel.ops.gpu import check_gpus
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.serve.packs import open_pack
 from ds_minimodel.tasks.batches import outputs
@@ -94,11 +94,11 @@ def score_files(
 
 def _place(precision: str | None) -> tuple[torch.device, torch.dtype]:
     """Where a model computes, and in what: without a `precision` in fp32 on a CPU, as the exported model does there."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = gpu.device()
     if device.type == "cpu":
         configure_cpu()
     else:
-        check_gpus(1)
+        gpu.check_gpus(1)
     if precision not in (None, "auto", *DTYPES):
         raise UserError(f"--precision {precision}: there are {', '.join(DTYPES)} and auto")
     default = "fp32" if device.type == "cpu" else "auto"

@@ -87,10 +87,11 @@ class MetricsLogger:
             )
 
     def _read(self, step: int) -> MetricsLine:
-        steps, now = step - self.last_step, time.monotonic()
+        steps = step - self.last_step
         if self.world.data.size > 1:
             torch.distributed.all_reduce(self.sums, group=self.world.data.handle)
-        losses = (self.sums / steps).tolist()
+        losses = (self.sums / steps).tolist()  # a GPU ends its steps before
+        now = time.monotonic()
         seconds = now - self.last_time
         self.sums, self.last_step, self.last_time = 0, step, now
         run, accounting = self.run, self.run.accounting
