@@ -31,7 +31,7 @@ from ds_minimodel.recipe.extension import FEWEST_NEW, MOST_NEW, MOST_PASSES, PRE
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_values
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.steps.corpus import write_tests
-from ds_minimodel.text.reader import find_text
+from ds_minimodel.text.reader import find_text, read_documents
 
 HOURS = 1.0  # where nothing is said
 Say = Callable[[str], None]
@@ -93,6 +93,8 @@ def extend(
     if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
         raise UserError(f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens")
     others = [str(file) for file in find_text(paths_of(test_text))]
+    for file in others:  # as far as it is scored
+        next(read_documents([file], column), None)
     for name, known in [*((name, [*LIMITS]) for name in keep), (trains or "lora", [*PRESETS])]:
         if name not in known:
             raise UserError(f"extend: nothing is called {name} here; give {', '.join(known)}")
@@ -123,7 +125,7 @@ def extend(
             work.begin(call, recipe.data.draw)
             run_step_here(STEPS["corpus"], recipe, rebuild=True)
             write_tests(recipe, say)
-            row, length = choose_vocabulary(recipe, vocab_size, most, say)
+            row, length = choose_vocabulary(recipe, vocab_size, most, MOST_PASSES if tokens is None else math.inf, say)
             values["tokenizer"]["vocab_size"] = row["new_pieces"]
             number = ranks_on_hosts(hostfile, ranks) if hostfile else ranks or 1
             text_tokens = row["tokens"]
@@ -187,4 +189,6 @@ class _Work(Call):
             replace_folder(out / "model", lambda new: export_hf(base, new, pack, strength=strength))
             if system.trains == "low-rank":
                 replace_folder(out / "adapter", lambda new: export_adapter(base, new, pack, strength))
+            else:
+                shutil.rmtree(out / "adapter", ignore_errors=True)
             self.note(exported=facts | {"files": self.written()})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SAID = "31415926535897"  # in place of what is said: no chat template changes it, or has it
+_TODAY = "{%- macro strftime_now(form) %}01 Jan 2026{% endmacro %}"  # before a template: the same on all days
 
 
 def keep_tokenizer(
@@ -59,6 +60,13 @@ def keep_tokenizer(
     return replace(vocabulary, roundtrip_counterexample=file.lost_text(vocabulary))
 
 
+def by_template(tokenizer: PreTrainedTokenizerBase, dialogue: list[dict[str, str]], **settings: Any) -> Any:
+    """transformers' apply_chat_template: answers have no thinking part, and today is always the same day."""
+    template = tokenizer.get_chat_template()
+    template = _TODAY * ("strftime_now" in template) + template
+    return tokenizer.apply_chat_template(dialogue, chat_template=template, enable_thinking=False, **settings)
+
+
 def asked(tokenizer: PreTrainedTokenizerBase, question: str | list[dict[str, str]], **settings: Any) -> str | None:
     """A question, or turns that end with one, as text by the chat template, after an empty system message where the
     template demands one; None where there is no template, or it does not take that either.
@@ -67,7 +75,7 @@ def asked(tokenizer: PreTrainedTokenizerBase, question: str | list[dict[str, str
     tries = [turns] if turns[0]["role"] == "system" else [turns, [{"role": "system", "content": ""}, *turns]]
     for dialogue in tries if tokenizer.chat_template else ():
         with contextlib.suppress(UserError), one_line("", "the chat template does not run"):
-            return str(tokenizer.apply_chat_template(dialogue, tokenize=False, **settings))
+            return str(by_template(tokenizer, dialogue, tokenize=False, **settings))
     return None
 
 

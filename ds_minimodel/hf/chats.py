@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,34 +23,43 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.foreign.source import tokenizer_of
-from ds_minimodel.foreign.vocabularies import SAID
-from ds_minimodel.text.chats import Dialogue, read_dialogues
-from ds_minimodel.text.corpus import is_held_out
+from ds_minimodel.foreign.vocabularies import SAID, by_template
+from ds_minimodel.text.chats import FEWEST_CHARACTERS, Dialogue, read_dialogues
+from ds_minimodel.text.corpus import MANY_PAGES, is_held_out
+from ds_minimodel.text.reader import read_documents
 from ds_minimodel.vocabulary.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SAME = 60  # characters at its beginning by which a line is known
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 
 
 def prepare_chats(
-    patterns: Sequence[str | Path], tokenizer_folder: Path, out: Path, length: int, held_out: float
+    patterns: Sequence[str | Path],
+    tokenizer_folder: Path,
+    out: Path,
+    length: int,
+    held_out: float,
+    held_text: Sequence[Path] = (),
 ) -> None:
     """Write the dialogues of some files (text/chats.py) into the masked token store `out`.
 
     tokenizer_folder: with a chat template. A document is a sample of at most `length` tokens, as a reader makes it: a
     dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the
     next. A single question whose answer does not fit is cut off. The share `held_out` of the first questions goes, with
-    all dialogues that begin so, into a store of its own, in the folder HELD_OUT. UserError as of `read_dialogues`,
-    where there is no template or one does not take a dialogue, where a turn would become a special token, and where
-    nothing is left.
+    all dialogues that begin so, into a store of its own, in the folder HELD_OUT; so do answers with a line of
+    `held_text`, files of held-out text. UserError as of `read_dialogues`, where there is no template or one does not
+    take a dialogue, where a turn would become a special token, and where nothing is left.
     """
     ours, theirs = open_tokenizer(tokenizer_folder), tokenizer_of(tokenizer_folder)
     vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
     if not theirs.chat_template:
         raise UserError(f"{tokenizer_folder}: has no chat template, by which dialogues are to be written")
-    counts, special = [0, 0], _special(theirs)
+    counts, lost, special = [0, 0], 0, _special(theirs)
+    lines = Counter(line for document in read_documents(held_text) for line in {*map(str.strip, document)})
+    known = {line[:SAME] for line, pages in lines.items() if len(line) >= FEWEST_CHARACTERS and pages < MANY_PAGES}
     with atomic_folder(out) as folder:
         stores = [folder, folder / HELD_OUT][: 2 if held_out else 1]
         with contextlib.ExitStack() as stack:
@@ -58,15 +69,20 @@ def prepare_chats(
             for where, dialogue in read_dialogues(patterns):
                 if held := special.search("\n".join(turn["content"] for turn in dialogue)):
                     raise UserError(f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise")
-                side = is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
+                answers = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
+                is_known = any(line.strip()[:SAME] in known for answer in answers for line in answer.splitlines())
+                side = is_known or is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
                 with one_line(where, "the chat template does not take it"):
                     samples = _samples(theirs, special, dialogue, vocabulary, length - 1)
                 for sample in samples:
                     adds[side](sample, [len(sample)])
                     counts[side] += 1
+                lost += not samples
         if not counts[0]:
             files = ", ".join(map(str, patterns))
             raise UserError(f"{files}: no answer begins in {length} tokens to train on; {counts[1]} are held out")
+        if lost:
+            print(f"{lost:,} dialogues have no answer within {length} tokens and are left out", file=sys.stderr)
         facts = {"tokenizer_sha256": ours.sha256, "shards": 1, "whole_documents": True, "masked": True}
         for store, documents in [*zip(stores, counts, strict=False)][::-1]:
             write_manifest(store, kind="token_store", **vocabulary.facts(), **facts, documents=documents)
@@ -97,12 +113,14 @@ def _samples(
     system = [turn for turn in dialogue if turn["role"] == "system"]
     turns, samples = dialogue[len(system) :], []
     while turns:
-        for count in range(len(turns), 0, -2):
-            ids, learned = _written(tokenizer, special, [*system, *turns[:count]])
-            first = 1 if ids[0] == vocabulary.bos else 0  # which a reader puts before a text itself
-            if len(ids) - first <= most:
+        for end in range(2, len(turns) + 1, 2):
+            written, says = _written(tokenizer, special, [*system, *turns[:end]])
+            first = 1 if written[0] == vocabulary.bos else 0  # which a reader puts before a text itself
+            fits = len(written) - first <= most
+            if fits or end == 2:
+                count, ids, learned = end, written[first : first + most], says[first : first + most]
+            if not fits:
                 break
-        ids, learned = ids[first : first + most], learned[first : first + most]
         samples += [ids + vocabulary.size * ~learned] if learned.any() else []
         turns = turns[count:]
     return samples
@@ -119,11 +137,11 @@ def _written(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of a dialogue by the chat template; which of them the assistant says)"""
     if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
-        encoded = tokenizer.apply_chat_template(dialogue, return_dict=True, return_assistant_tokens_mask=True)
+        encoded = by_template(tokenizer, dialogue, return_dict=True, return_assistant_tokens_mask=True)
         return np.array(encoded["input_ids"], np.int64), np.array(encoded["assistant_masks"], bool)
     named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
     turns = [{**turn, "content": name} for name, turn in named.items()]
-    parts = re.split(f"({'|'.join(named)})", str(tokenizer.apply_chat_template(turns, tokenize=False)))
+    parts = re.split(f"({'|'.join(named)})", str(by_template(tokenizer, turns, tokenize=False)))
     text, spans = parts[0], list[tuple[int, int]]()
     for name, after in zip(parts[1::2], parts[2::2], strict=True):
         start, said = len(text), named[name]["content"]
@@ -131,7 +149,7 @@ def _written(
         if named[name]["role"] == "assistant":
             end = special.search(after)
             spans.append((start, start + len(said) + (end.end() if end else 0)))
-    if text != tokenizer.apply_chat_template(dialogue, tokenize=False):
+    if text != by_template(tokenizer, dialogue, tokenize=False):
         raise ValueError("it changes what is said")
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts, ends = np.array(encoding["offset_mapping"], np.int64).T

@@ -73,7 +73,10 @@ class Change(NamedTuple):
         return cls(100 * float(share), 100 * float(error), number)
 
     def bound(self, errors: float = ONE_SIDED) -> float:
-        """The upper bound at so many standard errors, of many; of few Student's t takes more (Cornish and Fisher)."""
+        """The upper bound at so many standard errors, of many; of few Student's t takes more (Cornish and Fisher). Of
+        fewer than FEWEST there is none, and the percentage itself stands for it."""
+        if self.number < FEWEST:
+            return self.percent
         few = 1 / max(1, self.number - 1)
         more = 1 + (errors**2 + 1) * few / 4 + (5 * errors**4 + 16 * errors**2 + 3) * few**2 / 96
         return self.percent + errors * more * self.error
@@ -132,6 +135,7 @@ class Comparison:
         self.chats = [own for own in chats if len(self._prompt(self.theirs, own)) + ANSWER_TOKENS <= positions]
         key = sha256_of_json([identity(model), ANSWER_TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
+        self.is_fresh = known is None or known.key != key  # another time's speed is no measure
         if known is None or known.key != key:
             known = self._look(key, prompts, old)
             trim()  # its module, before there is another
@@ -225,7 +229,7 @@ class Comparison:
         both = {"before": self.untouched.bytes_a_second, "after": speed}
         measure = Measure(what="how fast it writes", unit="bytes a second", **both, decimals=0)
         samples = _side_by_side(self.openings, self.untouched.samples, texts)
-        return samples, [measure] * bool(samples)
+        return samples, [measure] * (self.is_fresh and bool(samples))
 
     def bits(self, name: str) -> Bits:
         """Bits of a text by position, before and after."""

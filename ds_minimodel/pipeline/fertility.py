@@ -44,19 +44,19 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def choose_vocabulary(
-    recipe: Recipe, vocab_size: int | None, trained: int, say: Callable[[str], None] = print
+    recipe: Recipe, vocab_size: int | None, trained: int, passes: float, say: Callable[[str], None] = print
 ) -> tuple[dict[str, Any], int]:
     """Choose the number of new tokens: (the row of `fertility` for `vocab_size` or the best one; tokens of a sample).
 
-    trained: tokens in all. Where the body trains on too few of them for new ones to pay, the fewest are the best. A
-    sample gets as many bytes as adapt.seq_length tokens have with the best number. UserError where there is too little
-    text, or another number is to be given.
+    trained: tokens in all, of at most so many passes over the text. Where the body trains on too few of them for new
+    ones to pay, the fewest are the best. A sample gets as many bytes as adapt.seq_length tokens have with the best
+    number. UserError where there is too little text, or another number is to be given.
     """
     (language,), samples, (system,) = recipe.languages.targets, recipe.adapt, recipe.chosen_systems
     by_size = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (cheapest,) = by_size[0], [row for row in by_size.values() if row["best"]]
     fewest = by_size.get(FEWEST_NEW, before)
-    is_short = trained <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
+    is_short = min(trained, passes * fewest["tokens"]) <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
     best = fewest if vocab_size is None and system.trains and is_short else cheapest
     if best["tokens"] < FEWEST_TOKENS:
         raise UserError(

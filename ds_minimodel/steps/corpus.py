@@ -18,12 +18,11 @@ from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
 from ds_minimodel.jobs.records import Job, read_record
 from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.text.corpus import Corpus, draw_parts, make_corpus
+from ds_minimodel.text.corpus import MANY_PAGES, Corpus, draw_parts, make_corpus
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
 
-TEST_BYTES = 60_000  # of held-out text that is scored
-MANY_PAGES = 3  # on which a line is part of the pages, and no text
+TEST_BYTES = 30_000  # of held-out text that is scored
 
 
 def check_text(recipe: Recipe) -> None:
@@ -97,5 +96,5 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
             file.write(text.encode())
         if many:
             say(f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and more are not scored")
-        if len(text) < TEST_BYTES / 6:
+        if len(text) < TEST_BYTES / 3:
             say(f"{language}: only {len(text):,} characters are held out, and scores of so little say little")

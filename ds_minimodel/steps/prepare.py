@@ -25,15 +25,17 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 
 def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    files, out, tokenizer = recipe.data.chats[language], layout.chats(language), layout.tokenizer(language)
+    files, out = recipe.data.chats[language], layout.chats(language)
+    tokenizer, corpus = layout.tokenizer(language), layout.corpus(language)
 
     def make() -> None:
         from ds_minimodel.hf.chats import prepare_chats  # transformers takes seconds to import
 
-        prepare_chats(files, tokenizer, out, recipe.adapt.seq_length, recipe.data.held_out)
+        held_text = Corpus(corpus).held_out if recipe.data.held_out else []
+        prepare_chats(files, tokenizer, out, recipe.adapt.seq_length, recipe.data.held_out, held_text)
 
     inputs = {"chats": identity_of_text(find_text(files)), "held_out_questions": recipe.data.held_out}
-    return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer,), make)
+    return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer, corpus), make)
 
 
 def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:

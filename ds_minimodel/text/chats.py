@@ -15,6 +15,7 @@ from ds_minimodel.text.rows import shown, text_field
 Dialogue = list[dict[str, str]]  # turns: {"role": …, "content": …}
 
 _LISTS, _PAIR = ("messages", "conversations"), ("prompt", "completion")  # columns
+_TURN = ("role", "from"), ("content", "value")  # keys
 _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
 _AFTER = {"": ("system", "user"), "system": ("user",), "user": ("assistant",), "assistant": ("user",)}
 
@@ -23,10 +24,10 @@ def read_dialogues(patterns: Iterable[str | Path]) -> Iterator[tuple[str, Dialog
     """(where it is, as messages say it; dialogue) of each row of the files that `patterns` name.
 
     A row has `messages`, or ShareGPT's `conversations`: turns with role and content, or from and value; or `prompt` and
-    `completion`, texts or such lists. A system may speak first, then user and assistant in turn; what follows the last
-    answer is left out. UserError, with its place, for another row, and as of `read_rows`.
+    `completion`, texts or such lists. A system may speak first (or `system`, a text), then user and assistant in turn;
+    what follows the last answer is left out. UserError, with its place, for another row, and as of `read_rows`.
     """
-    for where, row in read_rows(patterns, (*_LISTS, *_PAIR)):
+    for where, row in read_rows(patterns, (*_LISTS, *_PAIR, "system")):
         yield where, _dialogue_of(row, where)
 
 
@@ -39,11 +40,15 @@ def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
         turns = [turn for role, said in pair for turn in (said if isinstance(said, list) else [(role, said)])]
     if not isinstance(turns, list):
         raise UserError(f"{where}: the turns are {shown(turns)}, not a list")
+    if row.get("system"):
+        turns = [("system", row["system"]), *turns]
     dialogue, before = Dialogue(), ""
     for number, turn in enumerate(turns, 1):
         place = f"{where}: turn {number}"
         if isinstance(turn, dict):
-            turn = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
+            if turn.get("tool_calls") or turn.get("weight", 1) == 0:
+                raise UserError(f"{place}: has tool calls, or is not to be learned (weight 0); leave the dialogue out")
+            turn = tuple(next((turn[key] for key in keys if turn.get(key) is not None), None) for keys in _TURN)
         if not isinstance(turn, tuple):
             raise UserError(f"{place}: {shown(turn)}, and no role with a content")
         role, said = _ROLES.get(str(turn[0]), ""), text_field({"content": turn[1]}, "content", place).strip()
@@ -66,7 +71,7 @@ def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
 
 MOST_CHARACTERS, FEWEST_CHARACTERS = 400, 30  # of an answer, which ends with a line or a sentence
 _LONGEST_HEADING = 80
-_MARKS = re.compile(r"#{1,6}\s+(.+?)\s*#*"), re.compile(r"={2,6}\s*(.+?)\s*={2,6}")  # Markdown's, MediaWiki's
+_MARKS = re.compile(r"#{1,6}\s+(\S.*?)\s*#*"), re.compile(r"={2,6}\s*(\S.*?)\s*={2,6}")  # Markdown's, MediaWiki's
 _NUMBER = re.compile(r"^(\d+\.)+\d*\s+")  # before a heading
 _UNDERLINE = re.compile(r"([=\-~^])\1{2,}")
 _ENDS = ".!:;,…。！：；，、·،؛।۔።"  # of lines that are no headings

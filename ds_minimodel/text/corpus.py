@@ -45,6 +45,7 @@ from ds_minimodel.text.reader import (
 from ds_minimodel.text.rows import DOCUMENTS, as_document
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 
+MANY_PAGES = 3  # on which a line is part of the pages, and no text
 COUNTED_BYTES = 200_000_000  # of text whose words are counted, about
 _FILES = f"training{DOCUMENTS}.gz", f"held_out{DOCUMENTS}.gz"
 _WORDS = "words.json.gz"

@@ -168,7 +168,8 @@ class Tokenizer(ABC):
         """
 
     def num_bytes(self) -> list[int]:
-        """UTF-8 bytes of the text that each id stands for, with a space before a word; special ones are spelt out."""
+        """UTF-8 bytes of the text that each id stands for, with a space before a word; what has a role is spelt out,
+        another special token stands for none."""
         return [
             len(piece) // 6 if BYTES.fullmatch(piece) else len(piece.replace(WORD_START, " ").encode())
             for piece in self.pieces()
@@ -300,6 +301,8 @@ class JsonTokenizer(Tokenizer):
         sizes = super().num_bytes()
         for id, string in self._file.strings.items() if self._file.is_byte_level else ():
             sizes[id] = len(string.encode() if string in self._file.added else string)
+        for id in self._file.special - {*self.vocabulary.special_ids}:  # that end a turn, say
+            sizes[id] = 0
         return sizes
 
 
@@ -325,6 +328,7 @@ class TokenizerJson:
         if self.kind not in _MODELS or self.size > _MOST_IDS:
             raise UserError(f"{path}: a {self.kind} vocabulary of {self.size:,} ids; there are {', '.join(_MODELS)}")
         self.added = {token["content"] for token in self.content["added_tokens"]}
+        self.special = {token["id"] for token in self.content["added_tokens"] if token["special"]}
         self.taking_space = {token["content"] for token in self.content["added_tokens"] if token["lstrip"]}
         stages = json.dumps([self.content["pre_tokenizer"], self.content["decoder"]])
         self.is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages

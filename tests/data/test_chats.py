@@ -17,7 +17,10 @@ ROWS = [
     ({"messages": [SYSTEM, ASKED, SAID, ASKED]}, [SYSTEM, ASKED, SAID]),
     ({"prompt": " How?\n", "completion": "So."}, [ASKED, SAID]),
     ({"prompt": [SYSTEM, ASKED], "completion": [SAID]}, [SYSTEM, ASKED, SAID]),
-    ({"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}]}, [ASKED, SAID]),
+    (
+        {"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}], "system": "Be brief."},
+        [SYSTEM, ASKED, SAID],
+    ),
 ]
 
 
@@ -39,6 +42,7 @@ def test_the_forms_of_rows(tmp_path):
         ({"messages": [ASKED, {**SAID, "content": " "}]}, "turn 2: assistant says nothing"),
         ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2: 'content' is null, not text"),
         ({"messages": ["How?"]}, 'turn 1: "How\\?", and no role with a content'),
+        ({"messages": [ASKED, {**SAID, "weight": 0}]}, "turn 2: has tool calls, or is not to be learned .*"),
         ({"messages": [ASKED]}, "no turn of an assistant"),
         ({"prompt": "How?", "n": 1}, "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n"),
     ],
@@ -56,7 +60,7 @@ def test_bad_rows_are_named(tmp_path, row, words):
 BELOW = "It is a line that ends as a sentence does."
 HEADINGS = [
     (f"# One\n\n{BELOW}\n\n{BELOW}\n## Two ##\nA list:\nTea\n", [("One", [BELOW] * 2), ("Two", ["A list:", "Tea"])]),
-    (f"== One ==\n{BELOW}\n=== Two ===\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
+    (f"== One ==\n{BELOW}\n==  ==\n=== Two ===\n{BELOW}\n", [("One", [BELOW, "==  =="]), ("Two", [BELOW])]),
     (f"One\n===\n\n{BELOW}\n\nTwo\n---\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
     (f"1. One\n{BELOW}\n1.2 Two\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
     (f"One\n{BELOW}\n{BELOW}\nTwo\n{BELOW}\n\n{BELOW}\n", [("One", [BELOW] * 2), ("Two", [BELOW])]),

@@ -12,6 +12,7 @@ from ds_minimodel.common.random import permute
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.foreign.vocabularies import by_template
 from ds_minimodel.hf.chats import held_out_questions, prepare_chats
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 
@@ -21,7 +22,8 @@ TURN = "{% for m in messages %}" + BEGIN
 ASKS = "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
 TEMPLATES = {
     "llama 3": (  # a token that begins the text, and no white space around what is said
-        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n\n{{ m.content | trim }}" + END + "{% endfor %}"
+        "{{ bos_token }}{{ strftime_now('%d') }}{% for m in messages %}[{{ m.role }}]\n\n"
+        "{{ m.content | trim }}" + END + "{% endfor %}"
     ),
     "qwen": (  # what an assistant thinks stands in the last turn alone
         TURN + "{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
@@ -87,7 +89,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     tokenizer, end = AutoTokenizer.from_pretrained(folder), "" if name == "generation" else END
     whole, first = samples_in(tmp_path / "store")
     turns = [{"role": role, "content": said.strip()} for role, said in DIALOGUE]
-    assert whole[0] == tokenizer.apply_chat_template(turns, tokenize=False)
+    assert whole[0] == by_template(tokenizer, turns, tokenize=False) and ("01 Jan" in whole[0]) == (name == "llama 3")
     assert whole[1] == f"assistant,\n\nja{end}18.{end}" and first[1] == f"assistant,\n\nja{end}"
     system = write(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
     if name == "gemma":
@@ -100,7 +102,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     assert held_out_questions([system], 0.999999, 9) == [[{"role": "system", "content": "Kurz."}, turns[0]]]
 
 
-def test_what_does_not_fit_a_sample(text_file, tmp_path):
+def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
     """Turns go on in the next one after what the system says; what is cut off is not learned, nor is its end."""
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"], f"{BEGIN} $A")
     system, more = ("system", "s"), [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)]
@@ -110,6 +112,8 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path):
     assert [learned[:2] for _, learned in parts] == ["a!", "bb", "a!"], "without the question that fills a sample"
     assert all("[system]\n\ns" in read for read, _ in parts)
     assert [END in learned for _, learned in parts] == [True, False, True]
+    prepare_chats([write(chats, more, [("user", "c" * 90), more[1]])], folder, tmp_path / "less", 64, 0.0)
+    assert "\n1 dialogues have no answer within 64 tokens" in f"\n{capsys.readouterr().err}"
 
 
 def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
@@ -119,6 +123,11 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
     trained, held_out = (TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT))
     assert trained + held_out == 600 and 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210
+    (tmp_path / "held.txt").write_text("A line of a held-out page, which an answer has.\n")
+    page = [("user", "?"), ("assistant", (tmp_path / "held.txt").read_text())]
+    known = write(tmp_path / "known.jsonl", page, DIALOGUE)
+    prepare_chats([known], folder, tmp_path / "known", 64, 1e-9, [tmp_path / "held.txt"])
+    assert [TokenStore(tmp_path / "known" / part).num_documents for part in ("", HELD_OUT)] == [2, 1]
     bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
     template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")

@@ -43,6 +43,7 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
     refer(theirs, tmp_path / "ours", "en")
     of_base = open_tokenizer(tmp_path / "ours")
     assert of_base.special == special and of_base.vocabulary.roundtrip_counterexample is None
+    assert "bos" in special or of_base.num_bytes()[1] == 0, "special, without a role"
     train_tokenizer([text_file], tmp_path / "new", 320, 1.0, 5000, kind="byte-bpe", base=of_base)
     tokenizer = open_tokenizer(tmp_path / "new")
     assert tokenizer.special == special and tokenizer.split == of_base.split

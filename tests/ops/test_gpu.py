@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.ops.gpu import CUDA_12_BUILD, check_gpus, has_code
+from ds_minimodel.ops.gpu import CUDA_12_BUILD, check_gpus, device, has_code
 
 # torch 2.13 for x86 (RELEASE.md of PyTorch)
 CUDA_12_6 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -53,6 +53,13 @@ def test_a_gpu_without_code_is_one_line_that_says_what_to_install(gpus):
     gpus(CUDA_12_6, (10, 0))
     with pytest.raises(UserError, match="uninstall torch and install PyPI's"):
         check_gpus()
+
+
+def test_the_cpu_serves_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for asked, serves in (("cpu", "cpu"), ("", "cuda")):
+        monkeypatch.setenv("DS_ACCELERATOR", asked)
+        assert device().type == serves
 
 
 def test_what_the_line_names_is_what_the_setup_takes():

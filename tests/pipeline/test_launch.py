@@ -165,10 +165,13 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     launch.check_ranks(2)
+    monkeypatch.setattr(launch.Path, "exists", lambda path: "nvidia" in str(path))
+    assert launch.has_gpu()
     with pytest.raises(UserError, match="--ranks 3: this host shows 2 GPUs"):
         launch.check_ranks(3)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     launch.check_ranks(3)
+    assert not launch.has_gpu()
 
 
 def test_threads_do_not_spin_beside_other_work(monkeypatch):
