@@ -17,10 +17,8 @@ ROWS = [
     ({"messages": [SYSTEM, ASKED, SAID, ASKED]}, [SYSTEM, ASKED, SAID]),
     ({"prompt": " How?\n", "completion": "So."}, [ASKED, SAID]),
     ({"prompt": [SYSTEM, ASKED], "completion": [SAID]}, [SYSTEM, ASKED, SAID]),
-    (
-        {"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}], "system": "Be brief."},
-        [SYSTEM, ASKED, SAID],
-    ),
+    ({"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}]}, [ASKED, SAID]),
+    ({"prompt": "How?", "completion": "So.", "system": "Be brief."}, [SYSTEM, ASKED, SAID]),
 ]
 
 

@@ -112,7 +112,6 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
     assert [learned[:2] for _, learned in parts] == ["a!", "bb", "a!"], "without the question that fills a sample"
     assert all("[system]\n\ns" in read for read, _ in parts)
     assert [END in learned for _, learned in parts] == [True, False, True]
-    prepare_chats([write(chats, more, [("user", "c" * 90), more[1]])], folder, tmp_path / "less", 64, 0.0)
     assert "\n1 dialogues have no answer within 64 tokens" in f"\n{capsys.readouterr().err}"
 
 

@@ -130,8 +130,7 @@ def test_a_gpu_keeps_what_has_a_number_for_each_pair_once_and_only_with_dropout(
 
 @pytest.mark.parametrize("dtype, heads", [(torch.bfloat16, 1), (torch.float16, 2)])
 def test_a_forecast_has_keys_for_each_head_where_flash_may_be_missing(dtype, heads):
-    saved = []
-    with torch.device("meta"), ops.meta_stands_for("cuda"), saving_to(saved):
+    with torch.device("meta"), ops.meta_stands_for("cuda"), saving_to(saved := []):
         keys_values, queries = (torch.empty(1, 8, 2 * 64, dtype=dtype, requires_grad=True) for _ in range(2))
         ops.window_attention(keys_values, queries, 2, torch.arange(8), (None, 0))
     assert storage_bytes(saved) == (2 * heads + 2) * 8 * 64 * 2 + 8 * 8  # and positions
@@ -145,5 +144,4 @@ def test_doctor_says_what_serves_on_gpus():
 def test_nan_is_not_hidden():
     scores = torch.zeros(1, 1, 1, 40)
     scores[..., 3] = torch.nan
-    for lengths in (None, torch.tensor([40], dtype=torch.int32)):
-        assert ops.masked_softmax(scores, lengths, 1.0).isnan().all()
+    assert all(ops.masked_softmax(scores, own, 1.0).isnan().all() for own in (None, torch.full((1,), 40).int()))
