@@ -3,11 +3,11 @@
     python study/fourth/answers.py FOLDER [LANGUAGE…]     de and cs; a line of JSON each in FOLDER/answers.jsonl
     python study/fourth/answers.py FOLDER --table
 
-FOLDER has `model` (a folder of transformers), and of `ds-minimodel fetch-sample --languages en,de,cs --out FOLDER/sample` sample/ and
-debian-packages/. A section has three others beside it, of pages of the same module and nearest in length. Three
-things apart: the right language (py3langid, which has to be installed), the right topic (whether its section is
-likelier after the question than after the three others' questions), the right content (whether what is generated is
-nearest to its section, by chrF). THOUSANDS=60 of tokens train. What is there is not made again.
+FOLDER has `model` (a folder of transformers), and of `ds-minimodel fetch-sample --languages en,de,cs --out
+FOLDER/sample` sample/ and debian-packages/. A section has three others beside it, of pages of the same module and
+nearest in length. Three things apart: the right language (py3langid, which has to be installed), the right topic
+(whether its section is likelier after the question than after the three others' questions), the right content (whether
+what is generated is nearest to its section, by chrF). THOUSANDS=60 of tokens train. What is there is not made again.
 """
 
 import json
