@@ -14,7 +14,7 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from ruamel.yaml import YAML
 
 TABLES = {path.suffixes[0][1:]: path for path in Path(__file__).parent.glob("questions.*.yaml")}  # by language
-COUNT, SUMS = 988, 90  # questions of a set, of which so many at most are sums
+COUNT, SUMS = 494, 90  # questions of a set, of which so many at most are sums
 _NUMBERS = tuple(str(number) for number in range(145))
 _OPENING = 5  # words
 _TOLD, _SURE = 20, 10.0  # bytes of a text whose language can be told, and by how many nats more
