@@ -84,12 +84,10 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert not re.search("(Table|Figure) [0-9]", page), "it is not the paper's"
     ends = ["What was asked for", "Before and after", "Samples: BL_BASE, xx", "Vocabulary", "Cost", "What to do next"]
     assert re.findall("^## (.*)", page, re.MULTILINE) == ends, "a loss of 2 points is no curve"
-    assert re.search(r"right answers to \d+ English questions \| answers", page), "few questions fit into 64 positions"
-    assert all(
-        f"| {row} | " in page for row in ("xx, held-out text | bits per byte", "yy, held-out pages of your text")
-    )
+    shown = "xx, held-out text | bits per byte", "right answers to 4 English questions | answers"
+    assert all(f"| {row} | " in page for row in (*shown, "yy, held-out pages of your text"))
     assert len(page.partition("**Texts continued**")[2].partition("**Questions answered**")[0].splitlines()) == 5 + 7
-    assert re.search(r"\*\*Questions answered\*\*\n(\n|.*\n){,5}\| Wh.*\? \| ", page)
+    assert "| Who catches fish? | " in page, "few questions fit into 64 positions"
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
     others = {"--language": "zz", "--source": "de", "--train": "lora", "--vocab-size": "9", "--strength": "1"}
