@@ -115,7 +115,11 @@ class _AroundSoftmax(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None
     ) -> Tensor:
         ctx.p, scale = p, q.shape[-1] ** -0.5
-        dropped, probs = torch.ops.dsmm.masked_softmax(product(q, k.mT), lengths, scale, p, row_keys)
+        if q.dtype == torch.float16:  # whose range a product would leave before it is scaled
+            scores, scale = product(q * scale, k.mT), 1.0
+        else:
+            scores = product(q, k.mT)
+        dropped, probs = torch.ops.dsmm.masked_softmax(scores, lengths, scale, p, row_keys)
         ctx.save_for_backward(q, k, v, dropped if row_keys is None else probs, lengths, row_keys)
         return product(dropped, v)
 

@@ -301,7 +301,7 @@ class JsonTokenizer(Tokenizer):
         sizes = super().num_bytes()
         for id, string in self._file.strings.items() if self._file.is_byte_level else ():
             sizes[id] = len(string.encode() if string in self._file.added else string)
-        for id in self._file.special - {*self.vocabulary.special_ids}:  # that end a turn, say
+        for id in self._file.special.keys() - {*self.vocabulary.special_ids}:  # that end a turn, say
             sizes[id] = 0
         return sizes
 
@@ -311,8 +311,9 @@ _MOST_IDS = 1 << 24
 
 class TokenizerJson:
     """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its model. added: strings
-    that are found in a text before the model is asked. taking_space: those that take the white space before them.
-    is_byte_level: whether the other pieces are made of GPT-2's characters, each a byte.
+    that are found in a text before the model is asked; special: {id: string} of those that mark something; taking_space:
+    those that take the white space before them. is_byte_level: whether the other pieces are made of GPT-2's characters,
+    each a byte.
 
     It may be damaged, or be made to do harm; UserError for what Hugging Face's library does not take.
     """
@@ -328,7 +329,7 @@ class TokenizerJson:
         if self.kind not in _MODELS or self.size > _MOST_IDS:
             raise UserError(f"{path}: a {self.kind} vocabulary of {self.size:,} ids; there are {', '.join(_MODELS)}")
         self.added = {token["content"] for token in self.content["added_tokens"]}
-        self.special = {token["id"] for token in self.content["added_tokens"] if token["special"]}
+        self.special = {token["id"]: token["content"] for token in self.content["added_tokens"] if token["special"]}
         self.taking_space = {token["content"] for token in self.content["added_tokens"] if token["lstrip"]}
         stages = json.dumps([self.content["pre_tokenizer"], self.content["decoder"]])
         self.is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
@@ -346,8 +347,8 @@ class TokenizerJson:
         special = {id: self.strings[id] for id in vocabulary.special_ids if id in self.strings}
         if len(special) < len(vocabulary.special_ids):
             raise UserError(f"{self.path}: has no token of the id {min({*vocabulary.special_ids} - special.keys())}")
+        special |= self.special
         model, added = self.content["model"], self.content["added_tokens"]
-        special |= {token["id"]: token["content"] for token in added if token["special"]}
         if self.kind == "Unigram":  # which finds its own in a text whatever is set; no text has a NUL
             hidden = {*special.values()} & {piece for piece, _ in model["vocab"]}
             vocab = [(f"\0{piece}\0" if piece in hidden else piece, score) for piece, score in model["vocab"]]

@@ -145,3 +145,8 @@ def test_nan_is_not_hidden():
     scores = torch.zeros(1, 1, 1, 40)
     scores[..., 3] = torch.nan
     assert all(ops.masked_softmax(scores, own, 1.0).isnan().all() for own in (None, torch.full((1,), 40).int()))
+
+
+def test_scores_beyond_the_range_of_fp16_are_scaled_in_time():
+    packed = torch.full((1, 4, 3 * 64), 50.0, dtype=torch.float16)  # queries · keys are 160,000
+    assert (around_softmax(packed, None, 1, None, 0.0, None) == 50).all()

@@ -21,7 +21,8 @@ def test_messages_are_counted_and_the_body_is_the_same(world, tmp_path):
     assert code == 0, err
     assert "all_reduce" in out and "DeepSpeed Flops Profiler" in out and "fwd_microstep" in out
     body = "run/pretrain/bl_small/model/model.safetensors"
-    # To the bit, but for CPUs without AVX512, where the profiler's hooks were seen to change roundings.
-    most = 0 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 1e-4
+    # With settings of DeepSpeed's one rank keeps its ZeRO stage, whose flat buffer ends elsewhere than each parameter.
+    # Without AVX512 Adam rounds what does not fill a vector otherwise: seen, 1e-9 in one number of a bias.
+    most = 0 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 1e-7
     torch.testing.assert_close(load_file(tmp_path / body), load_file(world.parent / body), rtol=most, atol=most)
     assert json.loads((tmp_path / "run/pretrain/bl_small/run/run.json").read_text())["deepspeed_config"] == both

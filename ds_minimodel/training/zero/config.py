@@ -71,7 +71,8 @@ def needed_stage(
     settings: Mapping[str, Any],
     device_type: str,
 ) -> int:
-    """The ZeRO stage at which a recipe's `execution` runs: its own, or another that gives the same with less work.
+    """The ZeRO stage at which a recipe's `execution` runs: its own, or another that gives the same with less work,
+    but for the ends of parameters on a CPU without AVX512, where what fills no vector is rounded otherwise.
 
     On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as if it had. They
     stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in fp16, and where the recipe names
