@@ -73,7 +73,7 @@ MOST_CHARACTERS, FEWEST_CHARACTERS = 400, 30  # of an answer, which ends with a 
 _LONGEST_HEADING = 80
 _MARKS = re.compile(r"#{1,6}\s+(\S.*?)\s*#*"), re.compile(r"={2,6}\s*(\S.*?)\s*={2,6}")  # Markdown's, MediaWiki's
 _NUMBER = re.compile(r"^(\d+\.)+\d*\s+")  # before a heading
-_UNDERLINE = re.compile(r"([=\-~^])\1{2,}")
+_UNDERLINE, _FENCE = re.compile(r"([=\-~^])\1{2,}"), re.compile("`{3,}[^`]*")
 _ENDS = ".!:;,…。！：；，、·،؛।۔።"  # of lines that are no headings
 _SENTENCE = re.compile(rf".{{,{MOST_CHARACTERS - 1}}}([.!?…;؟۔](?=\s)|[。！？।።])", re.DOTALL)
 _QUESTIONS = {  # what is asked of a heading beside its words alone
@@ -134,14 +134,18 @@ def sections(documents: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
 
     A heading is marked as by Markdown, MediaWiki or a line of = or - below it; or it is a short line, with a number or
     without, that ends as no sentence does, before a line that is none. Such a section ends with its document, a marked
-    one does not.
+    one does not. In a block of code, between lines that begin with ```, there are none.
     """
-    heading, is_marked, below, current = "", False, list[str](), -1
+    heading, is_marked, in_code, below, current = "", False, False, list[str](), -1
     for (line, number, size), (following, next_number, _) in itertools.pairwise(_lines(documents)):
         if number != current and below and not is_marked:
             yield heading, below
             heading, below = "", []
         current = number
+        in_code ^= (is_fence := _FENCE.fullmatch(line) is not None)
+        if in_code or is_fence:
+            below += [line] * bool(heading)
+            continue
         if _UNDERLINE.fullmatch(line):
             continue
         mark = next(filter(None, (form.fullmatch(line) for form in _MARKS)), None)

@@ -64,6 +64,7 @@ HEADINGS = [
     (f"One\n{BELOW}\n{BELOW}\nTwo\n{BELOW}\n\n{BELOW}\n", [("One", [BELOW] * 2), ("Two", [BELOW])]),
     (f"NAME\n\n{BELOW}\n\nWhat is it?\n\n{BELOW}\n", [("NAME", [BELOW]), ("What is it?", [BELOW])]),
     (f"One\n{BELOW}\n\n{BELOW}\n\n---\n\nTwo\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
+    (f"# One\n```sh\n# a comment\n\n```\n{BELOW}\n", [("One", ["```sh", "# a comment", "```", BELOW])]),
     (f"यह एक वाक्य है।\n{BELOW}\n", []),
     (f"{BELOW}\n{BELOW}\n\nno heading\n{BELOW}\n\nOne\nTwo\n", []),
 ]
