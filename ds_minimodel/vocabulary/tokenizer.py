@@ -311,7 +311,7 @@ _MOST_IDS = 1 << 24
 
 class TokenizerJson:
     """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its model. added: strings
-    that are found in a text before the model is asked; special: {id: string} of those that mark something; taking_space:
+    that are found in a text before the model is asked; special: {id: string} of those of no text; taking_space:
     those that take the white space before them. is_byte_level: whether the other pieces are made of GPT-2's characters,
     each a byte.
 
