@@ -133,11 +133,12 @@ class Comparison:
         self.windows = {name: windows_of(old, path, self.length, column) for name, path in texts.items()}
         self.openings, prompts = openings, [own.prompt for own in self.dialogues]
         self.chats = [own for own in chats if len(self._prompt(self.theirs, own)) + ANSWER_TOKENS <= positions]
-        key = sha256_of_json([identity(model), ANSWER_TOKENS, EDGES, prompts, self.windows, [*openings], self.chats])
+        how = ANSWER_TOKENS, EDGES, str(self.dtype)
+        key = sha256_of_json([identity(model), how, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
-        self.is_fresh = known is None or known.key != key  # another time's speed is no measure
+        self.is_fresh = False  # another time's speed is no measure
         if known is None or known.key != key:
-            known = self._look(key, prompts, old)
+            known, self.is_fresh = self._look(key, prompts, old), True
             trim()  # its module, before there is another
             write_json(memory, known.model_dump())
         self.untouched = known
@@ -189,7 +190,9 @@ class Comparison:
     @functools.cached_property
     def module(self) -> Any:
         """transformers' own, at full strength to begin with."""
-        return self._exported().module(self.dtype).to(device()).eval()
+        module = self._exported().module(self.dtype).to(device()).eval()
+        module.generation_config.update(**self.untouched.settings)
+        return module
 
     def put(self, strength: float) -> None:
         """Load into the module the weights at this merge strength."""
@@ -296,13 +299,13 @@ def find_kept(
         keeps = within(changes, limits)
         if len(strengths) > 1:
             own = [f"{name} {bits[name].a_byte[1]:.3f} {_BITS}" for name in held_out]
-            own += [f"{own.percent:.1f} % {_MEANS[name]} (at most {own.bound():.1f})" for name, own in changes.items()]
+            own += [f"{own.percent:.1f} {_MEANS[name]} (at most {own.bound():.1f})" for name, own in changes.items()]
             say(f"merge strength {strength:g}: {', '.join(own)}")
         if keeps:
             break
     said = _reported(both, bits, reported, held_out, limits)
     if len(strengths) > 1 and changes:
-        bounds = ", ".join(f"{limits[name]:g} % {_MEANS[name]}" for name in changes if name in limits)
+        bounds = ", ".join(f"{limits[name]:g} {_MEANS[name]}" for name in changes if name in limits)
         tried, which = ", ".join(f"{own:g}" for own in strengths), "largest" if keeps else "smallest, and none"
         said["sentences"].insert(0, f"merge strength {strength:g}, of {tried} the {which} within {bounds}.")
     missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
@@ -385,10 +388,10 @@ def _reported(
 
 
 _MEANS = {
-    "answers": "fewer right answers",
-    "chat": "other likeliest tokens",
-    "contexts": "more bits of the source at a position",
-    "texts": "more bits of another text",
+    "answers": "points of right answers lost",
+    "chat": "% other likeliest tokens",
+    "contexts": "% more bits of the source at a position",
+    "texts": "% more bits of another text",
 }
 
 
@@ -467,6 +470,7 @@ def _predicted(
             for part, target in zip(torch.cat(own).split(positions), targets.split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
+                logits[:, module.generation_config.suppress_tokens or []] = -math.inf  # it never writes them
                 pairs.append(torch.stack([nats, logits.argmax(-1)]).cpu())
         cuts = np.cumsum([len(answers[at]) for at in index])[:-1]
         yield from zip(index, *(np.split(each, cuts) for each in torch.cat(pairs, 1).numpy()), strict=True)

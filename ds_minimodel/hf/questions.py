@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -30,8 +31,8 @@ class Question:
 
     @cached_property
     def _named(self) -> re.Pattern[str]:
-        others = [name for name in self.others if not _names([name]).search(self.text)]
-        return _names([*self.answers, *others])
+        others = [name for name in self.others if not _names((name,)).search(self.text)]
+        return _names((*self.answers, *others))
 
     def is_right(self, said: str) -> bool:
         """Whether the first of the answers that `said` names, as whole words, is a right one. What stands in the
@@ -56,41 +57,43 @@ def question_set(language: str, seed: int = 0, count: int = COUNT) -> QuestionSe
     none."""
     draw, code = random.Random(seed), language if language in TABLES else "en"
     own = YAML(typ="safe").load(TABLES[code])
-    pool = [question for table in own["tables"] for question in _of_table(**table)]
-    pool += _sums(draw, own["sums"], own["numbers"].split())
+    numbers = own["numbers"].split()
+    pool = [question for table in own["tables"] for question in _of_table(numbers, **table)]
+    pool += _sums(draw, own["sums"], numbers)
     draw.shuffle(pool)
     half = min(count, len(pool)) // 2
     halves = pool[:half], pool[half : 2 * half]
     return QuestionSet(code, own["language"], halves, own["instructions"], tuple(own["frame"]))
 
 
-def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
+def _of_table(numbers: list[str], ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
     right = {about: tuple(own.split("|")) for about, own in answers.items()}
-    named = tuple(sorted({name for own in right.values() for name in own}))
+    named = {name for own in right.values() for name in own}
+    if not named.isdisjoint(_NUMBERS):
+        named |= {word for word in numbers if "-" in word}  # so that twenty-five is not twenty
     return [
-        Question(ask.format(about), own, tuple(name for name in named if name not in own) if first else ())
+        Question(ask.format(about), own, tuple(sorted(named.difference(own))) if first else ())
         for about, own in right.items()
     ]
 
 
-def _sums(draw: random.Random, asks: dict[str, str], small: list[str]) -> list[Question]:
-    sums = set[tuple[str, int]]()
+def _sums(draw: random.Random, asks: dict[str, str], numbers: list[str]) -> list[Question]:
+    sums, large = set[tuple[str, int]](), numbers[13:]  # which no question has
     while len(sums) < SUMS:
         one, other = draw.randint(2, 12), draw.randint(2, 12)
         ways = {"plus": one + other, "minus": one - other, "times": one * other}
         word = draw.choice([*ways])
         if ways[word] > 0 and ways[word] not in (one, other):
             sums.add((asks[word].format(one, other), ways[word]))
-    return [
-        Question(text, (str(number), *small[number : number + 1]), (*_NUMBERS[:number], *_NUMBERS[number + 1 :]))
-        for text, number in sorted(sums)
-    ]
+    rights = [(text, (str(number), *numbers[number : number + 1])) for text, number in sorted(sums)]
+    return [Question(text, own, tuple(sorted({*_NUMBERS, *large}.difference(own)))) for text, own in rights]
 
 
-def _names(words: Sequence[str]) -> re.Pattern[str]:
-    """Any of `words` as a whole; a number is not part of a longer one."""
+@cache
+def _names(words: tuple[str, ...]) -> re.Pattern[str]:
+    """Any of `words` as a whole; a number is not part of a longer one, and not below zero."""
     listed = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-    return re.compile(rf"(?<!\w)(?<!\d[.,])(?:{listed})(?!\w|[.,]\d)", re.IGNORECASE)
+    return re.compile(rf"(?<![^\W_])(?<!\d[.,])(?!(?<=[-−])\d)(?:{listed})(?![^\W_]|[.,]\d)", re.IGNORECASE)
 
 
 def begins_alike(one: str, other: str) -> bool:
@@ -100,14 +103,14 @@ def begins_alike(one: str, other: str) -> bool:
 
 @cache
 def spoken(language: str, other: str) -> Callable[[str], bool] | None:
-    """Return a test of whether a text is surely in `language` and not in the other; None where py3langid does not know
-    it."""
+    """Return a test of whether a text is surely in `language` and not in the other, and surely in no third one; None
+    where py3langid does not know it."""
     if language == other or language not in (identifier := LanguageIdentifier.from_model_file(MODEL_FILE)).labels:
         return None
-    identifier.set_languages([other, language])
 
     def is_spoken(text: str) -> bool:
-        (first, score), (_, lower) = identifier.rank(text)
-        return len(text.encode()) >= _TOLD and first == language and score - lower >= _SURE
+        scores = dict(identifier.rank(text))
+        own, best = scores[language], max(scores.values())
+        return len(text.encode()) >= _TOLD and own - scores.get(other, -math.inf) >= _SURE and best - own < _SURE
 
     return is_spoken

@@ -232,7 +232,8 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
     ]
     notes = [
         f"Formula: the paper's appendix A.1{', and V100 time by it at 30 TFLOP/s' if in_days else ''}. Executed: the "
-        "matrix products that run here. Both are computed from the sizes, not measured. adapt is for one language."
+        "matrix products that run here, of recomputed layers once. Both are computed from the sizes, not measured. "
+        "adapt is for one language."
     ]
     if "minipost" in by_system:
         notes[0] += " MiniPost's pretraining is BL_BASE's and is paid once."

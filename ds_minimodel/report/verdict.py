@@ -106,11 +106,11 @@ def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -
 
 
 def _cost(run: curves.RunResults, system: str, language: str) -> str:
-    """Time and memory of training, that of a mini-model too, and executed FLOPs of step 2 by those of all weights."""
+    """Time, memory and executed FLOPs of training, that of a mini-model too; FLOPs by those of all weights."""
     names = language, run.recipe.languages.source
     losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
-    own, whole = (row["executed_eflops"] for row in costs if row["step"] == "adapt")
+    own, whole = (sum(row["executed_eflops"] for row in costs if row["system"] == name) for name in (system, "full"))
     hours, memory = sum(loss["hours"] for loss in losses), max((loss["memory_gib"] for loss in losses), default=0)
     here = f"{duration(hours)} and {memory:.1f} GiB on this machine; " if losses else ""
     return f"{here}{100 * own / whole:.0f} % of the FLOPs of training all weights"

@@ -27,6 +27,8 @@ OPPOSITE = Question('What is the opposite of "hot"?', ("cold", "cool"))
         (SUM, "Twelve!", True),
         (SUM, "7 + 5 = 120", False),
         (SUM, "12.5", False),
+        (SUM, "-12", False),
+        (SUM, "_12_", True),
         (OPPOSITE, "The opposite of 'hot' is 'Cool'.", True),
         (OPPOSITE, "It is colder.", False),
     ],
@@ -57,6 +59,16 @@ def test_every_question_takes_its_answers_and_gives_none_away(language):
             assert question.is_right(f"{question.text} It is {answer}."), question
 
 
+def test_numbers_in_words():
+    asked = {own.text: own for own in sum(question_set("en", 0, 10_000).halves, [])}
+    for text, said, others in (
+        ("What is 6 times 8?", "6 times 8 is forty-eight.", ("eight", "forty-nine")),
+        ("How many days are in April?", "One month, thirty days.", ("thirty-one", "thirty-three")),
+        ("How many grams are in a kilogram?", "1 kilogram is one thousand grams.", ("one hundred", "10")),
+    ):
+        assert asked[text].is_right(said) and not any(map(asked[text].is_right, others))
+
+
 def test_openings_and_loops():
     assert begins_alike("The capital of France is Paris.", "The capital of France is Rome.")
     assert not begins_alike("The capital of France", "the capital of France is")
@@ -70,4 +82,5 @@ def test_answers_in_the_language_that_was_added():
     said = "Die Hauptstadt von Frankreich ist Paris.", "The capital of France is Paris.", "Paris ist da."  # too short
     assert [*map(spoken("de", "en"), said)] == [True, False, False]
     assert [*map(spoken("en", "de"), said)] == [False, True, False]
+    assert not spoken("fr", "en")("Hlavní město Francie je Paříž, a Německa je Berlín.")
     assert spoken("en", "en") is None and spoken("xx", "en") is None
