@@ -16,7 +16,7 @@ from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock, paths_of, replace_folder
 from ds_minimodel.costs.sizes import device_here, fit
-from ds_minimodel.hf.chats import held_out_questions
+from ds_minimodel.hf.chats import check_chats, held_out_questions
 from ds_minimodel.hf.export import export_adapter, export_hf
 from ds_minimodel.hf.kept import CHATS, LIMITS, PAGES, STRENGTHS, find_kept, openings_of
 from ds_minimodel.jobs.layout import EVALUATE, LOCK
@@ -112,7 +112,7 @@ def extend(
         if work.path.exists():
             recipe = load_recipe(work.path)
             _check_options(recipe.trained_by.causal, others, keep)
-            work.begin(call, recipe.data.draw)
+            work.begin(call, recipe.data)
         else:
             base, device = read_base(model), device_here().type
             _check_options(base.config.causal, others, keep)
@@ -122,7 +122,7 @@ def extend(
             values = extension.first_values(model, base, out, (source, language), texts, trains, strength, **data)
             values["tokenizer"]["vocab_size"] = vocab_size or FEWEST_NEW  # of which fertility has a row, too
             recipe = recipe_of_values(values, "the recipe of extend")
-            work.begin(call, recipe.data.draw)
+            work.begin(call, recipe.data)
             run_step_here(STEPS["corpus"], recipe, rebuild=True)
             write_tests(recipe, say)
             row, length = choose_vocabulary(recipe, vocab_size, most, MOST_PASSES if tokens is None else math.inf, say)
@@ -133,6 +133,8 @@ def extend(
             untried = extension.set_sizes(values, base, at_most, text_tokens, length, tokens is None, number)
             fitting = fit(recipe_of_values(values, "the recipe of extend"), number, device_here())
             values["engine"] = fitting.engine
+            if chats:
+                check_chats(call["chats"], model, length)
             say(f"micro-batches of {fitting.micro_batch_size}, {fitting.reason}")
             for line in untried:
                 say(line)
@@ -170,7 +172,8 @@ class _Work(Call):
         given |= {f"{file if names[Path(file).name] > 1 else Path(file).name}, of yours": file for file in others}
         openings, data = openings_of(tests[self.language]), recipe.data
         chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
-        kept = find_kept(*places, source, given, strengths, limits, data.column, openings, chats, self.say)
+        with lock(layout.lock):  # `run` may be at work there
+            kept = find_kept(*places, source, given, strengths, limits, data.column, openings, chats, self.say)
         if kept.strength != recipe.adapt.of(system).strength:
             shutil.rmtree(layout.root / EVALUATE / system.name / self.language, ignore_errors=True)  # of another one
             self.set("strength", kept.strength)

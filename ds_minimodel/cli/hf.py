@@ -22,7 +22,7 @@ def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
     about = "add a language to a model: one command, plain text, an hour"
     extending = commands.add_parser("extend", help=about, description=f"{about.capitalize()}. {_AGAIN}")
-    add, files = extending.add_argument, {"nargs": "+", "metavar": "FILE", "default": []}
+    add, files = extending.add_argument, {"nargs": "+", "action": "extend", "metavar": "FILE", "default": []}
     add("model", metavar="MODEL", help="the model: a folder of Hugging Face's, a GGUF file or a name on the Hub")
     text = "text in the new language: files, globs or data sets of the Hub"
     add("text", metavar="TEXT", nargs="+", help=text)
@@ -51,13 +51,13 @@ def add_arguments(commands: Commands) -> None:
         "text of other languages that are to stay: no new token will split it otherwise, a decoder replays it while "
         "its body trains, and it is scored"
     )
-    add("--known-text", nargs="+", type=_of_language, metavar="CODE=FILE", default=[], help=text)
+    add("--known-text", **{**files, "metavar": "CODE=FILE"}, type=_of_language, help=text)
     text = (
         "what the model may lose, in percent: answers=5 (right answers to questions), chat=13 (next tokens of its own "
         "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text or --known-text); "
         "nothing: no limits"
     )
-    add("--keep", type=_limit, metavar="WHAT=PERCENT", nargs="+", help=text)
+    add("--keep", type=_limit, metavar="WHAT=PERCENT", nargs="+", action="extend", help=text)
     length = extending.add_mutually_exclusive_group()
     text = "time budget in hours on this machine (default 1); a larger value continues the run"
     length.add_argument("--hours", type=_number, metavar="H", help=text)
@@ -140,8 +140,9 @@ def _check_paths(options: Options, out: Path) -> None:
                 raise UserError(f"{path}: text of {texts[path]} and of {language}; give each its own")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: a file; --out names a folder")
-    if not re.fullmatch(LANGUAGE_CODE, options.language):
-        say(f"--language {options.language}: no code of ISO 639, such as de, so the model's card will name none")
+    for name in ("language", "source"):
+        if not re.fullmatch(LANGUAGE_CODE, code := getattr(options, name)):
+            say(f"--{name} {code}: no code of ISO 639, such as de, by which it would be known; the card names none")
 
 
 def _extend(options: Options) -> None:

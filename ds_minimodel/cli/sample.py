@@ -18,8 +18,8 @@ def add_arguments(commands: Commands) -> None:
         choices=SETS,
         help="quickstart: one source, one task, en and de; repro: all sources, four tasks, in five languages",
     )
-    parser.add_argument("--out", default="data/sample", metavar="FOLDER")
-    parser.add_argument("--languages", metavar="L,L", help="language codes (default: those of the set)")
+    parser.add_argument("--out", default="data/sample", metavar="FOLDER", help="default: data/sample")
+    parser.add_argument("--languages", metavar="L,L", help="language codes, en beside them (default: those of the set)")
     parser.set_defaults(run=_run)
     chats = commands.add_parser("chats-from-text", help="make dialogues of a text: headings ask, their sections answer")
     chats.add_argument("text", metavar="TEXT", nargs="+", help="files, globs or data sets of the Hub, with headings")
@@ -42,7 +42,11 @@ def _run(args: Options) -> None:
 
 
 def _chats(args: Options) -> None:
-    from ds_minimodel.text.chats import chats_from_text
+    from ds_minimodel.text.chats import QUESTIONS, chats_from_text
 
+    if args.language not in QUESTIONS:
+        say(
+            f"--language {args.language}: headings are asked as they are; there are questions in {', '.join(QUESTIONS)}"
+        )
     number = chats_from_text(args.text, Path(args.out), args.language, args.column)
     print(printable(f"{args.out}: {number:,} dialogues"))

@@ -44,6 +44,11 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
         raise
     except BaseException as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):  # which transformers takes for a module that is missing
+                raise KeyboardInterrupt from None
+            cause = cause.__cause__ or cause.__context__
         reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
         raise UserError(f"{path}: {what} ({reason:.200})") from None
     finally:

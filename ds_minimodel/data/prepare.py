@@ -22,10 +22,9 @@ from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import id_type, write_shard
 from ds_minimodel.text.reader import Chunk, documents, find_text, names_of, read_chunks
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 1 << 28  # text of a shard
-_opened_once = functools.lru_cache(maxsize=1)(open_tokenizer)  # by each process
 
 
 def prepare(
@@ -62,7 +61,7 @@ def prepare(
         "whole_documents": whole_documents,
     }
     stores = 1 if held_out is None else 2
-    encode = functools.partial(_encode_chunk, tokenizer_folder, len(paths), whole_documents)
+    encode = functools.partial(_encode_chunk, tokenizer_folder, tokenizer.sha256, len(paths), whole_documents)
     jobs = _in_shards(read_chunks(every), shard_bytes)
     parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers, FEW_CHUNKS)
     counts, num_bytes, unknown, shards = np.zeros((stores, 2), np.int64), 0, 0, 0
@@ -112,15 +111,20 @@ def _in_shards(chunks: Iterable[Chunk], shard_bytes: int) -> Iterator[tuple[int,
             shard, size = shard + 1, 0
 
 
+@functools.lru_cache(maxsize=1)  # in each process; a folder may get another one
+def _opened(folder: str | Path, sha256: str) -> Tokenizer:
+    return open_tokenizer(folder)
+
+
 def _encode_chunk(
-    tokenizer_folder: str | Path, first_held_out: int, whole_documents: bool, job: tuple[int, Chunk]
+    tokenizer_folder: str | Path, sha256: str, first_held_out: int, whole_documents: bool, job: tuple[int, Chunk]
 ) -> _Part:
-    """Tokenise a (shard, chunk); held out are the files from number `first_held_out` on.
+    """Tokenise a (shard, chunk); held out are the files from number `first_held_out` on. sha256: of the tokenizer.
 
     Each line ends in the vocabulary's end of text, each document in one more. whole_documents: a document is one text
     instead, which ends in one.
     """
-    (shard, chunk), tokenizer = job, _opened_once(tokenizer_folder)
+    (shard, chunk), tokenizer = job, _opened(tokenizer_folder, sha256)
     eos = tokenizer.vocabulary.require("eos", "a token store")
     kept = [*documents(chunk, whole_documents)]
     if whole_documents:

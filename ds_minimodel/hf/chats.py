@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import atomic_folder, write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
@@ -86,6 +88,13 @@ def prepare_chats(
         facts = {"tokenizer_sha256": ours.sha256, "shards": 1, "whole_documents": True, "masked": True}
         for store, documents in [*zip(stores, counts, strict=False)][::-1]:
             write_manifest(store, kind="token_store", **vocabulary.facts(), **facts, documents=documents)
+
+
+def check_chats(patterns: Sequence[str | Path], model: str, length: int) -> None:
+    """UserError as of prepare_chats, by the vocabulary of a base."""
+    with tempfile.TemporaryDirectory() as folder:
+        keep_vocabulary(model, tokenizer := Path(folder) / "tokenizer")
+        prepare_chats(patterns, tokenizer, Path(folder) / "chats", length, 0.0)
 
 
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:

@@ -28,7 +28,7 @@ from ds_minimodel.foreign.source import tokenizer_of
 from ds_minimodel.foreign.vocabularies import asked
 from ds_minimodel.hf.export import exported
 from ds_minimodel.hf.generations import continued, settings_of, shared_prefix, written
-from ds_minimodel.hf.questions import COUNT, Question, begins_alike, question_set, spoken
+from ds_minimodel.hf.questions import COUNT, Question, begins_alike, question_set, rules_of, spoken
 from ds_minimodel.ops.gpu import device
 from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.kept import Kept, Measure, Sample, loops
@@ -285,13 +285,14 @@ def find_kept(
     both = Comparison(model, tokenizer, pack, texts, memory, column, openings=openings, chats=chats, **questions)
     strengths = strengths if both.added.update else (1.0,)
     added = identity(pack)
-    key = sha256_of_json([both.untouched.key, added, [*strengths], dict(limits), source, dict(given)])
+    judged = rules_of(both.asked.code)
+    key = sha256_of_json([both.untouched.key, added, [*strengths], dict(limits), source, dict(given), judged])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
         return known
 
     chooses = [at for at, own in enumerate(both.dialogues) if own.chooses and len(strengths) > 1]
     reported = [at for at in range(len(both.dialogues)) if at not in chooses]
-    by_strength, keeps = dict[str, dict[str, Change]](), False
+    by_strength, keeps, at_first = dict[str, dict[str, Change]](), False, ""
     for strength in strengths:
         both.put(strength)
         bits = {name: both.bits(name) for name in texts}
@@ -303,11 +304,15 @@ def find_kept(
             say(f"merge strength {strength:g}: {', '.join(own)}")
         if keeps:
             break
+        if both.chats and strength == strengths[0]:
+            clause, _ = _loops_and_language(both, both.answers_to_chats())
+            at_first = f"at merge strength {strength:g} of those {clause}; export-hf --strength writes that model."
     said = _reported(both, bits, reported, held_out, limits)
     if len(strengths) > 1 and changes:
         bounds = ", ".join(f"{limits[name]:g} {_MEANS[name]}" for name in changes if name in limits)
         tried, which = ", ".join(f"{own:g}" for own in strengths), "largest" if keeps else "smallest, and none"
         said["sentences"].insert(0, f"merge strength {strength:g}, of {tried} the {which} within {bounds}.")
+    said["sentences"] += [at_first] * bool(at_first)
     missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from ruamel.yaml import YAML
 
+from ds_minimodel.common.files import sha256_of_file
+
 TABLES = {path.suffixes[0][1:]: path for path in Path(__file__).parent.glob("questions.*.yaml")}  # by language
 COUNT, SUMS = 494, 90  # questions of a set, of which so many at most are sums
 _NUMBERS = tuple(str(number) for number in range(145))
@@ -64,6 +66,11 @@ def question_set(language: str, seed: int = 0, count: int = COUNT) -> QuestionSe
     half = min(count, len(pool)) // 2
     halves = pool[:half], pool[half : 2 * half]
     return QuestionSet(code, own["language"], halves, own["instructions"], tuple(own["frame"]))
+
+
+def rules_of(code: str) -> list[str]:
+    """SHA-256 of what decides which answers in a language are right."""
+    return [sha256_of_file(path) for path in (__file__, TABLES[code])]
 
 
 def _of_table(numbers: list[str], ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:

@@ -14,12 +14,13 @@ from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.common.errors import UserError, is_out_of_memory
 from ds_minimodel.common.files import Content, as_json, atomic_write, read_json_lines, read_model, write_json
 from ds_minimodel.common.memory import trim
+from ds_minimodel.data.config import Data
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.foreign.source import CARD
 from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.pipeline.registry import Step
 from ds_minimodel.pipeline.run import do_step, steps_to_run
-from ds_minimodel.recipe.extension import FEWEST_STEPS, MOST_PASSES, UNTIMED
+from ds_minimodel.recipe.extension import BATCHES, FEW_TOKENS, FEWEST_STEPS, MOST_PASSES, UNTIMED
 from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.text.corpus import draw_parts
@@ -63,17 +64,18 @@ class Call:
                 raise UserError(f"{self.out / name}: not of extend, which is to write {folder} anew; move it away")
         return False
 
-    def begin(self, call: dict[str, Any], draw: int | None) -> None:
-        """Record the call and the identity of its files; UserError where the folder was begun with others."""
+    def begin(self, call: dict[str, Any], data: Data) -> None:
+        """Record the call, the share that is held out, and the identity of its files; UserError where the folder was
+        begun with others."""
         text, former = [find_text(files) for files in call["texts"].values()], self.state
         files: dict[str, Any] = {
             f"{call['model']}: {name}": content for name, content in identity_of_base(call["model"]).items()
         }
         for own in text:
-            facts = identity_of_text(own, draw_parts(own, draw))
+            facts = identity_of_text(own, draw_parts(own, data.draw))
             files |= {str(path): facts for path, facts in zip(own, facts, strict=True)}
         files |= {str(path): Content.of(path) for path in find_text(call["chats"]) if isinstance(path, Path)}
-        call, hashes = as_json(call | {"files": files}, former.get("hashes", {}))
+        call, hashes = as_json(call | {"files": files, "held_out": data.held_out}, former.get("hashes", {}))
         if self.path.exists():
             before, now = former["call"], call["files"]
             for file in sorted(before["files"].keys() | now):
@@ -82,7 +84,7 @@ class Call:
                         f"{file}: another file than {self.out} was begun with; put it back, or give another --out"
                     )
             for name, value in call.items():
-                if before[name] != value:
+                if before.get(name, value) != value:
                     was = f"no {name}" if before[name] is None else f"{name} {before[name]}"
                     raise UserError(f"{self.out}: was begun with {was}; give another --out, or that again")
         self.note(call=call, hashes=former.get("hashes", {}) | hashes)
@@ -151,6 +153,9 @@ class Call:
         if steps < former:
             trained = f"{adapt.steps * a_step:,} tokens of training"
             raise UserError(f"{self.path}: has {trained} already; a shorter one takes another --out")
+        sizes = former * a_step, steps * a_step
+        if former and any(sizes[0] <= most < sizes[1] for most in (FEW_TOKENS, *BATCHES)):
+            self.say(f"new tokens and the batch stay as chosen for {sizes[0]:,} tokens; another --out chooses anew")
         if steps != adapt.steps:
             steps_to_run(load_recipe(self.path, [f"adapt.steps={steps}"]), 1, rebuild=False)
         self.note(**asked, steps=steps)  # what is chosen is kept first, for after a kill

@@ -4,9 +4,10 @@ import fnmatch
 import glob
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -64,8 +65,14 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
         there, _ = as_json([*map(facts, identity_of_text(left))], record.hashes)
         fit = all(map(any, fits)) and all(map(any, zip(*fits, strict=True)))
         if fit and {*map(tuple, there)} <= {*map(facts, taken)}:
+            _say_gone(language, *map(str, patterns))
             return taken
         raise
+
+
+@cache
+def _say_gone(language: str, *patterns: str) -> None:
+    print(f"{language}: not all of {', '.join(patterns)} is there; the corpus made of it is used", file=sys.stderr)
 
 
 def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:

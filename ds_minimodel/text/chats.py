@@ -76,7 +76,7 @@ _NUMBER = re.compile(r"^(\d+\.)+\d*\s+")  # before a heading
 _UNDERLINE, _FENCE = re.compile(r"([=\-~^])\1{2,}"), re.compile("`{3,}[^`]*")
 _ENDS = ".!:;,…。！：；，、·،؛।۔።"  # of lines that are no headings
 _SENTENCE = re.compile(rf".{{,{MOST_CHARACTERS - 1}}}([.!?…;؟۔](?=\s)|[。！？।።])", re.DOTALL)
-_QUESTIONS = {  # what is asked of a heading beside its words alone
+QUESTIONS = {  # what is asked of a heading beside its words alone
     "cs": ("Co víš o tématu „{}“?", "Vysvětli: {}"),
     "de": ("Was weißt du über „{}“?", "Erkläre: {}"),
     "el": ("Τι γνωρίζεις για το θέμα «{}»;", "Εξήγησε: {}"),
@@ -124,7 +124,7 @@ def dialogue_about(heading: str, lines: Iterable[str], language: str) -> Dialogu
         answer = cut[0] if cut else ""
     if len(answer) < FEWEST_CHARACTERS:
         return None
-    patterns = "{}", *(_QUESTIONS.get(language, ("{}?",)) if heading[-1] not in "?？؟" else ())
+    patterns = "{}", *(QUESTIONS.get(language, ("{}?",)) if heading[-1] not in "?？؟" else ())
     asked = patterns[sum(heading.encode()) % len(patterns)].format(heading)
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
 

@@ -31,6 +31,7 @@ from ds_minimodel.text.reader import (
     CHUNK_BYTES,
     COLUMN,
     CUTS,
+    NOTHING,
     Chunk,
     Parts,
     TextSource,
@@ -203,7 +204,6 @@ def is_held_out(document: Sequence[str], share: float) -> bool:
 # ones and data sets of the Hub, which cannot be entered anywhere, the beginning.
 
 BLOCK_BYTES = 1 << 17
-NOTHING: Parts = ((0, 0),)  # of a file
 
 
 def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:

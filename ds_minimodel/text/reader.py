@@ -28,6 +28,7 @@ CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
 
 TextSource = Path | rows.HubText
 Parts = tuple[tuple[int, int], ...]  # of a file: first byte, end
+NOTHING: Parts = ((0, 0),)
 COLUMN = "text"  # of rows
 
 
@@ -205,14 +206,19 @@ def names_of(text: Iterable[TextSource]) -> list[str]:
 
 def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) -> list[dict[str, Any]]:
     """What tells each text from others, and from what it was before it was edited: of a file name, size and Content;
-    of a data set its name, with the commit where it is `pinned`. parts: of each, that count; by default all.
+    of a data set its name, with the commit where it is `pinned`. parts: of each, that are read; by default all. Of
+    files of rows, which are more than their text, the whole counts.
     """
     return [
-        {"name": source.name, "bytes": source.stat().st_size, "sha256": Content.of(source, own or ())}
+        {"name": source.name, "bytes": source.stat().st_size, "sha256": _content(source, own or ())}
         if isinstance(source, Path)
         else {"name": str(source)}
         for source, own in itertools.zip_longest(text, parts)
     ]
+
+
+def _content(path: Path, parts: Parts) -> Content:
+    return Content.of(path, parts if is_plain(path) or parts == NOTHING else ())
 
 
 def is_plain(source: TextSource) -> bool:

@@ -69,6 +69,9 @@ def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tm
             file.write(json.dumps({"text": f"row {number}"}) + "\n")
     found = [document for chunk in read_drawn([rows], 100_000, "text") for document in documents(chunk)]
     assert found[:2] == [["row 0"], ["row 1"]] and 0 < len(found) < 150_000
+    before = identity(rows, 1000)
+    rows.write_bytes(rows.read_bytes()[:-1] + b"!")
+    assert identity(rows, 1000) != before, "how much of a file its text takes is not known"
     many = [tmp_path / f"{number}.{form}" for form in ("txt", "txt.gz") for number in range(30)]
     for path in many:
         content = f"boat {path.name}\n\n".encode() * 2000

@@ -43,6 +43,16 @@ def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become
     assert share == facts["unknown_bytes"] / (2 * path.stat().st_size)
 
 
+def test_a_folder_may_get_another_tokenizer(tmp_path, tokenizer_folder, byte_folder):
+    (tmp_path / "text.txt").write_text("abc def.\n")
+    for number, folder in enumerate((tokenizer_folder, byte_folder)):
+        shutil.copytree(folder, tmp_path / "tokenizer")
+        prepare([tmp_path / "text.txt"], tmp_path / "tokenizer", tmp_path / f"{number}")
+        prepare([tmp_path / "text.txt"], folder, tmp_path / f"{number}-expected")
+        assert content(tmp_path / f"{number}") == content(tmp_path / f"{number}-expected")
+        shutil.rmtree(tmp_path / "tokenizer")
+
+
 def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_folder):
     """But for line ends."""
     rows = ["# T\n\nA.\n\n- b\n    - c\n\n\n    def f():\r\n\tpass  \n", "\n x", "y"]

@@ -84,10 +84,10 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert not re.search("(Table|Figure) [0-9]", page), "it is not the paper's"
     ends = ["What was asked for", "Before and after", "Samples: BL_BASE, xx", "Vocabulary", "Cost", "What to do next"]
     assert re.findall("^## (.*)", page, re.MULTILINE) == ends, "a loss of 2 points is no curve"
-    shown = "xx, held-out text | bits per byte", "right answers to 4 English questions | answers"
+    shown = "xx, held-out text | bits per byte", "right answers to 5 English questions | answers"
     assert all(f"| {row} | " in page for row in (*shown, "yy, held-out pages of your text"))
     assert len(page.partition("**Texts continued**")[2].partition("**Questions answered**")[0].splitlines()) == 5 + 7
-    assert "| Who catches fish? | " in page, "few questions fit into 64 positions"
+    assert "| Who writes books? | " in page, "few questions fit into 64 positions"
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
     others = {"--language": "zz", "--source": "de", "--train": "lora", "--vocab-size": "9", "--strength": "1"}
@@ -102,7 +102,12 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     os.utime(texts / "xx.txt", ns=(stand.st_atime_ns, stand.st_mtime_ns))
     (out / "model").rename(texts / "moved")
     (out / "model").symlink_to(texts / "moved")
+    begun = (out / "recipe.yaml").read_text()
+    (out / "recipe.yaml").write_text(begun.replace("held_out: 0.02", "held_out: 0.001"))
+    assert "was begun with held_out 0.02" in refused(*arguments)
+    (out / "recipe.yaml").write_text(begun)
     code, _, err = run(*arguments, "--tokens", "150k")
+    assert "stay as chosen for 99,840 tokens" in err
     assert code == 0 and yaml.safe_load((out / "recipe.yaml").read_text())["adapt"]["steps"] == 150_000 // (8 * 64)
     longer = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
     assert torch.equal(load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :], longer)
