@@ -23,12 +23,10 @@ from ds_minimodel.recipe.reading import load_recipe
 
 from ..docs import ROOT
 from ..forks import run_ranks
+from ..hf.test_decoders import save_llama
 
-TOPICS = {
-    "sea": "wave boat fish salt shore wind",
-    "farm": "cow field barn hay seed plough",
-    "town": "street shop bridge tower market lamp",
-}
+TOPICS = {"sea": "wave boat fish salt shore wind", "farm": "cow field barn hay seed plough"}
+TOPICS["town"] = "street shop bridge tower market lamp"
 COMMON = "the a old new small great near far sees has makes finds and with".split()
 SECOND = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertzuiopasdfghjklyxcvbnm")
 
@@ -45,17 +43,11 @@ mini: {{depth: 1, new_layers: 1}}
 pretrain: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
 build_mini: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
 adapt: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2, snapshot_every: 4}}
-finetune:
-  seeds: 2
-  epochs: 1
-  batch_size: 8
-  lr: 1e-3
-  max_length: 48
-  tasks:
+finetune: {{seeds: 2, epochs: 1, batch_size: 8, lr: 1e-3, max_length: 48, tasks: {{
     topic: {{kind: classification, train: {folder}/topic.en.jsonl,
-            test: {{en: {folder}/topic.en.jsonl, xx: {folder}/topic.xx.jsonl}}}}
+            test: {{en: {folder}/topic.en.jsonl, xx: {folder}/topic.xx.jsonl}}}},
     qa: {{kind: qa, question_length: 8, train: {folder}/qa.en.json,
-         test: {{en: {folder}/qa.en.json, xx: {folder}/qa.xx.json}}}}
+         test: {{en: {folder}/qa.en.json, xx: {folder}/qa.xx.json}}}}}}}}
 engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
 checkpoint: {{every: 2, keep_last: 2}}
 """
@@ -100,6 +92,14 @@ def make_world(folder):
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
     return path
+
+
+def make_llama_world(folder):
+    """A world of four times the text, with a Llama in `theirs` that knows its English: that folder."""
+    make_world(folder)
+    for path in (folder / "en.txt", folder / "xx.txt"):
+        path.write_text(path.read_text() * 4)
+    return save_llama(folder / "en.txt", folder / "theirs", "$A")
 
 
 def prepare(recipe, *overrides):

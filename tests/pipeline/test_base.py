@@ -28,16 +28,11 @@ data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
 mini: {{depth: 1, new_layers: 1}}
 build_mini: {{steps: 4, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
 adapt: {{steps: 4, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
-finetune:
-  seeds: 1
-  epochs: 1
-  batch_size: 8
-  max_length: 64
-  tasks:
+finetune: {{seeds: 1, epochs: 1, batch_size: 8, max_length: 64, tasks: {{
     topic: {{kind: classification, train: {folder}/topic.en.jsonl,
-            test: {{en: {folder}/topic.en.jsonl, xx: {folder}/topic.xx.jsonl}}}}
+            test: {{en: {folder}/topic.en.jsonl, xx: {folder}/topic.xx.jsonl}}}},
     qa: {{kind: qa, question_length: 8, stride: 16, train: {folder}/qa.en.json,
-         test: {{en: {folder}/qa.en.json, xx: {folder}/qa.xx.json}}}}
+         test: {{en: {folder}/qa.en.json, xx: {folder}/qa.xx.json}}}}}}}}
 engine: {{precision: fp32, micro_batch_size: 8}}
 """
 

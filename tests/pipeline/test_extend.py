@@ -23,20 +23,14 @@ from ds_minimodel.recipe.extension import first_values
 
 from ..forks import done, run, start
 from ..hf.test_bases import make_bert
-from ..hf.test_decoders import save_llama
 from ..hf.test_modernbert import save_modernbert
-from .conftest import make_world, refused, stop_when
+from .conftest import make_llama_world, refused, stop_when
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """A world with a Llama in `theirs`, that knows its English."""
-    folder = tmp_path_factory.mktemp("extend")
-    make_world(folder)
-    for language in ("en", "xx"):
-        path = folder / f"{language}.txt"
-        path.write_text(path.read_text() * 4)
-    save_llama(folder / "en.txt", folder / "theirs", "$A")
+    make_llama_world(folder := tmp_path_factory.mktemp("extend"))
     line = (folder / "xx.txt").read_text().partition("\n")[0]  # whose words another language has, too
     (folder / "known.txt").write_text("".join(f"{line} {number}\n\n" for number in range(150)))
     return folder

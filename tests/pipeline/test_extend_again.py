@@ -12,18 +12,13 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.jobs.layout import OWN_REPLAY
 
 from ..forks import Fork, done, run
-from ..hf.test_decoders import save_llama
-from .conftest import make_world, refused
+from .conftest import make_llama_world, refused
 
 
 @pytest.fixture
 def call(tmp_path):
     """A command over a Llama in `theirs` and its text, which are its own."""
-    make_world(tmp_path)
-    for language in ("en", "xx"):
-        path = tmp_path / f"{language}.txt"
-        path.write_text(path.read_text() * 4)
-    theirs = save_llama(tmp_path / "en.txt", tmp_path / "theirs", "$A")
+    theirs = make_llama_world(tmp_path)
     (theirs / "chat_template.jinja").write_text("{{ messages[0].content }}")
     return "extend", theirs, tmp_path / "xx.txt", "--language", "xx", "--out", tmp_path / "out", "--vocab-size", "20"
 

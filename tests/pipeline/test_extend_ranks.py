@@ -12,8 +12,7 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.training import partition
 
 from ..forks import Fork, done, run_ranks, start
-from ..hf.test_decoders import save_llama
-from .conftest import make_world, stop_when
+from .conftest import make_llama_world, stop_when
 
 STEPS, MEMORY = "run/adapt/lora/xx/run/metrics.jsonl", 1
 SAME = ["adapt.batch_size=12", "engine.micro_batch_size=2"]
@@ -28,11 +27,7 @@ def train(memory, *arguments):
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """A folder with an `extend` in `one`, which has run to its end."""
-    folder = tmp_path_factory.mktemp("ranks")
-    make_world(folder)
-    path = folder / "xx.txt"
-    path.write_text(path.read_text() * 4)
-    save_llama(folder / "en.txt", folder / "theirs", "$A")
+    make_llama_world(folder := tmp_path_factory.mktemp("ranks"))
     done(*begin(folder, "one"))
     return folder
 

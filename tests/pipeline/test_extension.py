@@ -30,10 +30,8 @@ data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
 mini: {{depth: 1, new_layers: 1}}
 build_mini: {{steps: 2, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
 adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3, new_token_penalty: 1}}
-finetune:
-  seeds: 1
-  max_length: 48
-  tasks: {{bits: {{kind: bits-per-byte, context_bytes: 48, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}
+finetune: {{seeds: 1, max_length: 48, tasks: {{
+  bits: {{kind: bits-per-byte, context_bytes: 48, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}}}
 engine: {{precision: fp32, micro_batch_size: 4}}
 checkpoint: {{every: 2}}
 """

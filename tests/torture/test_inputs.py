@@ -28,10 +28,8 @@ optimizer: {clip: 1.0}
 pretrain: &mlm {steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}
 build_mini: *mlm
 adapt: {<<: *mlm, snapshot_at: [1, 5]}
-finetune:
-  max_length: 48
-  tasks:
-    topic: {kind: classification, train: topic.jsonl, test: {de: topic.jsonl}, labels: [a, b]}
+finetune: {max_length: 48, tasks: {
+    topic: {kind: classification, train: topic.jsonl, test: {de: topic.jsonl}, labels: [a, b]}}}
 engine: {zero_stage: 1, precision: fp32, micro_batch_size: 4}
 """
 FILES = {

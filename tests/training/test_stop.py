@@ -41,17 +41,11 @@ def test_a_signal_saves_and_ends(world, tmp_path, number):
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_after_a_signal_ends_at_once(world, tmp_path, first):
-    with pytest.raises(KeyboardInterrupt):
-        train(world, tmp_path, run_config(), model(), (2,), signal_self(first, signal.SIGINT))
-    assert not (tmp_path / "checkpoints").exists()
-
-
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_sigterm_comes_from_the_launcher_and_changes_nothing(world, tmp_path, first):
-    with pytest.raises(Stopped):
-        train(world, tmp_path, run_config(), model(), (2,), signal_self(first, signal.SIGTERM))
-    assert (tmp_path / "checkpoints" / "latest").is_file()
+@pytest.mark.parametrize("second, ends", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)])
+def test_an_interrupt_after_a_signal_ends_at_once_but_not_the_launchers(world, tmp_path, first, second, ends):
+    with pytest.raises(ends):
+        train(world, tmp_path, run_config(), model(), (2,), signal_self(first, second))
+    assert (tmp_path / "checkpoints" / "latest").is_file() == (ends is Stopped)
 
 
 def test_a_signal_in_the_last_step_is_heeded(world, uninterrupted, tmp_path):
