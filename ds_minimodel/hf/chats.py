@@ -7,6 +7,7 @@ its place that no template changes, and is learned with the special token that e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sys
 import tempfile
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SAME = 60  # characters at its beginning by which a line is known
+CHECKED = 1000  # dialogues that are written once before a training is chosen
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 
 
@@ -45,6 +47,7 @@ def prepare_chats(
     length: int,
     held_out: float,
     held_text: Sequence[Path] = (),
+    most: int | None = None,
 ) -> None:
     """Write the dialogues of some files (text/chats.py) into the masked token store `out`.
 
@@ -52,8 +55,9 @@ def prepare_chats(
     dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the
     next. A single question whose answer does not fit is cut off. The share `held_out` of the first questions goes, with
     all dialogues that begin so, into a store of its own, in the folder HELD_OUT; so do answers with a line of
-    `held_text`, files of held-out text. UserError as of `read_dialogues`, where there is no template or one does not
-    take a dialogue, where a turn would become a special token, and where nothing is left.
+    `held_text`, files of held-out text. most: of the dialogues, the first. UserError as of `read_dialogues`, where
+    there is no template or one does not take a dialogue, where a turn would become a special token, and where nothing
+    is left.
     """
     ours, theirs = open_tokenizer(tokenizer_folder), tokenizer_of(tokenizer_folder)
     vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
@@ -68,7 +72,7 @@ def prepare_chats(
             for store in stores:
                 store.mkdir(exist_ok=True)
             adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
-            for where, dialogue in read_dialogues(patterns):
+            for where, dialogue in itertools.islice(read_dialogues(patterns), most):
                 if held := special.search("\n".join(turn["content"] for turn in dialogue)):
                     raise UserError(f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise")
                 answers = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
@@ -91,10 +95,13 @@ def prepare_chats(
 
 
 def check_chats(patterns: Sequence[str | Path], model: str, length: int) -> None:
-    """UserError as of prepare_chats, by the vocabulary of a base."""
+    """UserError as of prepare_chats, by the vocabulary of a base: of all rows, and of what the template makes of the
+    first."""
+    for _ in read_dialogues(patterns):
+        pass
     with tempfile.TemporaryDirectory() as folder:
         keep_vocabulary(model, tokenizer := Path(folder) / "tokenizer")
-        prepare_chats(patterns, tokenizer, Path(folder) / "chats", length, 0.0)
+        prepare_chats(patterns, tokenizer, Path(folder) / "chats", length, 0.0, most=CHECKED)
 
 
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:
