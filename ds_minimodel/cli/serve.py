@@ -91,7 +91,10 @@ def _bits(options: Options) -> None:
             body = f"{scratch}/model"
             hugging_face_module("artifacts.base").refer(options.body, body, Path(options.body).resolve().name)
         folders = _folders(options.pack, body)
-        rows = bits_per_byte(body, folders, options.texts, options.context_bytes, options.precision)
+        try:
+            rows = bits_per_byte(body, folders, options.texts, options.context_bytes, options.precision)
+        except UserError as error:
+            raise UserError(str(error).replace(body, options.body)) from error
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1, ensure_ascii=False))
         return
