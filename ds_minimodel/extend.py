@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ds_minimodel.recipe.extension import FEWEST_NEW, MOST_NEW, MOST_PASSES, PRE
 from ds_minimodel.recipe.reading import load_recipe, recipe_of_values
 from ds_minimodel.report.kept import Kept
 from ds_minimodel.steps.corpus import write_tests
+from ds_minimodel.text.chats import read_dialogues
 from ds_minimodel.text.reader import find_text, read_documents
 
 HOURS = 1.0  # where nothing is said
@@ -70,8 +71,8 @@ def extend(
     default); or tokens: to train on. trains: "embeddings": new token embeddings alone, all else stays bit for bit
     (default of an encoder); "lora": a LoRA of the body, too (default of a decoder); "all": every weight. vocab_size:
     number of new tokens, FEWEST_NEW at least (default: as many as pay). strength: merge strength of out/model (default
-    of a decoder: the largest within `keep`, the percentages by which what hf/kept.py measures may get worse; {}: no
-    limits). ranks, hostfile: as of `run`.
+    of a decoder: the largest within `keep`, the percent or points by which what hf/kept.py measures may get worse; {}:
+    no limits). ranks, hostfile: as of `run`.
 
     out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with "lora" adapter/ for
     PEFT. The same call goes on where one was interrupted, with more hours or tokens it trains longer, and any other is
@@ -116,6 +117,7 @@ def extend(
         else:
             base, device = read_base(model), device_here().type
             _check_options(base.config.causal, others, keep)
+            deque(read_dialogues(call["chats"]), 0)  # all that is wrong there, before anything is made
             most = tokens or extension.tokens_in(asked["hours"] or 0, base, device)
             data = {"column": column, "draw": extension.bytes_to_draw(most)}
             data |= {"chats": {language: call["chats"]}} if chats else {}
@@ -174,9 +176,10 @@ class _Work(Call):
         chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
         with lock(layout.lock):  # `run` may be at work there
             kept = find_kept(*places, source, given, strengths, limits, data.column, openings, chats, self.say)
-        if kept.strength != recipe.adapt.of(system).strength:
-            shutil.rmtree(layout.root / EVALUATE / system.name / self.language, ignore_errors=True)  # of another one
-            self.set("strength", kept.strength)
+            if kept.strength != recipe.adapt.of(system).strength:
+                of_another = layout.root / EVALUATE / system.name / self.language
+                shutil.rmtree(of_another, ignore_errors=True)
+                self.set("strength", kept.strength)
         return kept
 
     def export(self, kept: Kept | None) -> None:

@@ -53,7 +53,7 @@ def add_arguments(commands: Commands) -> None:
     )
     add("--known-text", **{**files, "metavar": "CODE=FILE"}, type=_of_language, help=text)
     text = (
-        "what the model may lose, in percent: answers=5 (right answers to questions), chat=13 (next tokens of its own "
+        "what the model may lose, in percent: answers=5 (points of right answers), chat=13 (next tokens of its own "
         "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text or --known-text); "
         "nothing: no limits"
     )
@@ -140,9 +140,9 @@ def _check_paths(options: Options, out: Path) -> None:
                 raise UserError(f"{path}: text of {texts[path]} and of {language}; give each its own")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: a file; --out names a folder")
-    for name in ("language", "source"):
+    for name, less in {"language": "the model's card names none", "source": "questions are in English"}.items():
         if not re.fullmatch(LANGUAGE_CODE, code := getattr(options, name)):
-            say(f"--{name} {code}: no code of ISO 639, such as de, by which it would be known; the card names none")
+            say(f"--{name} {code}: no code of ISO 639, such as de, so {less}")
 
 
 def _extend(options: Options) -> None:

@@ -45,8 +45,6 @@ def _chats(args: Options) -> None:
     from ds_minimodel.text.chats import QUESTIONS, chats_from_text
 
     if args.language not in QUESTIONS:
-        say(
-            f"--language {args.language}: headings are asked as they are; there are questions in {', '.join(QUESTIONS)}"
-        )
+        say(f"--language {args.language}: a heading stands for a question; there are some in {', '.join(QUESTIONS)}")
     number = chats_from_text(args.text, Path(args.out), args.language, args.column)
     print(printable(f"{args.out}: {number:,} dialogues"))

@@ -90,8 +90,8 @@ def _bits(options: Options) -> None:
         if not (Path(body) / MANIFEST).exists():  # as transformers reads it
             body = f"{scratch}/model"
             hugging_face_module("artifacts.base").refer(options.body, body, Path(options.body).resolve().name)
-        folders = _folders(options.pack, body)
         try:
+            folders = _folders(options.pack, body)
             rows = bits_per_byte(body, folders, options.texts, options.context_bytes, options.precision)
         except UserError as error:
             raise UserError(str(error).replace(body, options.body)) from error

@@ -45,8 +45,8 @@ def keep_tokenizer(
         )
     if 2 * file.size < config.vocab_size:  # transformers makes an empty one where a file is missing or empty
         raise UserError(f"{folder}: config.json has vocab_size {config.vocab_size}, the tokenizer only {file.size} ids")
-    special = {*vocabulary.special_ids, *file.special}  # which no text becomes here
-    texts = [text for text in PROBES if not any(file.strings[id] in text for id in special)]
+    special = {file.strings[id] for id in vocabulary.special_ids}.union(file.special.values())  # no text becomes them
+    texts = [text for text in PROBES if not any(token in text for token in special)]
     runner, again = file.runner(vocabulary), tokenizer_of(pack)
     with one_line(folder, "the tokenizer does not run"):
         ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]

@@ -84,10 +84,10 @@ def prepare_chats(
                     adds[side](sample, [len(sample)])
                     counts[side] += 1
                 lost += not samples
-        if not counts[0]:
+        if not counts[0] and most is None:
             files = ", ".join(map(str, patterns))
             raise UserError(f"{files}: no answer begins in {length} tokens to train on; {counts[1]} are held out")
-        if lost:
+        if lost and most is None:
             print(f"{lost:,} dialogues have no answer within {length} tokens and are left out", file=sys.stderr)
         facts = {"tokenizer_sha256": ours.sha256, "shards": 1, "whole_documents": True, "masked": True}
         for store, documents in [*zip(stores, counts, strict=False)][::-1]:
@@ -95,13 +95,13 @@ def prepare_chats(
 
 
 def check_chats(patterns: Sequence[str | Path], model: str, length: int) -> None:
-    """UserError as of prepare_chats, by the vocabulary of a base: of all rows, and of what the template makes of the
-    first."""
-    for _ in read_dialogues(patterns):
-        pass
+    """UserError as of prepare_chats for what the vocabulary and chat template of a base make of the first dialogues."""
     with tempfile.TemporaryDirectory() as folder:
         keep_vocabulary(model, tokenizer := Path(folder) / "tokenizer")
-        prepare_chats(patterns, tokenizer, Path(folder) / "chats", length, 0.0, most=CHECKED)
+        try:
+            prepare_chats(patterns, tokenizer, Path(folder) / "chats", length, 0.0, most=CHECKED)
+        except UserError as error:
+            raise UserError(str(error).replace(str(tokenizer), model)) from error
 
 
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:

@@ -304,7 +304,7 @@ def find_kept(
             say(f"merge strength {strength:g}: {', '.join(own)}")
         if keeps:
             break
-        if both.chats and strength == strengths[0]:
+        if both.chats and len(strengths) > 1 and strength == strengths[0]:
             clause, _ = _loops_and_language(both, both.answers_to_chats())
             at_first = f"at merge strength {strength:g} of those {clause}; export-hf --strength writes that model."
     said = _reported(both, bits, reported, held_out, limits)
@@ -475,7 +475,8 @@ def _predicted(
             for part, target in zip(torch.cat(own).split(positions), targets.split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
-                logits[:, module.generation_config.suppress_tokens or []] = -math.inf  # it never writes them
+                never = module.generation_config.suppress_tokens or []
+                logits[:, [id for id in never if id < head.out_features]] = -math.inf
                 pairs.append(torch.stack([nats, logits.argmax(-1)]).cpu())
         cuts = np.cumsum([len(answers[at]) for at in index])[:-1]
         yield from zip(index, *(np.split(each, cuts) for each in torch.cat(pairs, 1).numpy()), strict=True)

@@ -19,6 +19,7 @@ from ds_minimodel.common.files import sha256_of_file
 TABLES = {path.suffixes[0][1:]: path for path in Path(__file__).parent.glob("questions.*.yaml")}  # by language
 COUNT, SUMS = 494, 90  # questions of a set, of which so many at most are sums
 _NUMBERS = tuple(str(number) for number in range(145))
+RULES = 2  # raised where another answer counts as right, or another text as one that loops or is in a language
 _OPENING = 5  # words
 _TOLD, _SURE = 20, 10.0  # bytes of a text whose language can be told, and by how many nats more
 
@@ -68,9 +69,9 @@ def question_set(language: str, seed: int = 0, count: int = COUNT) -> QuestionSe
     return QuestionSet(code, own["language"], halves, own["instructions"], tuple(own["frame"]))
 
 
-def rules_of(code: str) -> list[str]:
-    """SHA-256 of what decides which answers in a language are right."""
-    return [sha256_of_file(path) for path in (__file__, TABLES[code])]
+def rules_of(code: str) -> tuple[int, str]:
+    """What decides which answers in a language are right."""
+    return RULES, sha256_of_file(TABLES[code])
 
 
 def _of_table(numbers: list[str], ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
@@ -100,7 +101,7 @@ def _sums(draw: random.Random, asks: dict[str, str], numbers: list[str]) -> list
 def _names(words: tuple[str, ...]) -> re.Pattern[str]:
     """Any of `words` as a whole; a number is not part of a longer one, and not below zero."""
     listed = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-    return re.compile(rf"(?<![^\W_])(?<!\d[.,])(?!(?<=[-−])\d)(?:{listed})(?![^\W_]|[.,]\d)", re.IGNORECASE)
+    return re.compile(rf"(?<![^\W_])(?<!\d[.,])(?!(?<=[-−–])\d)(?:{listed})(?![^\W_]|[.,]\d)", re.IGNORECASE)
 
 
 def begins_alike(one: str, other: str) -> bool:
@@ -110,7 +111,7 @@ def begins_alike(one: str, other: str) -> bool:
 
 @cache
 def spoken(language: str, other: str) -> Callable[[str], bool] | None:
-    """Return a test of whether a text is surely in `language` and not in the other, and surely in no third one; None
+    """Return a test of whether a text is surely in `language` and not in the other, and not surely in a third one; None
     where py3langid does not know it."""
     if language == other or language not in (identifier := LanguageIdentifier.from_model_file(MODEL_FILE)).labels:
         return None

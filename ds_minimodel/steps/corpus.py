@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import as_json, atomic_write
 from ds_minimodel.jobs.context import Context
 from ds_minimodel.jobs.layout import WorkdirLayout
@@ -72,7 +72,8 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
 
 @cache
 def _say_gone(language: str, *patterns: str) -> None:
-    print(f"{language}: not all of {', '.join(patterns)} is there; the corpus made of it is used", file=sys.stderr)
+    gone = printable(f"{language}: not all of {', '.join(patterns)} is there; the corpus made of it is used")
+    print(gone, file=sys.stderr)
 
 
 def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:

@@ -142,7 +142,8 @@ def sections(documents: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
             yield heading, below
             heading, below = "", []
         current = number
-        in_code ^= (is_fence := _FENCE.fullmatch(line) is not None)
+        if is_fence := _FENCE.fullmatch(line) is not None:
+            in_code = not in_code or line.strip("`") != ""  # a language opens a block, whatever was left open
         if in_code or is_fence:
             below += [line] * bool(heading)
             continue

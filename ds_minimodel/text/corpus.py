@@ -201,7 +201,8 @@ def is_held_out(document: Sequence[str], share: float) -> bool:
 
 # A draw from more text than training can use: so many bytes from all over it, and hardly more is read. Plain files are
 # read in blocks that a seeded permutation names, without the documents that a block cuts; of files of rows, compressed
-# ones and data sets of the Hub, which cannot be entered anywhere, the beginning.
+# ones and data sets of the Hub, which cannot be entered anywhere, the beginning. A file of rows is read through once
+# all the same: what tells it from others is the whole of it.
 
 BLOCK_BYTES = 1 << 17
 

@@ -206,8 +206,8 @@ def names_of(text: Iterable[TextSource]) -> list[str]:
 
 def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) -> list[dict[str, Any]]:
     """What tells each text from others, and from what it was before it was edited: of a file name, size and Content;
-    of a data set its name, with the commit where it is `pinned`. parts: of each, that are read; by default all. Of
-    files of rows, which are more than their text, the whole counts.
+    of a data set its name, with the commit where it is `pinned`. parts: of each, that are read; by default all. Of a
+    file of rows, of which it is not known how far it is read, the whole counts.
     """
     return [
         {"name": source.name, "bytes": source.stat().st_size, "sha256": _content(source, own or ())}
@@ -218,16 +218,16 @@ def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) ->
 
 
 def _content(path: Path, parts: Parts) -> Content:
-    return Content.of(path, parts if is_plain(path) or parts == NOTHING else ())
+    return Content.of(path, () if _has_rows(path) and parts != NOTHING else parts)
+
+
+def _has_rows(path: Path) -> bool:
+    return _form(path) in (rows.DOCUMENTS, *_ROWS)
 
 
 def is_plain(source: TextSource) -> bool:
     """Whether it is a file whose bytes are text, which can be entered anywhere."""
-    return (
-        isinstance(source, Path)
-        and source.suffix.lower() not in _STREAMS
-        and _form(source) not in (rows.DOCUMENTS, *_ROWS)
-    )
+    return isinstance(source, Path) and source.suffix.lower() not in _STREAMS and not _has_rows(source)
 
 
 def bytes_of_text(text: Iterable[TextSource]) -> int:
