@@ -21,7 +21,7 @@ first_sentence() {
 
 if [ "${1:-}" = extend ]; then
     shift
-    echo "quickstart extend: some 10 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
+    echo "quickstart extend: 10 to 14 minutes on 2 idle cores, after downloads (about 400 MB with a CPU build of torch)" >&2
     prepare_environment report,sample,hf,gguf
     out=runs/quickstart-extend
     for argument in "$@"; do
