@@ -11,8 +11,8 @@ import itertools
 import re
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,6 @@ def prepare_chats(
     length: int,
     held_out: float,
     held_text: Sequence[Path] = (),
-    most: int | None = None,
 ) -> None:
     """Write the dialogues of some files (text/chats.py) into the masked token store `out`.
 
@@ -55,15 +54,10 @@ def prepare_chats(
     dialogue, or where that is longer as many of its turns as fit, after what the system says; the others go on in the
     next. A single question whose answer does not fit is cut off. The share `held_out` of the first questions goes, with
     all dialogues that begin so, into a store of its own, in the folder HELD_OUT; so do answers with a line of
-    `held_text`, files of held-out text. most: of the dialogues, the first. UserError as of `read_dialogues`, where
-    there is no template or one does not take a dialogue, where a turn would become a special token, and where nothing
-    is left.
+    `held_text`, files of held-out text. UserError as of `_sampled`, and where nothing is left.
     """
-    ours, theirs = open_tokenizer(tokenizer_folder), tokenizer_of(tokenizer_folder)
+    ours, counts, lost = open_tokenizer(tokenizer_folder), [0, 0], 0
     vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
-    if not theirs.chat_template:
-        raise UserError(f"{tokenizer_folder}: has no chat template, by which dialogues are to be written")
-    counts, lost, special = [0, 0], 0, _special(theirs)
     lines = Counter(line for document in read_documents(held_text) for line in {*map(str.strip, document)})
     known = {line[:SAME] for line, pages in lines.items() if len(line) >= FEWEST_CHARACTERS and pages < MANY_PAGES}
     with atomic_folder(out) as folder:
@@ -72,22 +66,18 @@ def prepare_chats(
             for store in stores:
                 store.mkdir(exist_ok=True)
             adds = [stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores]
-            for where, dialogue in itertools.islice(read_dialogues(patterns), most):
-                if held := special.search("\n".join(turn["content"] for turn in dialogue)):
-                    raise UserError(f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise")
+            for dialogue, samples in _sampled(patterns, tokenizer_folder, str(tokenizer_folder), vocabulary, length):
                 answers = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
                 is_known = any(line.strip()[:SAME] in known for answer in answers for line in answer.splitlines())
                 side = is_known or is_held_out([_question(dialogue)[-1]["content"]], held_out)  # by all of its answers
-                with one_line(where, "the chat template does not take it"):
-                    samples = _samples(theirs, special, dialogue, vocabulary, length - 1)
                 for sample in samples:
                     adds[side](sample, [len(sample)])
                     counts[side] += 1
                 lost += not samples
-        if not counts[0] and most is None:
+        if not counts[0]:
             files = ", ".join(map(str, patterns))
             raise UserError(f"{files}: no answer begins in {length} tokens to train on; {counts[1]} are held out")
-        if lost and most is None:
+        if lost:
             print(f"{lost:,} dialogues have no answer within {length} tokens and are left out", file=sys.stderr)
         facts = {"tokenizer_sha256": ours.sha256, "shards": 1, "whole_documents": True, "masked": True}
         for store, documents in [*zip(stores, counts, strict=False)][::-1]:
@@ -95,13 +85,31 @@ def prepare_chats(
 
 
 def check_chats(patterns: Sequence[str | Path], model: str, length: int) -> None:
-    """UserError as of prepare_chats for what the vocabulary and chat template of a base make of the first dialogues."""
+    """UserError as of `_sampled` for what the vocabulary and chat template of a base make of the first dialogues."""
     with tempfile.TemporaryDirectory() as folder:
         keep_vocabulary(model, tokenizer := Path(folder) / "tokenizer")
-        try:
-            prepare_chats(patterns, tokenizer, Path(folder) / "chats", length, 0.0, most=CHECKED)
-        except UserError as error:
-            raise UserError(str(error).replace(str(tokenizer), model)) from error
+        vocabulary = open_tokenizer(tokenizer).vocabulary
+        deque(itertools.islice(_sampled(patterns, tokenizer, model, vocabulary, length), CHECKED), 0)
+
+
+def _sampled(
+    patterns: Sequence[str | Path], tokenizer_folder: Path, name: str, vocabulary: Vocabulary, length: int
+) -> Iterator[tuple[Dialogue, list[NDArray[np.int64]]]]:
+    """(dialogue, its samples as of `_samples`) of each row. name: of what the tokenizer is, as messages say it.
+
+    UserError as of `read_dialogues`, where there is no template or one does not take a dialogue, and where a turn would
+    become a special token.
+    """
+    theirs = tokenizer_of(tokenizer_folder)
+    if not theirs.chat_template:
+        raise UserError(f"{name}: has no chat template, by which dialogues are to be written")
+    special = _special(theirs)
+    for where, dialogue in read_dialogues(patterns):
+        if held := special.search("\n".join(turn["content"] for turn in dialogue)):
+            raise UserError(f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise")
+        with one_line(where, "the chat template does not take it"):
+            samples = _samples(theirs, special, dialogue, vocabulary, length - 1)
+        yield dialogue, samples
 
 
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:

@@ -292,7 +292,7 @@ def find_kept(
 
     chooses = [at for at, own in enumerate(both.dialogues) if own.chooses and len(strengths) > 1]
     reported = [at for at in range(len(both.dialogues)) if at not in chooses]
-    by_strength, keeps, at_first = dict[str, dict[str, Change]](), False, ""
+    by_strength, keeps, at_first = dict[str, dict[str, Change]](), False, list[str]()
     for strength in strengths:
         both.put(strength)
         bits = {name: both.bits(name) for name in texts}
@@ -306,13 +306,13 @@ def find_kept(
             break
         if both.chats and len(strengths) > 1 and strength == strengths[0]:
             clause, _ = _loops_and_language(both, both.answers_to_chats())
-            at_first = f"at merge strength {strength:g} of those {clause}; export-hf --strength writes that model."
+            at_first = [f"at merge strength {strength:g} of those {clause}; export-hf --strength writes that model."]
     said = _reported(both, bits, reported, held_out, limits)
     if len(strengths) > 1 and changes:
         bounds = ", ".join(f"{limits[name]:g} {_MEANS[name]}" for name in changes if name in limits)
         tried, which = ", ".join(f"{own:g}" for own in strengths), "largest" if keeps else "smallest, and none"
         said["sentences"].insert(0, f"merge strength {strength:g}, of {tried} the {which} within {bounds}.")
-    said["sentences"] += [at_first] * bool(at_first)
+    said["sentences"] += at_first
     missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
@@ -460,6 +460,7 @@ def _predicted(
     rows = [[*prompt[shared:], *answer] for prompt, answer in zip(prompts, answers, strict=True)]
     order, head = sorted(range(len(rows)), key=lambda at: -len(rows[at])), module.get_output_embeddings()
     positions = max(1, SCORES_AT_ONCE // head.out_features)
+    never = [id for id in module.generation_config.suppress_tokens or () if id < head.out_features]
     while order:
         width = len(rows[order[0]])
         index, order = order[: (number := max(1, TOKENS_AT_ONCE // width))], order[number:]
@@ -475,8 +476,7 @@ def _predicted(
             for part, target in zip(torch.cat(own).split(positions), targets.split(positions), strict=True):
                 logits = head(part).float()
                 nats = logits.logsumexp(-1) - logits.gather(-1, target[:, None])[:, 0]
-                never = module.generation_config.suppress_tokens or []
-                logits[:, [id for id in never if id < head.out_features]] = -math.inf
+                logits[:, never] = -math.inf
                 pairs.append(torch.stack([nats, logits.argmax(-1)]).cpu())
         cuts = np.cumsum([len(answers[at]) for at in index])[:-1]
         yield from zip(index, *(np.split(each, cuts) for each in torch.cat(pairs, 1).numpy()), strict=True)

@@ -40,6 +40,7 @@ WRONG_PATHS = [
     (["./nowhere", "a.txt"], "nowhere: no such folder or GGUF file"),
     (["nothere.GGUF", "a.txt"], "nothere.GGUF: no such folder or GGUF file"),
     (["a.txt", "model"], "a.txt: no folder of a model, and no GGUF file; MODEL comes first, then TEXT"),
+    (["model", "b.txt"], "b.txt: no such text file"),
     (["model", "a.txt", "--source-text", "b.txt", "--source-text", "a.txt"], "b.txt: no such text file"),
     (["model", "a.txt", "--source-text", "a.txt"], "a.txt: text of xx and of en; give each its own"),
     (["model", "a.txt", "--test-text", "a.txt"], "a.txt: text of xx and of --test-text; give each its own"),

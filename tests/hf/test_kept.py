@@ -168,10 +168,8 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
 def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_file):
     folder = made(tmp_path, text_file, update=2.0)
     found, _ = kept_of(folder, text_file, chats=[[{"role": "user", "content": "zozo"}]])
-    assert (
-        found.sentences[-2].startswith("at merge strength 1 of those ")
-        and "; export-hf --strength " in found.sentences[-2]
-    )
+    sentence = found.sentences[-2]
+    assert sentence.startswith("at merge strength 1 of those ") and "; export-hf --strength " in sentence
     assert found.strength == min(STRENGTHS)
     words = "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
     assert found.sentences[0].startswith(words)

@@ -25,8 +25,11 @@ from ..docs import ROOT
 from ..forks import run_ranks
 from ..hf.test_decoders import save_llama
 
-TOPICS = {"sea": "wave boat fish salt shore wind", "farm": "cow field barn hay seed plough"}
-TOPICS["town"] = "street shop bridge tower market lamp"
+TOPICS = {
+    "sea": "wave boat fish salt shore wind",
+    "farm": "cow field barn hay seed plough",
+    "town": "street shop bridge tower market lamp",
+}
 COMMON = "the a old new small great near far sees has makes finds and with".split()
 SECOND = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertzuiopasdfghjklyxcvbnm")
 

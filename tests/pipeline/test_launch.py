@@ -164,6 +164,7 @@ def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(tmp_path, 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    launch.check_ranks(2)
     monkeypatch.setattr(launch.Path, "exists", lambda path: "nvidia" in str(path))
     assert launch.has_gpu() and launch.check_ranks(2) is None
     with pytest.raises(UserError, match="--ranks 3: this host shows 2 GPUs"):

@@ -45,7 +45,7 @@ def test_a_signal_saves_and_ends(world, tmp_path, number):
 def test_an_interrupt_after_a_signal_ends_at_once_but_not_the_launchers(world, tmp_path, first, second, ends):
     with pytest.raises(ends):
         train(world, tmp_path, run_config(), model(), (2,), signal_self(first, second))
-    assert (tmp_path / "checkpoints" / "latest").is_file() == (ends is Stopped)
+    assert (tmp_path / "checkpoints").exists() == (tmp_path / "checkpoints/latest").is_file() == (ends is Stopped)
 
 
 def test_a_signal_in_the_last_step_is_heeded(world, uninterrupted, tmp_path):
