@@ -21,13 +21,15 @@ MODE = os.environ.get("DSMM_BUILD_OPS", "auto")
 # Stable ABI of torch 2.10, the oldest torch that the kernels load in.
 FLAGS = ["-std=c++17", "-O3", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
 CPU_FLAGS = ["-fno-math-errno", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized"]
-# Each serves the newer ones of its generation too; code of the last is kept as PTX for the generations after it.
+# Each serves the newer ones of its generation too; code of the last is kept as PTX for the
+# generations after it.
 ARCHITECTURES = ("7.0", "7.5", "8.0", "9.0")
 
 
 class ByPath(editable_wheel):
-    """An editable install by a file of paths. setuptools' hook for imports is asked after the folder where Python
-    starts, and above a clone that has a folder with the package's name."""
+    """An editable install by a file of paths. setuptools' hook for imports is asked after the
+    folder where Python starts, and above a clone that has a folder with the package's name.
+    """
 
     def _select_strategy(self, name: str, *_: object) -> _StaticPth:
         return _StaticPth(self.distribution, name, [ROOT, ROOT / "examples"])
@@ -38,7 +40,9 @@ def say(message: str) -> None:
 
 
 def not_built(name: str, error: Exception) -> None:
-    """Go on without a library, saying so in one line; where it has to be built, end with its error."""
+    """Go on without a library, saying so in one line; where it has to be built, end with its
+    error.
+    """
     if MODE == "1":
         raise error
     reason = " ".join(str(error).split())
@@ -59,7 +63,9 @@ def sources(folder: str, *patterns: str) -> list[str]:
 
 
 def find_cuda() -> None:
-    """Name CUDA's folder where torch would guess wrong: above an nvcc in the PATH that is a script for another."""
+    """Name CUDA's folder where torch would guess wrong: above an nvcc in the PATH that is a script
+    for another.
+    """
     found, usual = shutil.which("nvcc"), Path("/usr/local/cuda")
     beside = found and (Path(found).parents[1] / "include/cuda_runtime.h").exists()
     if not beside and (usual / "bin/nvcc").exists() and not os.environ.get("CUDA_PATH"):
@@ -71,13 +77,18 @@ def extensions() -> Iterator[Extension]:
     from torch.utils.cpp_extension import CUDA_HOME, CppExtension, CUDAExtension
 
     yield CppExtension(
-        module("cpu"), sources("csrc/cpu", "*.cpp"), py_limited_api=True, extra_compile_args={"cxx": FLAGS + CPU_FLAGS}
+        module("cpu"),
+        sources("csrc/cpu", "*.cpp"),
+        py_limited_api=True,
+        extra_compile_args={"cxx": FLAGS + CPU_FLAGS},
     )
     # Not torch.cuda.is_available(): kernels may be built on a machine without a GPU.
     if MODE == "cpu" or not (torch.version.cuda and CUDA_HOME):
         return
     try:
-        known = subprocess.check_output([f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], text=True).split()
+        known = subprocess.check_output(
+            [f"{CUDA_HOME}/bin/nvcc", "--list-gpu-arch"], text=True
+        ).split()
     except (OSError, subprocess.CalledProcessError) as error:
         not_built(module("cuda"), error)
         return
@@ -87,7 +98,10 @@ def extensions() -> Iterator[Extension]:
         module("cuda"),
         sources("csrc/cuda", "*.cpp", "*.cu"),
         py_limited_api=True,
-        extra_compile_args={"cxx": [*FLAGS, "-DUSE_CUDA"], "nvcc": [*FLAGS, f"-DDSMM_HAS_PTX={int('PTX' in names)}"]},
+        extra_compile_args={
+            "cxx": [*FLAGS, "-DUSE_CUDA"],
+            "nvcc": [*FLAGS, f"-DDSMM_HAS_PTX={int('PTX' in names)}"],
+        },
     )
 
 
@@ -103,15 +117,18 @@ def build_arguments() -> dict:
     except ImportError:
         if MODE == "1":
             raise
-        say("torch not found, no kernels built (use --no-build-isolation); torch's own operators will serve")
+        say(
+            "torch not found, no kernels built (use --no-build-isolation); torch's own operators "
+            "will serve"
+        )
         return {"cmdclass": commands}
 
     class Build(BuildExtension):
         """A build that may fail: the package works without its kernels."""
 
         def run(self) -> None:
-            # One library after the other, each by a compiler object of its own: one that fails, or whose compiler is
-            # not fit for it, leaves the others alone.
+            # One library after the other, each by a compiler object of its own: one that fails, or
+            # whose compiler is not fit for it, leaves the others alone.
             options = {name: getattr(self, name) for name in ("compiler", "inplace")}
             built = []
             for extension in self.__dict__["extensions"]:

@@ -1,1 +1,3 @@
-"""Measurements of this project: `python -m benchmarks PART`; README.md beside this file has what came out."""
+"""Measurements of this project: `python -m benchmarks PART`; README.md beside this file has what
+came out.
+"""

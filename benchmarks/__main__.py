@@ -5,8 +5,9 @@
     python -m benchmarks PART --help
     python -m benchmarks pages                                             # the kept pages anew from their records
 
-Run it from the root of a checkout. PART.jsonl and PART.md in --out get a run more (default: runs/benchmarks; records
-that are kept: --out benchmarks). benchmarks/README.md lists what was measured.
+Run it from the root of a checkout. PART.jsonl and PART.md in --out get a run more (default:
+runs/benchmarks; records that are kept: --out benchmarks). benchmarks/README.md lists what was
+measured.
 """
 
 import argparse
@@ -22,7 +23,14 @@ from benchmarks.record import INDEX, Record, index, page, runs_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_write
 
-PARTS = {"steps": steps, "kernels": kernels, "threads": threads, "stores": stores, "prepare": prepare, "saves": saves}
+PARTS = {
+    "steps": steps,
+    "kernels": kernels,
+    "threads": threads,
+    "stores": stores,
+    "prepare": prepare,
+    "saves": saves,
+}
 HERE = Path(__file__).resolve().parent
 
 
@@ -63,22 +71,35 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command line."""
     on_gpu = torch.cuda.is_available()
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--repeats", type=int, default=15 if on_gpu else 5, help="rounds; default: %(default)s")
+    common.add_argument(
+        "--repeats", type=int, default=15 if on_gpu else 5, help="rounds; default: %(default)s"
+    )
     common.add_argument(
         "--clock",
         choices=["wall", "cpu"],
         default="wall",
-        help="cpu: time that the processes ran, for one thread on a machine that others use too; default: wall",
+        help=(
+            "cpu: time that the processes ran, for one thread on a machine that others use too; "
+            "default: wall"
+        ),
     )
-    common.add_argument("--time-limit", type=float, default=600, help="seconds for one answer; default: 600")
-    common.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="folder; default: %(default)s")
+    common.add_argument(
+        "--time-limit", type=float, default=600, help="seconds for one answer; default: 600"
+    )
+    common.add_argument(
+        "--out", type=Path, default=Path("runs/benchmarks"), help="folder; default: %(default)s"
+    )
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
     for name, part in PARTS.items():
         summary = (part.__doc__ or "").partition("\n")[0]
-        part.arguments(parts.add_parser(name, help=summary, description=part.__doc__, parents=[common]))
+        part.arguments(
+            parts.add_parser(name, help=summary, description=part.__doc__, parents=[common])
+        )
     parts.add_parser("pages", help="Write the kept pages, and their index, anew from the records.")
     return parser.parse_args(arguments)
 

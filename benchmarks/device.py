@@ -1,5 +1,6 @@
-"""This device: its name, its clocks, and its peaks, the best matrix product and the copy bandwidth, which all shares
-refer to."""
+"""This device: its name, its clocks, and its peaks, the best matrix product and the copy bandwidth,
+which all shares refer to.
+"""
 
 import functools
 import platform
@@ -16,7 +17,13 @@ from ds_minimodel.ops.precision import DTYPES
 Clock = Callable[[], float]  # seconds
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 # (rows, inner, columns): the products of RoBERTa-base at 2,048 tokens, and larger ones.
-CPU_SHAPES = ((2048, 768, 3072), (2048, 3072, 768), (2048, 768, 768), (1024, 1024, 1024), (308, 768, 50000))
+CPU_SHAPES = (
+    (2048, 768, 3072),
+    (2048, 3072, 768),
+    (2048, 768, 768),
+    (1024, 1024, 1024),
+    (308, 768, 50000),
+)
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 768, 3072), (16384, 3072, 768))
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 
@@ -64,7 +71,9 @@ def matmul_peak(precision: str, clock: Clock) -> float:
     for rows, inner, columns in GPU_SHAPES if where.type == "cuda" else CPU_SHAPES:
         a = torch.randn(rows, inner, device=where, dtype=DTYPES[precision])
         b = torch.randn(columns, inner, device=where, dtype=DTYPES[precision])
-        best = max(best, 2 * rows * inner * columns / seconds_of(functools.partial(linear, a, b), clock))
+        best = max(
+            best, 2 * rows * inner * columns / seconds_of(functools.partial(linear, a, b), clock)
+        )
     return best
 
 

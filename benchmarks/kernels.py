@@ -33,7 +33,9 @@ LEAST_SECONDS = 0.02  # of one timing: as many calls as that takes
 
 @dataclass
 class Case:
-    """One operator at one shape. `run` maps a contestant's name to a function of the leaves that gives a tensor."""
+    """One operator at one shape. `run` maps a contestant's name to a function of the leaves that
+    gives a tensor.
+    """
 
     op: str
     shape: tuple[int, ...]
@@ -53,14 +55,19 @@ def _keys(*shape: int) -> torch.Tensor:
 
 def residual_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     x, residual = _leaf(rows, width, dtype=dtype), _leaf(rows, width, dtype=dtype)
-    weight, bias = _leaf(width, dtype=dtype, trains=trains), _leaf(width, dtype=dtype, trains=trains)
+    weight, bias = (
+        _leaf(width, dtype=dtype, trains=trains),
+        _leaf(width, dtype=dtype, trains=trains),
+    )
     keys = _keys(rows) if p else None
 
     def eager(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(residual + F.dropout(x, p, training=p > 0), (width,), weight, bias, EPS)
 
     run = {
-        "ds_minimodel": lambda x, residual, weight, bias: ops.residual_norm(x, residual, weight, bias, EPS, p, keys)[0],
+        "ds_minimodel": lambda x, residual, weight, bias: ops.residual_norm(
+            x, residual, weight, bias, EPS, p, keys
+        )[0],
         "torch": eager,
     }
     if p == 0 and x.is_cuda and importlib.util.find_spec("apex"):
@@ -72,8 +79,11 @@ def residual_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: fl
     if p == 0 and x.is_cuda and importlib.util.find_spec("liger_kernel"):
         from liger_kernel.ops.layer_norm import LigerLayerNormFunction
 
-        run["liger"] = lambda x, residual, weight, bias: LigerLayerNormFunction.apply(residual + x, weight, bias, EPS)
-    # Forward: x, residual in, sum and result out. Backward: gradient and sum in, one or two gradients out.
+        run["liger"] = lambda x, residual, weight, bias: LigerLayerNormFunction.apply(
+            residual + x, weight, bias, EPS
+        )
+    # Forward: x, residual in, sum and result out. Backward: gradient and sum in, one or two
+    # gradients out.
     return Case(
         "residual_norm",
         (rows, width),
@@ -141,14 +151,23 @@ def masked_softmax(rows: int, width: int, dtype: torch.dtype, trains: bool, p: f
     def eager(scores: Tensor) -> Tensor:
         return F.dropout(torch.softmax(scores * 0.125, -1), p, training=p > 0)
 
-    run = {"ds_minimodel": lambda scores: ops.masked_softmax(scores, None, 0.125, p, keys), "torch": eager}
+    run = {
+        "ds_minimodel": lambda scores: ops.masked_softmax(scores, None, 0.125, p, keys),
+        "torch": eager,
+    }
     if p == 0 and scores.is_cuda and importlib.util.find_spec("scaled_softmax_cuda"):  # of apex
         from apex.transformer.functional.fused_softmax import ScaledSoftmax
 
         run["apex"] = lambda scores: ScaledSoftmax.apply(scores, 0.125)
-    # Forward: scores in, probabilities out (with dropout, before and after it). Backward: two in, one out.
+    # Forward: scores in, probabilities out (with dropout, before and after it). Backward: two in,
+    # one out.
     return Case(
-        "masked_softmax", tuple(scores.shape), _variant(trains, p), (scores,), run, scores.numel() * (6 if p else 5)
+        "masked_softmax",
+        tuple(scores.shape),
+        _variant(trains, p),
+        (scores,),
+        run,
+        scores.numel() * (6 if p else 5),
     )
 
 
@@ -165,29 +184,46 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
     def in_way(way: Callable) -> Callable:
         return lambda projected: way(projected, None, heads, None, p, keys)
 
-    run = {"ds_minimodel": lambda projected: ops.attention(projected, heads, None, p, keys), "torch": fused}
+    run = {
+        "ds_minimodel": lambda projected: ops.attention(projected, heads, None, p, keys),
+        "torch": fused,
+    }
     ways: dict[str, Callable] = {"products": around_softmax}
     if backend("attention", projected.device, dtype).startswith("compiled"):
         ways["kernel"] = fused_attention
     run |= {name: in_way(way) for name, way in ways.items()}
     # The products bind it: no share of copy bandwidth.
-    return Case("attention", (rows // length, length, heads, width // heads), _variant(trains, p), (projected,), run, 0)
+    return Case(
+        "attention",
+        (rows // length, length, heads, width // heads),
+        _variant(trains, p),
+        (projected,),
+        run,
+        0,
+    )
 
 
 def window_attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     """A window of 64 keys on each side, as in ModernBERT."""
     length, heads, reach = min(512, rows), width // 64, 64
-    queries, keys_values = (_leaf(rows // length, length, parts * width, dtype=dtype) for parts in (1, 2))
+    queries, keys_values = (
+        _leaf(rows // length, length, parts * width, dtype=dtype) for parts in (1, 2)
+    )
     keys = _keys(rows // length, heads, length) if p else None
     positions = torch.arange(length, device=device())
     seen = (positions[:, None] - positions).abs() <= reach
 
     def fused(queries: Tensor, keys_values: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (queries, *keys_values.chunk(2, -1)))
+        q, k, v = (
+            part.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for part in (queries, *keys_values.chunk(2, -1))
+        )
         return F.scaled_dot_product_attention(q, k, v, seen, dropout_p=p).transpose(1, 2).flatten(2)
 
     def ours(queries: Tensor, keys_values: Tensor) -> Tensor:
-        return ops.window_attention(keys_values, queries, heads, positions, (reach, reach), None, p, keys)
+        return ops.window_attention(
+            keys_values, queries, heads, positions, (reach, reach), None, p, keys
+        )
 
     run = {"ds_minimodel": ours, "torch": fused}
     shape = (rows // length, length, heads, width // heads)
@@ -202,15 +238,22 @@ def dropout(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -
 
 def linear_cross_entropy(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     vocabulary = 50_000 if width >= 512 else 5_000
-    # Logits of a model's size: larger ones give probabilities that are denormal, and slow for everybody.
-    x, weight = _leaf(rows, width, dtype=dtype), _leaf(vocabulary, width, dtype=dtype, trains=trains, scale=0.02)
+    # Logits of a model's size: larger ones give probabilities that are denormal, and slow for
+    # everybody.
+    x, weight = (
+        _leaf(rows, width, dtype=dtype),
+        _leaf(vocabulary, width, dtype=dtype, trains=trains, scale=0.02),
+    )
     bias = _leaf(vocabulary, dtype=dtype, trains=trains)
     targets = torch.randint(vocabulary, (rows,), device=device())
 
     def eager(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.cross_entropy(F.linear(x, weight, bias).float(), targets, reduction="sum")
 
-    run = {"ds_minimodel": lambda x, weight, bias: ops.linear_cross_entropy(x, weight, bias, targets), "torch": eager}
+    run = {
+        "ds_minimodel": lambda x, weight, bias: ops.linear_cross_entropy(x, weight, bias, targets),
+        "torch": eager,
+    }
     if x.is_cuda and importlib.util.find_spec("liger_kernel"):
         from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
@@ -218,7 +261,14 @@ def linear_cross_entropy(rows: int, width: int, dtype: torch.dtype, trains: bool
             x, weight, targets, bias, None, IGNORED, 0.0, 0.0, "sum"
         )[0]
     # The products bind it: no share of copy bandwidth.
-    return Case("linear_cross_entropy", (rows, width, vocabulary), _variant(trains, p), (x, weight, bias), run, 0)
+    return Case(
+        "linear_cross_entropy",
+        (rows, width, vocabulary),
+        _variant(trains, p),
+        (x, weight, bias),
+        run,
+        0,
+    )
 
 
 def _variant(trains: bool, p: float) -> str:
@@ -240,7 +290,15 @@ OPERATORS: dict[str, tuple[Callable[..., Case], tuple[tuple[bool, float], ...]]]
 # (rows, width) that a training step at RoBERTa-base sizes has, smaller ones, and odd ones.
 SHAPES = {
     "residual_norm": ((4096, 768), (2048, 768), (308, 768), (1024, 256), (333, 100), (64, 128)),
-    "bias_gelu": ((4096, 3072), (2048, 3072), (308, 3072), (308, 768), (1024, 512), (333, 100), (64, 128)),
+    "bias_gelu": (
+        (4096, 3072),
+        (2048, 3072),
+        (308, 3072),
+        (308, 768),
+        (1024, 512),
+        (333, 100),
+        (64, 128),
+    ),
     "gated": ((4096, 1152), (2048, 1152), (308, 1152), (333, 100)),
     "rotary": ((4096, 1536), (2048, 768), (308, 768), (100, 20)),
     "masked_softmax": ((24576, 512), (12288, 128), (1001, 77), (256, 32)),
@@ -263,7 +321,9 @@ GPU_SHAPES = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ops", nargs="+", choices=OPERATORS, default=[*OPERATORS], help="default: all")
+    parser.add_argument(
+        "--ops", nargs="+", choices=OPERATORS, default=[*OPERATORS], help="default: all"
+    )
     parser.add_argument(
         "--precision",
         nargs="+",
@@ -272,7 +332,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="default: %(default)s",
     )
     parser.add_argument("--threads", type=int, default=1, help="on the CPU; default: 1")
-    parser.add_argument("--no-compiled", dest="compiled", action="store_false", help="not against torch.compile")
+    parser.add_argument(
+        "--no-compiled", dest="compiled", action="store_false", help="not against torch.compile"
+    )
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -293,11 +355,13 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def time_operator(op: str, precision: str, repeats: int, compiled: bool, clock: str) -> list[dict[str, Any]]:
+def time_operator(
+    op: str, precision: str, repeats: int, compiled: bool, clock: str
+) -> list[dict[str, Any]]:
     """Rows of an operator at all its shapes, contestants in turns; medians over `repeats`.
 
-    copy_share: bytes a second that ours moves at the least, as a share of what a large copy moves; None where the
-    operator is bound by its products.
+    copy_share: bytes a second that ours moves at the least, as a share of what a large copy moves;
+    None where the operator is bound by its products.
     """
     build, variants = OPERATORS[op]
     shapes = (GPU_SHAPES if device().type == "cuda" else SHAPES)[op]
@@ -325,7 +389,9 @@ def time_operator(op: str, precision: str, repeats: int, compiled: bool, clock: 
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
-    others = list(dict.fromkeys(name for row in rows for name in row["seconds"] if name != "ds_minimodel"))
+    others = list(
+        dict.fromkeys(name for row in rows for name in row["seconds"] if name != "ds_minimodel")
+    )
     lines = []
     for row in rows:
         seconds = row["seconds"]

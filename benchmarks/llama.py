@@ -2,7 +2,8 @@
 
     python -m benchmarks.llama OUT --tokenizer SmolLM2-135M-Instruct --layers 18 --hidden 2048 --ffn 8192
 
-The defaults are a model of 1.2 billion weights, by which memory and speed are measured where none can be had.
+The defaults are a model of 1.2 billion weights, by which memory and speed are measured where none
+can be had.
 """
 
 import argparse
@@ -12,13 +13,18 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from ds_minimodel.foreign.lazy import Lazy, LazyTensors, save_tensors
+from ds_minimodel.hf.lazy import Lazy, LazyTensors, save_tensors
 
 
 def write_llama(out: Path, config: LlamaConfig) -> None:
-    """Write config.json and weights drawn with a spread by which a deep model's logits stay finite."""
+    """Write config.json and weights drawn with a spread by which a deep model's logits stay
+    finite.
+    """
     with torch.device("meta"):
-        shapes = {name: tuple(parameter.shape) for name, parameter in LlamaForCausalLM(config).named_parameters()}
+        shapes = {
+            name: tuple(parameter.shape)
+            for name, parameter in LlamaForCausalLM(config).named_parameters()
+        }
 
     def drawn(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         if len(shape) == 1:
@@ -27,7 +33,11 @@ def write_llama(out: Path, config: LlamaConfig) -> None:
         return torch.randn(shape, generator=draw).mul_(0.5 / math.sqrt(shape[1])).bfloat16()
 
     entries = {
-        name: Lazy(shape, torch.bfloat16, lambda name=name, shape=shape, seed=seed: drawn(name, shape, seed))  # type: ignore[misc]
+        name: Lazy(
+            shape,
+            torch.bfloat16,
+            lambda name=name, shape=shape, seed=seed: drawn(name, shape, seed),
+        )  # type: ignore[misc]
         for seed, (name, shape) in enumerate(shapes.items())
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -37,10 +47,20 @@ def write_llama(out: Path, config: LlamaConfig) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tokenizer", required=True, help="folder of Hugging Face's with the tokenizer")
-    for name, default in (("layers", 18), ("hidden", 2048), ("ffn", 8192), ("heads", 32), ("key-heads", 8)):
+    parser.add_argument(
+        "--tokenizer", required=True, help="folder of Hugging Face's with the tokenizer"
+    )
+    for name, default in (
+        ("layers", 18),
+        ("hidden", 2048),
+        ("ffn", 8192),
+        ("heads", 32),
+        ("key-heads", 8),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--untied", action="store_true")
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peak ds-minimodel extend MODEL TEXT --language de --tokens 11k
 
-Sampled is the sum over the command and its children of RssAnon and RssShmem of /proc/PID/status; what a process takes
-that has only imported torch and DeepSpeed is measured once and taken off.
+Sampled is the sum over the command and its children of RssAnon and RssShmem of /proc/PID/status;
+what a process takes that has only imported torch and DeepSpeed is measured once and taken off.
 """
 
 import argparse
@@ -26,7 +26,9 @@ def held(pid: int) -> int:
     for process in processes:
         try:
             with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:
-                total += 1024 * sum(int(line.split()[1]) for line in file if line.startswith(_KINDS))
+                total += 1024 * sum(
+                    int(line.split()[1]) for line in file if line.startswith(_KINDS)
+                )
         except OSError:  # it has ended
             continue
     return total
@@ -43,12 +45,17 @@ def peak(command: list[str], every: float = 0.05) -> tuple[int, float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     command = parser.parse_args().command
     empty, _, _ = peak([sys.executable, "-c", "import torch, deepspeed, time; time.sleep(0.5)"])
     most, seconds, code = peak(command)
-    print(f"peak {(most - empty) / 1e9:.2f} GB over the {empty / 1e9:.2f} of an empty process, {seconds:.0f} s")
+    print(
+        f"peak {(most - empty) / 1e9:.2f} GB over the {empty / 1e9:.2f} of an empty process, "
+        f"{seconds:.0f} s"
+    )
     sys.exit(code)
 
 

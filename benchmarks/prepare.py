@@ -1,4 +1,6 @@
-"""Preparing text: tokens a second and memory of `prepare`, beside SentencePiece alone on one core."""
+"""Preparing text: tokens a second and memory of `prepare`, beside SentencePiece alone on one
+core.
+"""
 
 import argparse
 import contextlib
@@ -20,7 +22,7 @@ from benchmarks.record import table
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.report.render import Table
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 VOCABULARY = 16_000
 ALONE = "SentencePiece alone"
@@ -34,17 +36,32 @@ included, in their fastest rounds: of SentencePiece × cores where nothing else 
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="raw text, as of ds-minimodel fetch-sample")
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[20, 100], help="default: 20 100")
-    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2], help="data.workers; default: 1 2")
-    parser.add_argument("--ranks", type=int, nargs="*", default=[], help="numbers of ranks under mpirun; default: none")
+    parser.add_argument(
+        "texts", nargs="+", metavar="TEXT", help="raw text, as of ds-minimodel fetch-sample"
+    )
+    parser.add_argument(
+        "--megabytes", type=int, nargs="+", default=[20, 100], help="default: 20 100"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="*", default=[1, 2], help="data.workers; default: 1 2"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        nargs="*",
+        default=[],
+        help="numbers of ranks under mpirun; default: none",
+    )
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each amount of text and way."""
     ways: dict[str, tuple[list[str], int]] = {ALONE: ([], 0)}
     ways |= {f"prepare, workers: {count}": ([], count) for count in options.workers}
-    ways |= {f"mpirun -n {ranks}": (["mpirun", "--oversubscribe", "-n", str(ranks)], 1) for ranks in options.ranks}
+    ways |= {
+        f"mpirun -n {ranks}": (["mpirun", "--oversubscribe", "-n", str(ranks)], 1)
+        for ranks in options.ranks
+    }
     for megabytes in options.megabytes:
         with tempfile.TemporaryDirectory(prefix="prepare-") as temporary:
             folder = Path(temporary)
@@ -65,7 +82,9 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {
                 "megabytes": megabytes,
                 "way": way,
-                "tokens_per_second": round(manifest["tokens"] / statistics.median(one["seconds"] for one in found)),
+                "tokens_per_second": round(
+                    manifest["tokens"] / statistics.median(one["seconds"] for one in found)
+                ),
                 "tokens_per_cpu_second": round(manifest["tokens"] / least),
                 "share": round(alone / least, 3),
                 "largest_process_mib": max(one["largest_process_mib"] for one in found),
@@ -74,9 +93,15 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def repeat(texts: Sequence[str], megabytes: int, out: Path) -> None:
-    """Write the texts one after another, again and again, in whole lines, until `megabytes` are full."""
+    """Write the texts one after another, again and again, in whole lines, until `megabytes` are
+    full.
+    """
     size = megabytes * 10**6
-    lines = [line for text in texts for line in [*Path(text).read_bytes().strip().splitlines(True), b"\n\n"]]
+    lines = [
+        line
+        for text in texts
+        for line in [*Path(text).read_bytes().strip().splitlines(True), b"\n\n"]
+    ]
     if not lines:
         raise UserError(f"{', '.join(texts)}: without text")
     with open(out, "wb") as file:
@@ -89,7 +114,14 @@ def repeat(texts: Sequence[str], megabytes: int, out: Path) -> None:
 
 def time_way(launcher: list[str], workers: int, folder: Path) -> dict[str, float]:
     """Prepare the text in processes of their own: seconds, CPU seconds and MiB."""
-    command = [*launcher, sys.executable, "-m", "benchmarks.prepare_once", str(folder), str(workers)]
+    command = [
+        *launcher,
+        sys.executable,
+        "-m",
+        "benchmarks.prepare_once",
+        str(folder),
+        str(workers),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     began, before, largest, together = time.monotonic(), os.times(), 0, 0
@@ -103,7 +135,9 @@ def time_way(launcher: list[str], workers: int, folder: Path) -> dict[str, float
         largest, together = max([largest, *sizes]), max(together, sum(sizes))
         time.sleep(0.1)
     if process.returncode:
-        raise UserError(f"{' '.join(command)}: ended with code {process.returncode}, as the lines above say")
+        raise UserError(
+            f"{' '.join(command)}: ended with code {process.returncode}, as the lines above say"
+        )
     return {
         "seconds": time.monotonic() - began,
         "cpu_seconds": sum(os.times()[2:4]) - sum(before[2:4]),  # of the children: user and system
@@ -125,5 +159,13 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
         ]
         for row in rows
     ]
-    columns = ["MB", "way", "tokens a CPU second", "share", "tokens/s", "largest process, MiB", "all, MiB"]
+    columns = [
+        "MB",
+        "way",
+        "tokens a CPU second",
+        "share",
+        "tokens/s",
+        "largest process, MiB",
+        "all, MiB",
+    ]
     return [table("prepare beside SentencePiece alone", columns, lines)]

@@ -1,4 +1,5 @@
-"""Process of the part `prepare`: it imports what preparing text needs and no more, as its memory is measured.
+"""Process of the part `prepare`: it imports what preparing text needs and no more, as its memory is
+measured.
 
 python -m benchmarks.prepare_once FOLDER WORKERS
 """
@@ -9,13 +10,15 @@ from pathlib import Path
 import sentencepiece
 
 from ds_minimodel.data.prepare import prepare
+from ds_minimodel.launch.process import processes_of_mpirun
 from ds_minimodel.text.reader import CHUNK_BYTES
-from ds_minimodel.training.ranks.process import processes_of_mpirun
-from ds_minimodel.vocabulary.tokenizer import UNIGRAM_FILE
+from ds_minimodel.tokenizers.tokenizer import UNIGRAM_FILE
 
 
 def main(folder: str, workers: int) -> None:
-    """Prepare the text in `folder`, as each process of a way does; without workers, encode it and keep nothing."""
+    """Prepare the text in `folder`, as each process of a way does; without workers, encode it and
+    keep nothing.
+    """
     text, tokenizer, out = (str(Path(folder, name)) for name in ("text.txt", "tokenizer", "store"))
     if not workers:
         model = sentencepiece.SentencePieceProcessor(model_file=str(Path(tokenizer) / UNIGRAM_FILE))

@@ -1,4 +1,6 @@
-"""Contestants, each in processes of its own, timed in turns: the one way in which this package compares."""
+"""Contestants, each in processes of its own, timed in turns: the one way in which this package
+compares.
+"""
 
 import contextlib
 import json
@@ -18,27 +20,38 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks import training
-from ds_minimodel.pipeline.launch import CPU, has_gpu
+from ds_minimodel.launch.hosts import CPU, has_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 class Failed(Exception):
-    """A contestant's process ended or was silent for too long; the message holds the end of what it said."""
+    """A contestant's process ended or was silent for too long; the message holds the end of what it
+    said.
+    """
 
 
 class Contestant:
     """The processes of one contestant, one for each rank.
 
-    settings: environment variables instead of the package's own settings for a CPU. time_limit: seconds of an answer.
+    settings: environment variables instead of the package's own settings for a CPU. time_limit:
+    seconds of an answer.
     """
 
     def __init__(
-        self, name: str, threads: int = 1, ranks: int = 1, settings: Mapping[str, str] = CPU, time_limit: float = 600
+        self,
+        name: str,
+        threads: int = 1,
+        ranks: int = 1,
+        settings: Mapping[str, str] = CPU,
+        time_limit: float = 600,
     ) -> None:
         self.name, self.time_limit = name, time_limit
         handle, self.log = tempfile.mkstemp(prefix=f"benchmark-{name}-", suffix=".log")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
         if not has_gpu():
             for setting in CPU:
                 environment.pop(setting, None)
@@ -48,7 +61,10 @@ class Contestant:
         if ranks > 1:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))  # a free port
-                environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+                environment |= {
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(probe.getsockname()[1]),
+                }
             environment |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         with os.fdopen(handle, "w") as log:
             self.processes = [
@@ -58,7 +74,8 @@ class Contestant:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     text=True,
-                    env=environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
+                    env=environment
+                    | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
                 )
                 for rank in range(ranks)
             ]
@@ -86,13 +103,17 @@ class Contestant:
     def _why(self, rank: int, seconds: float) -> str:
         """Why a rank has not answered within so many seconds; all end."""
         code = 0
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the end of its output comes a little before its own
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # the end of its output comes a little before its own
             code = self.processes[rank].wait(5)
         self.kill()
         if seconds >= self.time_limit:
             return f"no answer within {self.time_limit:g} seconds (--time-limit)"
         if code < 0:
-            return f"ended by {signal.Signals(-code).name}" + " (out of memory?)" * (-code == signal.SIGKILL)
+            return f"ended by {signal.Signals(-code).name}" + " (out of memory?)" * (
+                -code == signal.SIGKILL
+            )
         said = Path(self.log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return said[-1] if said else f"ended with code {code} and no word"
 
@@ -104,7 +125,9 @@ class Contestant:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
         for process in self.processes:
             process.communicate()
@@ -120,10 +143,10 @@ def time_in_turns(
 ) -> dict[Any, dict[str, Any]]:
     """Seconds of a training step of each contestant: {key: summary or {"error"}}.
 
-    works: arguments of training.start for each key. In every repeat each contestant takes its turn, and `between` is
-    called once. A turn is two steps, of which the second is timed: in training no step comes after half a minute in
-    which others used the machine. A contestant that fails takes no further part. The summary has tokens and FLOPs of a
-    step of all ranks, too.
+    works: arguments of training.start for each key. In every repeat each contestant takes its turn,
+    and `between` is called once. A turn is two steps, of which the second is timed: in training no
+    step comes after half a minute in which others used the machine. A contestant that fails takes
+    no further part. The summary has tokens and FLOPs of a step of all ranks, too.
     """
     found: dict[Any, dict[str, Any]] = {}
     answers: dict[Any, list[list[dict[str, float]]]] = {key: [] for key in contestants}
@@ -139,7 +162,9 @@ def time_in_turns(
         ask(key, training.start, **works[key])
         ask(key, training.take_steps, count=2, clock=clock)  # to warm up
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of a start is waiting for disks and imports
+    with ThreadPoolExecutor(
+        os.cpu_count()
+    ) as pool:  # most of a start is waiting for disks and imports
         list(pool.map(start, contestants))
     for _ in range(repeats):
         between()
@@ -156,7 +181,9 @@ def time_in_turns(
 
 
 def summary(turns: list[list[dict[str, float]]]) -> dict[str, float]:
-    """Seconds of a step, of the slowest rank in each turn: median, fastest, slowest; and the last loss."""
+    """Seconds of a step, of the slowest rank in each turn: median, fastest, slowest; and the last
+    loss.
+    """
     seconds = [max(rank["seconds"] for rank in turn) for turn in turns]
     return {
         "seconds": statistics.median(seconds),

@@ -1,7 +1,7 @@
 """Records of measurements: PART.jsonl holds a run a line, PART.md the same as tables.
 
-A run is {"facts": {device, date, commit, command, …}, "rows": [row, …]}. A row that has "error" says why a part of the
-run has no figures.
+A run is {"facts": {device, date, commit, command, …}, "rows": [row, …]}. A row that has "error"
+says why a part of the run has no figures.
 """
 
 import datetime
@@ -25,7 +25,9 @@ INDEX = "README.md"
 
 
 class Record:
-    """The records of a part in a folder, with a new run at their end; written anew with each row of it."""
+    """The records of a part in a folder, with a new run at their end; written anew with each row of
+    it.
+    """
 
     def __init__(self, folder: Path, name: str, part: ModuleType, command: str) -> None:
         self.folder, self.name, self.part = folder, name, part
@@ -41,7 +43,9 @@ class Record:
         runs = [*self.earlier, {"facts": self.facts, "rows": self.rows}]
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.folder / f"{self.name}.jsonl", "w") as file:
-            file.writelines(json.dumps(run, separators=(",", ":"), ensure_ascii=False) + "\n" for run in runs)
+            file.writelines(
+                json.dumps(run, separators=(",", ":"), ensure_ascii=False) + "\n" for run in runs
+            )
         with atomic_write(self.folder / f"{self.name}.md", "w") as file:
             file.write(page(self.part, runs))
 
@@ -49,7 +53,11 @@ class Record:
 def runs_of(folder: Path, name: str) -> list[dict[str, Any]]:
     """The recorded runs of a part."""
     path = folder / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def circumstances() -> dict[str, str]:
@@ -59,7 +67,9 @@ def circumstances() -> dict[str, str]:
         "device": f"{device_name()}, {len(os.sched_getaffinity(0))} cores",
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
-        "versions": ", ".join([f"ds_minimodel {__version__}", f"Python {platform.python_version()}", *versions]),
+        "versions": ", ".join(
+            [f"ds_minimodel {__version__}", f"Python {platform.python_version()}", *versions]
+        ),
         "load": f"{os.getloadavg()[0]:.1f}",
     }
 
@@ -72,7 +82,9 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str:
-    """Commit of the sources, with a mark where they differ from it; "unknown" outside a checkout."""
+    """Commit of the sources, with a mark where they differ from it; "unknown" outside a
+    checkout.
+    """
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
@@ -102,12 +114,20 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def index(folder: Path, parts: Mapping[str, ModuleType]) -> str:
-    """The index of `folder` with a row for each recorded run at the end of its table, which ends the page."""
+    """The index of `folder` with a row for each recorded run at the end of its table, which ends
+    the page.
+    """
     lines = (folder / INDEX).read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if not any(line.startswith(f"| [{name}](") for name in parts)]
     for name, part in parts.items():
         what = part.PAGE.partition("\n")[0]
         for facts in (run["facts"] for run in reversed(runs_of(folder, name))):
-            cells = [f"[{name}]({name}.md)", what, facts["device"], facts["date"], f"`{facts['command']}`"]
+            cells = [
+                f"[{name}]({name}.md)",
+                what,
+                facts["device"],
+                facts["date"],
+                f"`{facts['command']}`",
+            ]
             kept.append(f"| {' | '.join(cells)} |")
     return "\n".join(kept) + "\n"

@@ -1,4 +1,6 @@
-"""How long a save keeps training waiting: written at once, as DeepSpeed does, against in the background."""
+"""How long a save keeps training waiting: written at once, as DeepSpeed does, against in the
+background.
+"""
 
 import argparse
 import os
@@ -35,8 +37,12 @@ TIMES = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     sizes = [1e6, 4e6, 16e6]
-    parser.add_argument("--parameters", nargs="+", type=float, default=sizes, help="default: 1e6 4e6 16e6")
-    parser.add_argument("--folder", help="where checkpoints are written for a while; default: TMPDIR")
+    parser.add_argument(
+        "--parameters", nargs="+", type=float, default=sizes, help="default: 1e6 4e6 16e6"
+    )
+    parser.add_argument(
+        "--folder", help="where checkpoints are written for a while; default: TMPDIR"
+    )
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -46,7 +52,9 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             try:
                 with Contestant("saves", time_limit=options.time_limit) as contestant:
                     width = round(parameters**0.5)
-                    (row,) = contestant.ask(time_saves, folder=folder, width=width, rounds=options.repeats)
+                    (row,) = contestant.ask(
+                        time_saves, folder=folder, width=width, rounds=options.repeats
+                    )
             except Failed as failure:
                 row = {"name": f"{parameters:g} parameters", "error": str(failure)}
         yield row
@@ -56,8 +64,8 @@ def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     """Parameters and bytes of a square map, and the median seconds of each of TIMES."""
     from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
     from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
-    from ds_minimodel.training.ranks.world import join_ranks
     from ds_minimodel.training.run import Accounting, Execution, Run
+    from ds_minimodel.training.world import join_ranks
     from ds_minimodel.training.zero.engine import build_engine
 
     world = join_ranks()

@@ -17,9 +17,9 @@ from benchmarks.record import table
 from benchmarks.training import IN_ENGINE, PEERS
 from benchmarks.workloads import PAPER, STEPS, TimedStep, workload
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.launch.hosts import CPU
 from ds_minimodel.ops.cpu import has_bf16_products
-from ds_minimodel.pipeline.launch import CPU
-from ds_minimodel.recipe.reading import load_recipe
 from ds_minimodel.report.render import Table
 
 PAGE = """Training steps against their peers
@@ -39,7 +39,9 @@ fp32); hf-deepspeed: SDPA in our engine."""
 def arguments(parser: argparse.ArgumentParser) -> None:
     on_gpu = torch.cuda.is_available()
     parser.add_argument("--recipe", default=PAPER, help="its sizes; default: the paper's")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace values of the recipe")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="replace values of the recipe"
+    )
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="default: all")
     parser.add_argument(
         "--against",
@@ -55,25 +57,45 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=["bf16" if on_gpu else "fp32"],
         help="default: %(default)s",
     )
-    parser.add_argument("--zero", nargs="+", type=int, choices=range(4), default=[1], help="ZeRO stages; default: 1")
     parser.add_argument(
-        "--apart", action="store_true", help="one contestant after the other, each with the device to itself"
+        "--zero", nargs="+", type=int, choices=range(4), default=[1], help="ZeRO stages; default: 1"
     )
-    parser.add_argument("--ranks", type=int, default=1, help="of those that run in our engine; default: 1")
-    parser.add_argument("--threads", type=int, default=1, help="of a process on the CPU; default: 1")
     parser.add_argument(
-        "--tokens", type=int, default=32768 if on_gpu else 2048, help="of a step on each rank; default: %(default)s"
+        "--apart",
+        action="store_true",
+        help="one contestant after the other, each with the device to itself",
+    )
+    parser.add_argument(
+        "--ranks", type=int, default=1, help="of those that run in our engine; default: 1"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of a process on the CPU; default: 1"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=32768 if on_gpu else 2048,
+        help="of a step on each rank; default: %(default)s",
     )
     parser.add_argument("--seq-length", type=int, help="default: the recipe's; 128 for finetune")
-    parser.add_argument("--shortest", type=int, help="tokens of the shortest row in finetune; default: none is shorter")
+    parser.add_argument(
+        "--shortest",
+        type=int,
+        help="tokens of the shortest row in finetune; default: none is shorter",
+    )
 
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each precision, step and ZeRO stage."""
     recipe = load_recipe(options.recipe, options.set)
     if {*options.against} - {"reference"} and importlib.util.find_spec("transformers") is None:
-        raise UserError("transformers is not installed; pip install 'ds_minimodel[benchmark]', or --against reference")
-    for precision, step, zero_stage in itertools.product(options.precision, options.steps, options.zero):
+        raise UserError(
+            "transformers is not installed; pip install 'ds_minimodel[benchmark]', or --against "
+            "reference"
+        )
+    for precision, step, zero_stage in itertools.product(
+        options.precision, options.steps, options.zero
+    ):
         work = workload(recipe, step, options.tokens, options.seq_length, options.shortest)
         label = f"{step} {precision} ZeRO {zero_stage}"
         try:
@@ -87,15 +109,25 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def time_step(
     options: argparse.Namespace, step: str, precision: str, zero_stage: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
-    """({contestant: summary or {"error"}}, peaks of the device in between); Failed where these cannot be measured."""
-    task = {"recipe": options.recipe, "overrides": options.set, "precision": precision, "zero_stage": zero_stage}
+    """({contestant: summary or {"error"}}, peaks of the device in between); Failed where these
+    cannot be measured.
+    """
+    task = {
+        "recipe": options.recipe,
+        "overrides": options.set,
+        "precision": precision,
+        "zero_stage": zero_stage,
+    }
     task |= {name: vars(options)[name] for name in ("tokens", "seq_length", "shortest")}
     peaks: list[dict[str, float]] = []
     names = ["ds_minimodel", *options.against]
     found: dict[str, dict[str, Any]] = {}
 
     def contestant(name: str) -> Contestant:
-        ranks, settings = options.ranks if name in IN_ENGINE else 1, {} if name == "hf-untuned" else CPU
+        ranks, settings = (
+            options.ranks if name in IN_ENGINE else 1,
+            {} if name == "hf-untuned" else CPU,
+        )
         return Contestant(name, options.threads, ranks, settings, options.time_limit)
 
     with contestant("peaks") as of_device:
@@ -107,13 +139,19 @@ def time_step(
             with ExitStack() as stack:
                 running = {name: stack.enter_context(contestant(name)) for name in together}
                 works = {name: {"contestant": name, "step": step, **task} for name in running}
-                found |= time_in_turns(running, works, options.repeats, options.clock, measure_peaks)
+                found |= time_in_turns(
+                    running, works, options.repeats, options.clock, measure_peaks
+                )
             if options.apart:  # the row follows when all have had their turn
                 print(json.dumps({name: found[name] for name in together}), flush=True)
-    return found, {key: statistics.median(peak[key] for peak in peaks) for key in ("matmul", "copy")}
+    return found, {
+        key: statistics.median(peak[key] for peak in peaks) for key in ("matmul", "copy")
+    }
 
 
-def row_of(work: TimedStep, precision: str, zero_stage: int, ranks: int, found: dict[str, Any]) -> dict[str, Any]:
+def row_of(
+    work: TimedStep, precision: str, zero_stage: int, ranks: int, found: dict[str, Any]
+) -> dict[str, Any]:
     """What was timed, and the seconds of each, or why it failed."""
     cost = work.cost()
     imitated = precision == "bf16" and not torch.cuda.is_available() and not has_bf16_products()
@@ -138,7 +176,17 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
     return [
         table(
             "Tokens a second",
-            ["step", "rows", "engine", "contestant", "tokens/s", "TFLOP/s", "share", "ratio", "GiB"],
+            [
+                "step",
+                "rows",
+                "engine",
+                "contestant",
+                "tokens/s",
+                "TFLOP/s",
+                "share",
+                "ratio",
+                "GiB",
+            ],
             [line for row in rows for line in lines_of(row)],
         )
     ]
@@ -156,7 +204,8 @@ def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
         what = [
             f"{row['step']}, {row['layers']} layers",
             f"{row['batch_size']} × {' to '.join(map(str, row['lengths']))}",
-            f"{row['precision']}, ZeRO {row['zero_stage']}" + (f", {ranks} ranks" if ranks > 1 else ""),
+            f"{row['precision']}, ZeRO {row['zero_stage']}"
+            + (f", {ranks} ranks" if ranks > 1 else ""),
             name,
         ]
         if "error" in one:

@@ -17,7 +17,7 @@ from ds_minimodel.data.samples import BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_shard
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.report.render import Table
-from ds_minimodel.vocabulary.tokenizer import trained_layout
+from ds_minimodel.tokenizers.tokenizer import trained_layout
 
 SHARD_TOKENS = 64_000_000  # of a store's shard: 256 MiB of text
 VOCABULARY, LENGTH = 50_000, 512
@@ -34,7 +34,9 @@ spares. Real files of this size also wait for the disk."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     sizes = [1, 3, 10, 30, 100, 300]
-    parser.add_argument("--gigabytes", type=float, nargs="+", default=sizes, help="of stores; default: 1 to 300")
+    parser.add_argument(
+        "--gigabytes", type=float, nargs="+", default=sizes, help="of stores; default: 1 to 300"
+    )
     parser.add_argument("--folder", help="where they are made for a while; default: TMPDIR")
 
 
@@ -53,7 +55,9 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def sparse_store(folder: Path, gigabytes: float, vocab_size: int) -> int:
-    """Make a token store of so many GB of ids 0 that takes no place on the disk; return the number of its shards."""
+    """Make a token store of so many GB of ids 0 that takes no place on the disk; return the number
+    of its shards.
+    """
     shards = max(1, round(gigabytes * 1e9 / id_type(vocab_size).itemsize / SHARD_TOKENS))
     folder.mkdir()
     facts: dict[str, Any] = {}
@@ -63,21 +67,33 @@ def sparse_store(folder: Path, gigabytes: float, vocab_size: int) -> int:
             with write_shard(folder, 0, vocab_size, "00" * 32) as add:
                 add([], [SHARD_TOKENS // 64] * 64)
             os.truncate(path.with_suffix(".bin"), SHARD_TOKENS * id_type(vocab_size).itemsize)
-            kept = {file.suffix: (file.stat().st_size, sha256_of_file(file)) for file in sorted(folder.iterdir())}
+            kept = {
+                file.suffix: (file.stat().st_size, sha256_of_file(file))
+                for file in sorted(folder.iterdir())
+            }
             content = {".idx": path.with_suffix(".idx").read_bytes()}
         for suffix, (size, sha256) in kept.items():
             file = path.with_suffix(suffix)
             file.write_bytes(content.get(suffix, b""))
             os.truncate(file, size)
             facts[file.name] = {"bytes": size, "sha256": sha256}
-    manifest = {"kind": "token_store", "shards": shards, "tokenizer_sha256": "00" * 32, "files": facts}
+    manifest = {
+        "kind": "token_store",
+        "shards": shards,
+        "tokenizer_sha256": "00" * 32,
+        "files": facts,
+    }
     write_json(folder / MANIFEST, manifest | trained_layout(vocab_size).facts())
     return shards
 
 
 def time_store(folder: str, clock: str) -> dict[str, Any]:
-    """Open a store, make its table of blocks, draw samples: seconds, and MiB that this process has more at the end."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    """Open a store, make its table of blocks, draw samples: seconds, and MiB that this process has
+    more at the end.
+    """
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     now, before = CLOCKS[clock], memory()
     start = now()
     store = TokenStore(folder)
@@ -106,7 +122,16 @@ def memory() -> dict[str, float]:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
-    columns = ["GB", "shards", "open, s", "table, s", "first samples, µs", "a sample, µs", "MiB: its own", "of files"]
+    columns = [
+        "GB",
+        "shards",
+        "open, s",
+        "table, s",
+        "first samples, µs",
+        "a sample, µs",
+        "MiB: its own",
+        "of files",
+    ]
     lines = [
         [
             f"{row['gigabytes']:g}",

@@ -1,12 +1,13 @@
-"""A contestant of a training step, as its own process has it: start one, take its steps, ask for its peak memory.
+"""A contestant of a training step, as its own process has it: start one, take its steps, ask for
+its peak memory.
 
-ds_minimodel  the product: the engine's step around our module
-compiled      the same with each layer under torch.compile
-reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
-hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its documentation has it:
+ds_minimodel  the product: the engine's step around our module compiled      the same with each
+layer under torch.compile reference     the same with DSMM_OPS=reference, torch's operators in place
+of our kernels hf            Hugging Face's model of the kind with scaled_dot_product_attention, as
+its documentation has it:
               autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora, extend-lora: by peft
-hf-untuned    the same without our settings of malloc and of threads (CPU)
-hf-compiled   the same as hf under torch.compile; on the CPU with eager attention and our choice of MKL or oneDNN for
+hf-untuned    the same without our settings of malloc and of threads (CPU) hf-compiled   the same as
+hf under torch.compile; on the CPU with eager attention and our choice of MKL or oneDNN for
               fp32
 hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpeed configuration
 """
@@ -21,25 +22,39 @@ import torch
 from torch import nn
 
 from benchmarks.device import CLOCKS, synchronize
-from benchmarks.workloads import NUM_LABELS, TimedStep, make_batch, our_module, resolved_run, workload
+from benchmarks.workloads import (
+    NUM_LABELS,
+    TimedStep,
+    make_batch,
+    our_module,
+    resolved_run,
+    workload,
+)
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.foreign.lazy import Lazy
-from ds_minimodel.foreign.names import ARCHITECTURES
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.hf.lazy import Lazy
+from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.ops.cpu import configure_cpu
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.recipe.schema import Recipe
 
 Step = Callable[[int], torch.Tensor]  # number of the step -> its loss, still on the device
 PEERS = ("compiled", "reference", "hf", "hf-untuned", "hf-compiled", "hf-deepspeed")
-IN_ENGINE = ("ds_minimodel", "compiled", "reference", "hf-deepspeed")  # run on several ranks, with ZeRO
+IN_ENGINE = (
+    "ds_minimodel",
+    "compiled",
+    "reference",
+    "hf-deepspeed",
+)  # run on several ranks, with ZeRO
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trained:
     """What this process trains: a step of a workload, how many were taken, and what ends it."""
 
-    def __init__(self, work: TimedStep, step: Step, end: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, work: TimedStep, step: Step, end: Callable[[], object] = lambda: None
+    ) -> None:
         self.work, self.step, self.end, self.number = work, step, end, 0
 
 
@@ -47,7 +62,12 @@ _trained: Trained | None = None
 
 
 def start(
-    contestant: str, recipe: str, overrides: Sequence[str], precision: str, zero_stage: int, **sizes: Any
+    contestant: str,
+    recipe: str,
+    overrides: Sequence[str],
+    precision: str,
+    zero_stage: int,
+    **sizes: Any,
 ) -> None:
     """Make what a contestant trains, in the place of what this process has trained so far.
 
@@ -56,7 +76,11 @@ def start(
     global _trained
     if _trained:
         _trained.end()
-    engine = [f"engine.precision={precision}", f"engine.zero_stage={zero_stage}", "engine.micro_batch_size=1000000"]
+    engine = [
+        f"engine.precision={precision}",
+        f"engine.zero_stage={zero_stage}",
+        "engine.micro_batch_size=1000000",
+    ]
     loaded = load_recipe(recipe, [*overrides, *engine])
     _trained = _contestant(contestant, workload(loaded, **sizes), loaded)
 
@@ -75,11 +99,21 @@ def take_steps(count: int, clock: str) -> dict[str, float]:
 
 
 def sizes() -> dict[str, float]:
-    """Tokens and executed FLOPs of a step here, and bytes that this process has held at most, on a GPU its tensors."""
+    """Tokens and executed FLOPs of a step here, and bytes that this process has held at most, on a
+    GPU its tensors.
+    """
     assert _trained, "start comes first"
     on_gpu = torch.cuda.is_available()
-    memory = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"memory_bytes": memory, "tokens": _trained.work.tokens, "flops": _trained.work.cost().executed}
+    memory = (
+        torch.cuda.max_memory_allocated()
+        if on_gpu
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    return {
+        "memory_bytes": memory,
+        "tokens": _trained.work.tokens,
+        "flops": _trained.work.cost().executed,
+    }
 
 
 def losses(count: int) -> list[float]:
@@ -104,7 +138,9 @@ def _contestant(name: str, work: TimedStep, recipe: Recipe) -> Trained:
     if name in ("ds_minimodel", "compiled", "reference"):
         module = our_module(work, recipe)
         if name == "compiled":
-            torch._dynamo.config.allow_unspec_int_on_nn_module = True  # one graph for all layers, whatever their sites
+            torch._dynamo.config.allow_unspec_int_on_nn_module = (
+                True  # one graph for all layers, whatever their sites
+            )
             for layer in module.body.layers:
                 vars(layer)["made_again"] = lambda *_: nullcontext()  # hooks would cut the graph
                 layer.compile()
@@ -121,15 +157,23 @@ def _contestant(name: str, work: TimedStep, recipe: Recipe) -> Trained:
 
 
 def hugging_face(work: TimedStep, recipe: Recipe, attention: str) -> nn.Module:
-    """Hugging Face's model of the same sizes, with the same part of it frozen; UserError for a kind that it lacks."""
+    """Hugging Face's model of the same sizes, with the same part of it frozen; UserError for a kind
+    that it lacks.
+    """
     architectures = ARCHITECTURES.get(work.body.kind)
     if architectures is None:
-        raise UserError(f"model.kind {work.body.kind}: Hugging Face's library has no such model to compare with")
+        raise UserError(
+            f"model.kind {work.body.kind}: Hugging Face's library has no such model to compare with"
+        )
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
     names = architectures[0]
-    settings = {**names.config_json(work.body, work.vocab_size), "pad_token_id": 1, "num_labels": NUM_LABELS}
+    settings = {
+        **names.config_json(work.body, work.vocab_size),
+        "pad_token_id": 1,
+        "num_labels": NUM_LABELS,
+    }
     config = transformers.AutoConfig.for_model(**settings, attn_implementation=attention)
     finetune = work.name == "finetune"
     ending = "ForSequenceClassification" if finetune else recipe.trained_by.hugging_face_class
@@ -144,7 +188,10 @@ def hugging_face(work: TimedStep, recipe: Recipe, attention: str) -> nn.Module:
 
         new = {"embed_tokens": [*range(work.num_base, work.vocab_size)]} if work.num_base else None
         lora = LoraConfig(
-            r=work.rank, lora_alpha=2 * work.rank, target_modules="all-linear", trainable_token_indices=new
+            r=work.rank,
+            lora_alpha=2 * work.rank,
+            target_modules="all-linear",
+            trainable_token_indices=new,
         )
         model = get_peft_model(model, lora)
         if new is None:
@@ -153,7 +200,8 @@ def hugging_face(work: TimedStep, recipe: Recipe, attention: str) -> nn.Module:
     with torch.device("meta"):
         ours = our_module(work, recipe)
     flags = {
-        name: Lazy.of(torch.tensor([one.requires_grad]).expand(one.shape)) for name, one in ours.named_parameters()
+        name: Lazy.of(torch.tensor([one.requires_grad]).expand(one.shape))
+        for name, one in ours.named_parameters()
     }
     trained = names.to_theirs(flags, work.body, names.language_model_head(work.body.num_layers))
     for name, parameter in model.named_parameters():
@@ -166,7 +214,11 @@ def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
     tokens = batch["tokens"]
     if finetune:
         positions = torch.arange(tokens.shape[1])
-        mask = {"attention_mask": (positions < batch["lengths"][:, None]).long()} if "lengths" in batch else {}
+        mask = (
+            {"attention_mask": (positions < batch["lengths"][:, None]).long()}
+            if "lengths" in batch
+            else {}
+        )
         return {"input_ids": tokens, "labels": batch["targets"][:, 0], **mask}
     if "loss_positions" not in batch:
         return {"input_ids": tokens, "labels": tokens}  # shifted by the model
@@ -175,7 +227,9 @@ def their_batch(batch: dict, finetune: bool) -> dict[str, torch.Tensor]:
 
 
 class _SummedLoss(nn.Module):
-    """Hugging Face's model as the engine wants it: `forward(batch)` gives the sum of losses, (1,)."""
+    """Hugging Face's model as the engine wants it: `forward(batch)` gives the sum of losses,
+    (1,).
+    """
 
     loss_names = ["loss"]
 
@@ -191,7 +245,7 @@ class _SummedLoss(nn.Module):
 
 def _in_engine(module: nn.Module, work: TimedStep, recipe: Recipe) -> Trained:
     from ds_minimodel.training.loop import optimizer_step
-    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.world import join_ranks
     from ds_minimodel.training.zero.engine import build_engine, destroy
 
     world = join_ranks()
@@ -224,7 +278,9 @@ def _as_documented(model: nn.Module, work: TimedStep, recipe: Recipe) -> Step:
     def step(number: int) -> torch.Tensor:
         batch = {
             name: tensor.to(device, non_blocking=True)
-            for name, tensor in their_batch(make_batch(work, number), work.name == "finetune").items()
+            for name, tensor in their_batch(
+                make_batch(work, number), work.name == "finetune"
+            ).items()
         }
         with torch.autocast(device, AUTOCAST.get(precision), enabled=precision in AUTOCAST):
             loss = model(**batch).loss

@@ -2,8 +2,9 @@
 
     python -m benchmarks.worker THREADS
 
-Each contestant has a process of its own, so that environment, memory and what libraries change in torch are its own.
-A line is [module, function, named arguments] as JSON, and so is the answer, a line on standard output.
+Each contestant has a process of its own, so that environment, memory and what libraries change in
+torch are its own. A line is [module, function, named arguments] as JSON, and so is the answer, a
+line on standard output.
 """
 
 import importlib

@@ -9,25 +9,39 @@ import torch
 
 from ds_minimodel.artifacts.mini import is_layer_from
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.jobs.training import StepConfig, training_run
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.config.steps import Finetune
+from ds_minimodel.config.systems import BASELINE, SYSTEMS
+from ds_minimodel.evaluation.batches import join
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.flops import Cost, Workload, finetune_flops, step_flops
 from ds_minimodel.models.low_rank import add_low_rank, low_rank_size
-from ds_minimodel.models.trainable import LanguageModel, SequenceClassifier, materialise, to_tensors, train_only
+from ds_minimodel.models.trainable import (
+    LanguageModel,
+    SequenceClassifier,
+    materialise,
+    to_tensors,
+    train_only,
+)
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
-from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.recipe.steps import Finetune
-from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
-from ds_minimodel.steps.adapt import trains_in_adapt
-from ds_minimodel.tasks.batches import join
+from ds_minimodel.pipeline.steps.adapt import trains_in_adapt
+from ds_minimodel.pipeline.training import StepConfig, training_run
+from ds_minimodel.tokenizers.tokenizer import SPECIAL, trained_layout
 from ds_minimodel.training.config import Schedule, Training
-from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import Run
-from ds_minimodel.vocabulary.tokenizer import SPECIAL, trained_layout
+from ds_minimodel.training.world import World
 
 PAPER = "paper"
-STEPS = ("pretrain", "build-mini", "adapt-mini", "adapt-full", "adapt-lora", "extend-lora", "finetune")
+STEPS = (
+    "pretrain",
+    "build-mini",
+    "adapt-mini",
+    "adapt-full",
+    "adapt-lora",
+    "extend-lora",
+    "finetune",
+)
 NEW_TOKENS = 1000  # of extend-lora, beside the vocabulary's, which do not train
 NUM_LABELS = 3  # natural language inference
 MANY_STEPS = 10**6  # of the learning rate's schedule: a benchmark never reaches its end
@@ -51,7 +65,12 @@ class TimedStep:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each row, the same in every batch."""
-        return np.linspace(self.shortest, self.seq_length, self.batch_size).round().astype(int).tolist()
+        return (
+            np.linspace(self.shortest, self.seq_length, self.batch_size)
+            .round()
+            .astype(int)
+            .tolist()
+        )
 
     @property
     def tokens(self) -> int:
@@ -67,13 +86,20 @@ class TimedStep:
             return finetune_flops(work, NUM_LABELS, reads_start=True)
         step = self.name if self.name in ("pretrain", "build-mini") else "adapt"
         low_rank = low_rank_size(self.body, self.rank) if self.rank else 0
-        return step_flops(step, work, (self.body.num_layers,), self.frozen_layers, low_rank=low_rank)
+        return step_flops(
+            step, work, (self.body.num_layers,), self.frozen_layers, low_rank=low_rank
+        )
 
 
 def workload(
-    recipe: Recipe, step: str, tokens: int, seq_length: int | None = None, shortest: int | None = None
+    recipe: Recipe,
+    step: str,
+    tokens: int,
+    seq_length: int | None = None,
+    shortest: int | None = None,
 ) -> TimedStep:
-    """A step of a recipe, about `tokens` tokens a rank in sequences of `seq_length` (default: its own).
+    """A step of a recipe, about `tokens` tokens a rank in sequences of `seq_length` (default: its
+    own).
 
     shortest: tokens of the shortest sequence in finetuning; by default all are of one length.
     """
@@ -88,20 +114,33 @@ def workload(
     least = shortest if shortest and step == "finetune" else length
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
-    rank, vocab_size = recipe.adapt.rank if step.endswith("-lora") else 0, recipe.tokenizer.vocab_size
+    rank, vocab_size = (
+        recipe.adapt.rank if step.endswith("-lora") else 0,
+        recipe.tokenizer.vocab_size,
+    )
     num_base, num_new = (vocab_size, NEW_TOKENS) if step == "extend-lora" else (0, vocab_size)
-    return TimedStep(step, body, num_base + num_new, batch_size, length, num_read, depth, least, rank, num_base)
+    return TimedStep(
+        step, body, num_base + num_new, batch_size, length, num_read, depth, least, rank, num_base
+    )
 
 
 def small_model(layers: int, width: int, vocabulary: int, **more: object) -> dict[str, Any]:
-    """Arguments of training.start for ours, of a model with heads of 64 and a mini-model of half its layers.
+    """Arguments of training.start for ours, of a model with heads of 64 and a mini-model of half
+    its layers.
 
     In fp32 at ZeRO 1 where `more`, the other arguments, does not say otherwise.
     """
     half = max(1, layers // 2)
-    model = f"num_layers: {layers}, hidden_size: {width}, num_heads: {max(1, width // 64)}, ffn_size: {4 * width}"
+    model = (
+        f"num_layers: {layers}, hidden_size: {width}, num_heads: {max(1, width // 64)}, ffn_size: "
+        f"{4 * width}"
+    )
     mini = f"depth: {half}, new_layers: {max(1, layers // 4)}"
-    overrides = [f"model={{{model}, max_positions: 512}}", f"mini={{{mini}}}", f"tokenizer.vocab_size={vocabulary}"]
+    overrides = [
+        f"model={{{model}, max_positions: 512}}",
+        f"mini={{{mini}}}",
+        f"tokenizer.vocab_size={vocabulary}",
+    ]
     ours = {"contestant": "ds_minimodel", "precision": "fp32", "zero_stage": 1}
     return {"recipe": PAPER, "overrides": overrides, **ours, **more}
 
@@ -113,7 +152,10 @@ def trains(work: TimedStep) -> Callable[[str], bool]:
     if work.name == "finetune":
         return lambda name: not name.startswith("pack.")
     if work.name == "build-mini":
-        return lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), work.frozen_layers)
+        return lambda name: (
+            name.startswith("body.")
+            and is_layer_from(name.removeprefix("body."), work.frozen_layers)
+        )
     return lambda name: trains_in_adapt(name, SYSTEMS["lora" if work.rank else BASELINE])
 
 
@@ -122,7 +164,9 @@ def our_module(work: TimedStep, recipe: Recipe) -> SequenceClassifier | Language
     torch.manual_seed(recipe.seed)
     if work.rank:  # frozen weights in the run's precision, as the step reads them
         with torch.device("meta"):
-            model = LanguageModel(work.body, work.vocab_size, (work.body.num_layers,), work.num_base)
+            model = LanguageModel(
+                work.body, work.vocab_size, (work.body.num_layers,), work.num_base
+            )
         train_only(model, trains(work))
         materialise(model, DTYPES[resolve_precision(recipe.engine.precision, torch.device("cpu"))])
         for parameter in model.parameters():
@@ -152,13 +196,20 @@ def make_batch(work: TimedStep, number: int) -> dict:
     if work.body.causal:  # all positions are read, and the last predicts nothing
         targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORED)
         sample_keys = torch.randint(-(2**31), 2**31 - 1, shape[:1], generator=draw).to(torch.int32)
-        return {"tokens": tokens, "targets": targets, "sample_keys": sample_keys, "count": tokens[:, 1:].numel()}
+        return {
+            "tokens": tokens,
+            "targets": targets,
+            "sample_keys": sample_keys,
+            "count": tokens[:, 1:].numel(),
+        }
     read = torch.rand(shape, generator=draw).argsort(1)[:, : work.num_read].sort(1).values
     targets = tokens.gather(1, read)
     tokens = tokens.scatter(
         1, read, trained_layout(work.vocab_size).require("mask", "masked language modelling")
     )  # all masked: the kind of a piece costs nothing
-    sample_keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(torch.int32)
+    sample_keys = torch.randint(-(2**31), 2**31 - 1, (work.batch_size,), generator=draw).to(
+        torch.int32
+    )
     return {
         "tokens": tokens,
         "loss_positions": read,

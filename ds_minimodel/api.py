@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.config.flops import recipe_costs
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.evaluation.bits import bits_per_byte
+from ds_minimodel.evaluation.packs import join_packs, plugged_module, save_plugged
 from ds_minimodel.pipeline.run import run_recipe
 from ds_minimodel.pipeline.status import look
-from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.serve.bits import bits_per_byte
-from ds_minimodel.serve.packs import join_packs, plugged_module, save_plugged
 
 if TYPE_CHECKING:
-    from ds_minimodel.extend import extend
-    from ds_minimodel.hf.export import export_adapter, export_hf
+    from ds_minimodel.export.folder import export_adapter, export_hf
+    from ds_minimodel.extend.run import extend
 
 _WITH_TRANSFORMERS = {  # the extra `hf`
-    "extend": "extend",
-    "export_adapter": "hf.export",
-    "export_hf": "hf.export",
+    "extend": "extend.run",
+    "export_adapter": "export.folder",
+    "export_hf": "export.folder",
 }
 
 __all__ = [

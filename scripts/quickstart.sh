@@ -70,7 +70,7 @@ for argument in "$@"; do
 done
 workdir=$(python - "${overrides[@]}" <<'END'
 import sys
-from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.config.reading import load_recipe
 print(load_recipe("quickstart", sys.argv[1:]).workdir)
 END
 )

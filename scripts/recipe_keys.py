@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common.config import Section
+from ds_minimodel.config.schema import PaperRecipe
+from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models import BODIES
-from ds_minimodel.recipe.schema import PaperRecipe
-from ds_minimodel.tasks import KINDS
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BEGIN, END = "<!-- from here on made by scripts/recipe_keys.py -->\n", "<!-- to here -->\n"
@@ -37,7 +37,9 @@ def type_of(schema: Mapping[str, Any]) -> str:
     if "prefixItems" in schema:
         return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
     if schema["type"] == "array":
-        return f"list of {type_of(schema['items'])}" + (", one or more" if schema.get("minItems") else "")
+        return f"list of {type_of(schema['items'])}" + (
+            ", one or more" if schema.get("minItems") else ""
+        )
 
     is_count = schema["type"] == "integer"  # whose bounds only keep it from being absurd
     bounds = ", ".join(
@@ -49,7 +51,9 @@ def type_of(schema: Mapping[str, Any]) -> str:
 
 
 def cell_of(schema: Mapping[str, Any]) -> str:
-    """A key's type, and its default as a recipe spells it, if it has one; of numbers that and bounds alone."""
+    """A key's type, and its default as a recipe spells it, if it has one; of numbers that and
+    bounds alone.
+    """
     if "default" not in schema:
         return f"{type_of(schema)}, required"
     value = schema["default"]
@@ -59,7 +63,11 @@ def cell_of(schema: Mapping[str, Any]) -> str:
         f"`{value if isinstance(value, str) else json.dumps(value)}`",
         type_of(schema).partition(" "),
     )
-    return ", ".join(filter(None, (shown, bounds))) if name in ("integer", "number") else f"{type_of(schema)} ({shown})"
+    return (
+        ", ".join(filter(None, (shown, bounds)))
+        if name in ("integer", "number")
+        else f"{type_of(schema)} ({shown})"
+    )
 
 
 def meaning_of(section: type[Section], key: str) -> str:
@@ -80,7 +88,9 @@ def rows(section: type[Section], path: str = "", without: Collection[str] = ()) 
 
 
 def tasks() -> str:
-    """The rows of the keys of any kind of task, each with the kinds that have it where not all do."""
+    """The rows of the keys of any kind of task, each with the kinds that have it where not all
+    do.
+    """
     own = {name: kind.config.model_json_schema()["properties"] for name, kind in KINDS.items()}
     table = ""
     for key in dict.fromkeys(key for schemas in own.values() for key in schemas):
@@ -88,12 +98,17 @@ def tasks() -> str:
         cells = dict.fromkeys(cell_of(own[name][key]) for name in kinds)
         cell = " or ".join(cells).replace(", required or ", " or ")
         of = "" if len(kinds) == len(KINDS) else f"{', '.join(f'`{name}`' for name in kinds)}: "
-        table += f"| `finetune.tasks.NAME.{key}` | {cell} | {of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
+        table += (
+            f"| `finetune.tasks.NAME.{key}` | {cell} | "
+            f"{of}{meaning_of(KINDS[kinds[0]].config, key)} |\n"
+        )
     return table
 
 
 def body(model: type[Section]) -> tuple[str, str]:
-    """The rows of the keys of any kind of body, and those of the kinds, each with the keys that it is first to have."""
+    """The rows of the keys of any kind of body, and those of the kinds, each with the keys that it
+    is first to have.
+    """
     keys, kinds, shown = rows(model, "model."), "", {*model.model_fields}
     for name, kind in BODIES.items():
         new = [f"`{key}`" for key in kind.model_fields if key not in shown]
@@ -105,7 +120,9 @@ def body(model: type[Section]) -> tuple[str, str]:
 
 def all_tables() -> str:
     """The whole part of the page that is made."""
-    section: dict[str, Any] = {name: field.annotation for name, field in PaperRecipe.model_fields.items()}
+    section: dict[str, Any] = {
+        name: field.annotation for name, field in PaperRecipe.model_fields.items()
+    }
     training, (keys_of_body, kinds) = section["pretrain"].model_fields, body(section["model"])
     parts = {
         "What is built": [rows(PaperRecipe), rows(section["languages"], "languages.")],
@@ -120,12 +137,20 @@ def all_tables() -> str:
         "The machine": [rows(section[name], f"{name}.") for name in ("engine", "checkpoint")],
     }
     tables = "".join(f"\n### {heading}\n{HEAD}{''.join(made)}" for heading, made in parts.items())
-    return f"{tables}\n### Kinds of body\n| `model.kind` | what it is | new keys |\n|---|---|---|\n{kinds}"
+    return (
+        f"{tables}\n### Kinds of body\n| `model.kind` | what it is | new keys "
+        f"|\n|---|---|---|\n{kinds}"
+    )
 
 
 def with_tables(page: str) -> str:
     """The text of the page with its tables as the code has them."""
-    return re.sub(f"({BEGIN}).*({END})", lambda match: match[1] + all_tables() + match[2], page, flags=re.DOTALL)
+    return re.sub(
+        f"({BEGIN}).*({END})",
+        lambda match: match[1] + all_tables() + match[2],
+        page,
+        flags=re.DOTALL,
+    )
 
 
 if __name__ == "__main__":

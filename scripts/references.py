@@ -21,7 +21,10 @@ def main() -> None:
     """Print both."""
     train, test = map(read, sys.argv[1:])
     ((majority, _),) = Counter(label for _, label in train).most_common(1)
-    nearest = [max(train, key=lambda row: len(row[0] & words) / len(row[0] | words))[1] for words, _ in test]
+    nearest = [
+        max(train, key=lambda row: len(row[0] & words) / len(row[0] | words))[1]
+        for words, _ in test
+    ]
     for name, found in (("majority", [majority] * len(test)), ("words in common", nearest)):
         right = sum(own == label for own, (_, label) in zip(found, test, strict=True))
         print(f"{name} {100 * right / len(test):.1f}")

@@ -1,12 +1,14 @@
-"""Two hosts train together, one of them is lost in the middle, and the run goes on; all on this machine, as root.
+"""Two hosts train together, one of them is lost in the middle, and the run goes on; all on this
+machine, as root.
 
     bash scripts/two_hosts.sh [hostfile|torchrun|extend …]
 
-A host is a set of Linux namespaces (network, process ids, host name, mounts) with an sshd and keys made on the spot; a
-bridge in a third network connects them. For each launcher training starts on both, one is lost between two checkpoints
-(its network first, then all of its processes), and it is told what the command on the other says and how it ends. What
-is left of it there is then killed. The same command, with the host back, must end with the losses and the bits of an
-undisturbed run of two ranks on one host. `extend --hostfile`, over the body that was trained, loses no host; it must
+A host is a set of Linux namespaces (network, process ids, host name, mounts) with an sshd and keys
+made on the spot; a bridge in a third network connects them. For each launcher training starts on
+both, one is lost between two checkpoints (its network first, then all of its processes), and it is
+told what the command on the other says and how it ends. What is left of it there is then killed.
+The same command, with the host back, must end with the losses and the bits of an undisturbed run of
+two ranks on one host. `extend --hostfile`, over the body that was trained, loses no host; it must
 end with the bits of two ranks on one host, too.
 """
 
@@ -35,7 +37,9 @@ LAUNCHERS = ("hostfile", "torchrun", "extend")
 STEPS, CHECKPOINT_EVERY, LOST_AFTER = 120, 20, 50
 PATIENCE = 120  # seconds for a command to end on its own after a host is lost, before it is ended
 # With --pdeathsig, so that no host outlives this process.
-NAMESPACES = "setpriv --pdeathsig KILL unshare --net --uts --pid --fork --mount-proc --kill-child".split()
+NAMESPACES = (
+    "setpriv --pdeathsig KILL unshare --net --uts --pid --fork --mount-proc --kill-child".split()
+)
 ALIVE = "-o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 SSHD = """
 HostKey {folder}/host_key
@@ -82,7 +86,10 @@ class Process(subprocess.Popen):
     def close(self) -> None:
         """Kill the process and all that came of it."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in [*psutil.Process(self.pid).children(recursive=True), psutil.Process(self.pid)]:
+            for process in [
+                *psutil.Process(self.pid).children(recursive=True),
+                psutil.Process(self.pid),
+            ]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         self.wait()
@@ -95,7 +102,9 @@ class Cluster:
         self.folder, self.stack = folder, stack
         self.hosts: dict[int, Process] = {}
         for name in ("key", "host_key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
+            )
         names = [("127.0.0.1", "localhost"), *zip(ADDRESSES, NAMES, strict=True)]
         for name, text in {
             "sshd_config": SSHD.format(folder=folder),
@@ -131,7 +140,9 @@ class Cluster:
         until(lambda: succeeds([*self._on_first_host(), *probe]), f"the sshd of {NAMES[number]}")
 
     def lose(self, number: int) -> None:
-        """Cut a host's network, so that no last word reaches the other; then kill all of its processes."""
+        """Cut a host's network, so that no last word reaches the other; then kill all of its
+        processes.
+        """
         subprocess.run(self._on_bridge("delete", f"port{number}"), check=True)
         self.hosts[number].close()
 
@@ -150,7 +161,15 @@ class Cluster:
 
     def _on_first_host(self) -> list[str]:
         """What stands before a command so that it runs there."""
-        return ["nsenter", f"--target={self.hosts[0].innermost}", "--net", "--uts", "--pid", "--mount", f"--wd={ROOT}"]
+        return [
+            "nsenter",
+            f"--target={self.hosts[0].innermost}",
+            "--net",
+            "--uts",
+            "--pid",
+            "--mount",
+            f"--wd={ROOT}",
+        ]
 
 
 def command_of(launcher: str, folder: Path, workdir: Path) -> list[str]:
@@ -160,10 +179,21 @@ def command_of(launcher: str, folder: Path, workdir: Path) -> list[str]:
         return [sys.executable, *ours, "--hostfile", f"{folder}/hostfile"]
 
     def on_host(rank: int) -> str:
-        meeting = ["--nnodes", "2", "--node_rank", str(rank), "--nproc_per_node", "1", "--master_addr", NAMES[0]]
+        meeting = [
+            "--nnodes",
+            "2",
+            "--node_rank",
+            str(rank),
+            "--nproc_per_node",
+            "1",
+            "--master_addr",
+            NAMES[0],
+        ]
         return shlex.join([sys.executable, "-m", "torch.distributed.run", *meeting, *ours])
 
-    variables = [f"{name}={os.environ[name]}" for name in ("PYTHONPATH", "OMP_NUM_THREADS", "DS_ACCELERATOR")]
+    variables = [
+        f"{name}={os.environ[name]}" for name in ("PYTHONPATH", "OMP_NUM_THREADS", "DS_ACCELERATOR")
+    ]
     there = f"cd {ROOT} && env {shlex.join(variables)} {on_host(1)}"
     return ["sh", "-c", f"ssh {ALIVE} {NAMES[1]} {shlex.quote(there)} & exec {on_host(0)}"]
 
@@ -184,11 +214,17 @@ def make_reference(folder: Path) -> tuple:
     """Text, recipe, and an undisturbed run of two ranks on one host."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=4)) for _ in range(50)]
-    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(2000)))
-    (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder, steps=STEPS, every=CHECKPOINT_EVERY))
+    (folder / "text.txt").write_text(
+        "\n".join(" ".join(rng.choices(words, k=8)) for _ in range(2000))
+    )
+    (folder / "recipe.yaml").write_text(
+        RECIPE.format(folder=folder, steps=STEPS, every=CHECKPOINT_EVERY)
+    )
     for step, *ranks in (["corpus"], ["tokenizer"], ["prepare"], ["pretrain", "--ranks", "2"]):
         command = [sys.executable, "-m", "ds_minimodel", step, f"{folder}/recipe.yaml", *ranks]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
     return outcome(folder / "reference")
 
 
@@ -199,14 +235,23 @@ def trial(cluster: Cluster, launcher: str, reference: tuple) -> None:
         shutil.copytree(cluster.folder / "reference" / part, workdir / part)
     command = command_of(launcher, cluster.folder, workdir)
     process = cluster.run(command, log)
-    until(lambda: len(losses_of(workdir)) >= LOST_AFTER or process.poll() is not None, "training", 300)
+    until(
+        lambda: len(losses_of(workdir)) >= LOST_AFTER or process.poll() is not None, "training", 300
+    )
     step, began = len(losses_of(workdir)), time.monotonic()
-    must(process.poll() is None, log, f"{launcher}: ended with code {process.poll()} before a host was lost")
+    must(
+        process.poll() is None,
+        log,
+        f"{launcher}: ended with code {process.poll()} before a host was lost",
+    )
     cluster.lose(1)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(PATIENCE)
     ended = "had not ended" if process.poll() is None else f"ended with {process.returncode}"
-    say(f"{launcher}: host lost after step {step}; the command {ended} after {time.monotonic() - began:.0f} s; it said")
+    say(
+        f"{launcher}: host lost after step {step}; the command {ended} after "
+        f"{time.monotonic() - began:.0f} s; it said"
+    )
     for line in log.read_text().splitlines():
         if "ds-minimodel: " in line or "pdsh@" in line or "Error" in line:
             say(f"    {line[:300]}")
@@ -219,7 +264,11 @@ def trial(cluster: Cluster, launcher: str, reference: tuple) -> None:
     log = cluster.folder / f"{launcher}-again.log"
     code = cluster.run(command, log).wait(300)
     must(code == 0, log, f"{launcher}: the second run ended with code {code}")
-    must(outcome(workdir) == reference, log, f"{launcher}: not the losses or the bits of the undisturbed run")
+    must(
+        outcome(workdir) == reference,
+        log,
+        f"{launcher}: not the losses or the bits of the undisturbed run",
+    )
     say(f"{launcher}: resumed to the same bits")
 
 
@@ -230,7 +279,17 @@ def try_extend(cluster: Cluster) -> None:
     (folder / "new.txt").write_text("\n\n".join(line[::-1] for line in lines))
     model = f"{folder}/reference/pretrain/bl_base/model"
     for place, own in (("two", ["--hostfile", f"{folder}/hostfile"]), ("one", ["--ranks", "2"])):
-        words = [model, f"{folder}/new.txt", "--language", "yy", "--out", f"{folder}/{place}", "--tokens", "5k", *own]
+        words = [
+            model,
+            f"{folder}/new.txt",
+            "--language",
+            "yy",
+            "--out",
+            f"{folder}/{place}",
+            "--tokens",
+            "5k",
+            *own,
+        ]
         code = cluster.run([sys.executable, "-m", "ds_minimodel", "extend", *words], log).wait(300)
         must(code == 0, log, f"extend: ended with code {code}")
         found.append((folder / place / "model" / "model.safetensors").read_bytes())
@@ -267,7 +326,14 @@ def main() -> None:
     """Make two hosts and try the launchers."""
     os.environ.update({"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are taken down
-    if not succeeds([*NAMESPACES, "sh", "-c", "mount --bind /etc/hosts /etc/hosts && ip link add br0 type bridge"]):
+    if not succeeds(
+        [
+            *NAMESPACES,
+            "sh",
+            "-c",
+            "mount --bind /etc/hosts /etc/hosts && ip link add br0 type bridge",
+        ]
+    ):
         sys.exit("two_hosts: network namespaces cannot be made here")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two-hosts-")))

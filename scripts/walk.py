@@ -1,11 +1,13 @@
-"""Print the files of the package that one line of text passes on its way through `extend`, in the order of its walk.
+"""Print the files of the package that one line of text passes on its way through `extend`, in the
+order of its walk.
 
     PYTHONPATH=. python scripts/walk.py
 
-The line is in some documents of a made-up text that a tiny Llama learns, all in one process. A file counts where one of
-its functions is called with the line or gives it, as its words in their order or as its token ids: in text, bytes or
-arrays, or in lists, mappings and dataclasses of these. What leads to it without holding it (a path, a store, an
-iterator) does not count, nor do hidden states. Beside a file stands the first such function.
+The line is in some documents of a made-up text that a tiny Llama learns, all in one process. A file
+counts where one of its functions is called with the line or gives it, as its words in their order
+or as its token ids: in text, bytes or arrays, or in lists, mappings and dataclasses of these. What
+leads to it without holding it (a path, a store, an iterator) does not count, nor do hidden states.
+Beside a file stands the first such function.
 """
 
 import sys
@@ -19,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ds_minimodel.extend import extend
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.extend.run import extend
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.hf.test_decoders import save_llama
 from tests.pipeline.conftest import make_world
 
@@ -41,7 +43,11 @@ def holds(value: Any, depth: int = 3) -> bool:
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "iu" and holds(value.astype("<u2").tobytes())
     if isinstance(value, dict):  # of counted words, too
-        value = [" ".join(word for word in LINE.split() if {word, f" {word}"} & value.keys()), *value, *value.values()]
+        value = [
+            " ".join(word for word in LINE.split() if {word, f" {word}"} & value.keys()),
+            *value,
+            *value.values(),
+        ]
     elif is_dataclass(value) and not isinstance(value, type):
         value = [*vars(value).values()]
     if not isinstance(value, list | tuple | set) or not depth:
@@ -73,8 +79,14 @@ def main() -> None:
                 threading.setprofile(note)
                 sys.setprofile(note)
             extend(theirs, [text], "xx", folder / out, tokens=20_000, say=lambda _: None)
-            vocabularies = (open_tokenizer(folder / out / "run/tokenizer" / language) for language in ("en", "xx"))
-            ids[:] = [np.array(vocabulary.encode([LINE])[0], "<u2").tobytes() for vocabulary in vocabularies]
+            vocabularies = (
+                open_tokenizer(folder / out / "run/tokenizer" / language)
+                for language in ("en", "xx")
+            )
+            ids[:] = [
+                np.array(vocabulary.encode([LINE])[0], "<u2").tobytes()
+                for vocabulary in vocabularies
+            ]
     sys.setprofile(None)
     for number, (file, function) in enumerate(passed.items(), 1):
         print(f"{number:3} {file.removeprefix(PACKAGE)[1:]:34} {function}")

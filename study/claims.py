@@ -3,8 +3,8 @@
     python -m study.claims [CLAIM…]     writes picture.svg of each claim, the section Numbers of its README.md,
                                         and the list of all claims in the studies' pages
 
-A claim is a folder: claim.yaml says it in a sentence and names its cells, README.md says it in words, claim.py has
-`tables()`, markdown, and `drawing()`, SVG.
+A claim is a folder: claim.yaml says it in a sentence and names its cells, README.md says it in
+words, claim.py has `tables()`, markdown, and `drawing()`, SVG.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ds_minimodel.recipe.reading import read_yaml
+from ds_minimodel.config.reading import read_yaml
 from study.third.cells import CLAIMS
 from study.third.results import pages
 
@@ -32,7 +32,10 @@ def with_section(page: str, heading: str, text: str) -> str:
     """The page with `text` as what stands below a heading of the second level."""
     begun = f"## {heading}\n"
     assert begun in page, f"a page has no heading {heading}"
-    return re.sub(rf"(?ms)^{begun}.*?(?=^## |\Z)", lambda _: f"{begun}{text}\n\n", page).rstrip("\n") + "\n"
+    return (
+        re.sub(rf"(?ms)^{begun}.*?(?=^## |\Z)", lambda _: f"{begun}{text}\n\n", page).rstrip("\n")
+        + "\n"
+    )
 
 
 def written(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -48,9 +51,13 @@ def lists() -> Iterator[tuple[Path, str]]:
     for study, name in LISTS.items():
         of = [folder for folder in FOLDERS if folder.parent.name == study]
         told = [
-            f"**[{sentence(one)}]({one.name}/README.md).**\n\n![{sentence(one)}]({one.name}/picture.svg)" for one in of
+            f"**[{sentence(one)}]({one.name}/README.md).**\n\n![{sentence(one)}]({one.name}/picture.svg)"
+            for one in of
         ]
-        yield ROOT / name, with_section((ROOT / name).read_text("utf-8"), "Claims", "\n\n".join(told))
+        yield (
+            ROOT / name,
+            with_section((ROOT / name).read_text("utf-8"), "Claims", "\n\n".join(told)),
+        )
     cells = ROOT / "third/cells.md"
     yield cells, with_section(cells.read_text("utf-8"), "Numbers", "\n\n".join(pages()))
 

@@ -1,4 +1,6 @@
-"""Environment of the tests and of every process that they start; and the options --fast and --all."""
+"""Environment of the tests and of every process that they start; and the options --fast and
+--all.
+"""
 
 import fcntl
 import gc
@@ -16,8 +18,16 @@ LINEAR = functional.linear
 TESTS = Path(__file__).parent
 # What trains, installs or looks at the whole tree: begun first, and left out by --fast.
 SLOW = (
-    "pipeline/test_bad_input.py",  # makes the world that the others of that folder read; meanwhile what needs none
-    *("training", "benchmarks", "costs/test_measure.py", "test_installation.py", "test_style.py", "pipeline"),
+    # Makes the world that the others of that folder read; meanwhile what needs none
+    "pipeline/test_bad_input.py",
+    *(
+        "training",
+        "benchmarks",
+        "costs/test_measure.py",
+        "test_installation.py",
+        "test_style.py",
+        "pipeline",
+    ),
 )
 # What is random or long, or needs a tool of its own: run by --all, which a release needs.
 LONG = (
@@ -32,7 +42,8 @@ LONG = (
     "ops/test_device_code.py",
     "torture",
 )
-# What takes over 10 s of a core, or others show over another body, placement or launcher: run by --all, or by name.
+# What takes over 10 s of a core, or others show over another body, placement or launcher: run by
+# --all, or by name.
 LONG_CASES = (
     "pipeline/test_bad_input.py::test_a_full_disk",
     "pipeline/test_development.py::test_two_ranks_score_the_same",
@@ -54,24 +65,39 @@ assert all((TESTS / name.partition("::")[0]).exists() for name in SLOW + LONG + 
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help="leave out what trains, installs or looks at the whole tree")
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="leave out what trains, installs or looks at the whole tree",
+    )
     parser.addoption("--all", action="store_true", help="run what is random or long, too")
 
 
 def pytest_ignore_collect(collection_path, config):
     """Leave them out, unless they are named on the command line."""
-    left_out = [*(SLOW if config.getoption("--fast") else ()), *(() if config.getoption("--all") else LONG)]
+    left_out = [
+        *(SLOW if config.getoption("--fast") else ()),
+        *(() if config.getoption("--all") else LONG),
+    ]
     return collection_path in [TESTS / name for name in left_out] or None
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out LONG_CASES, and begin with what takes long: else one worker would be left alone with it at the end."""
+    """Leave out LONG_CASES, and begin with what takes long: else one worker would be left alone
+    with it at the end.
+    """
     if not config.getoption("--all") and not any(".py" in argument for argument in config.args):
-        left_out = [item for item in items if item.nodeid.removeprefix("tests/").startswith(LONG_CASES)]
+        left_out = [
+            item for item in items if item.nodeid.removeprefix("tests/").startswith(LONG_CASES)
+        ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     places = [TESTS / name for name in SLOW]
-    items.sort(key=lambda item: next((at for at, path in enumerate(places) if item.path.is_relative_to(path)), 99))
+    items.sort(
+        key=lambda item: next(
+            (at for at, path in enumerate(places) if item.path.is_relative_to(path)), 99
+        )
+    )
 
 
 def pytest_collection_finish():
@@ -80,7 +106,9 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
-    """made_once(name, make): a folder that make(folder) has filled; all workers of pytest-xdist read the same."""
+    """made_once(name, make): a folder that make(folder) has filled; all workers of pytest-xdist
+    read the same.
+    """
 
     def folder_of(name, make):
         base = tmp_path_factory.getbasetemp()
@@ -98,6 +126,8 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def linear_is_torchs_own():
-    """DeepSpeed's ZeRO 3 replaces torch's linear for the rest of the process; its own keeps every input."""
+    """DeepSpeed's ZeRO 3 replaces torch's linear for the rest of the process; its own keeps every
+    input.
+    """
     yield
     functional.linear = LINEAR

@@ -1,4 +1,6 @@
-"""The commands, recipes and links that README.md, the pages of docs/ and comments of the recipes hold."""
+"""The commands, recipes and links that README.md, the pages of docs/ and comments of the recipes
+hold.
+"""
 
 import importlib.util
 import re
@@ -7,7 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _OTHERS = "README.md CONTRIBUTING.md CHANGELOG.md ds_configs/README.md benchmarks/README.md".split()
-PAGES = [*map(ROOT.joinpath, _OTHERS), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "study").rglob("*.md"))]
+PAGES = [
+    *map(ROOT.joinpath, _OTHERS),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "study").rglob("*.md")),
+]
 _COMMAND = re.compile(
     r"(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
     r"|(python|bash) (scripts|study)/|python -m benchmarks)"
@@ -38,16 +44,24 @@ def inline_code(page):
 
 
 def lines_to_type(page):
-    """Lines of a page that a reader types: of blocks, fenced or indented, and of the comments of a recipe."""
+    """Lines of a page that a reader types: of blocks, fenced or indented, and of the comments of a
+    recipe.
+    """
     if str(page).endswith(".yaml"):
         text = re.sub(r"\\\n#? *", "", text_of(page))
         return re.findall(r"^# +(ds-minimodel .*)", text, re.MULTILINE)
-    text = "".join(blocks(page)) + "\n" + "\n".join(re.findall(r"^    +(.*)", prose(page), re.MULTILINE))
+    text = (
+        "".join(blocks(page))
+        + "\n"
+        + "\n".join(re.findall(r"^    +(.*)", prose(page), re.MULTILINE))
+    )
     return re.sub(r"\\\n *", "", text).splitlines()
 
 
 def commands(page):
-    """Command lines of a page as it has them: those to type, and whole ones within sentences and tables."""
+    """Command lines of a page as it has them: those to type, and whole ones within sentences and
+    tables.
+    """
     lines = lines_to_type(page)
     if str(page).endswith(".md"):
         lines += [code for code in inline_code(page) if len(code.split()) > 2]
@@ -58,7 +72,9 @@ def commands(page):
 def words(command):
     """The words of a command; what follows the program's name in the second place."""
     found = shlex.split(command)
-    program = next((at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None)
+    program = next(
+        (at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None
+    )
     return found, None if program is None else found[program + 1 :]
 
 

@@ -11,13 +11,18 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from ds_minimodel.pipeline.launch import CPU
+from ds_minimodel.launch.hosts import CPU
 
 COMMAND = "ds_minimodel.cli.main:main"
 LOADED = "deepspeed.runtime.zero.muon.original_muon torch.utils.tensorboard".split()
-LOADED += "deepspeed.module_inject.auto_ep_layer deepspeed.ops.op_builder.all_ops ruamel.yaml".split()
+LOADED += (
+    "deepspeed.module_inject.auto_ep_layer deepspeed.ops.op_builder.all_ops ruamel.yaml".split()
+)
 LOADED += ["matplotlib.backends.backend_agg", "transformers.models.llama.modeling_llama"]
-OWN = "cli.main training.loop report.page pipeline.run steps.evaluate steps.prepare steps.report costs.plans extend"
+OWN = (
+    "cli.main training.loop report.page pipeline.run steps.evaluate steps.prepare steps.report "
+    "costs.plans extend"
+)
 LOADED += [f"ds_minimodel.{name}" for name in OWN.split()]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(LOADED)
@@ -31,7 +36,9 @@ def free_port():
 
 
 class Fork:
-    """A process that calls a function, "module:name", as if it were a program, with the methods of Popen."""
+    """A process that calls a function, "module:name", as if it were a program, with the methods of
+    Popen.
+    """
 
     def __init__(self, function, *arguments, cwd=None, **environment):
         self._said = tempfile.TemporaryDirectory()
@@ -57,7 +64,9 @@ class Fork:
         """(standard output, standard error) of all its life."""
         self.wait(timeout)
         with self._said as folder:
-            return tuple((Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err"))
+            return tuple(
+                (Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err")
+            )
 
     def send_signal(self, number):
         if self.poll() is None:
@@ -66,7 +75,9 @@ class Fork:
 
 def _work(function, arguments, said, cwd, environment):
     gc.freeze()  # DeepSpeed collects whenever an engine is built; what is loaded stays
-    multiprocessing.current_process().daemon = False  # for its parent it is one; it may have workers all the same
+    multiprocessing.current_process().daemon = (
+        False  # for its parent it is one; it may have workers all the same
+    )
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{said}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.environ.clear()
@@ -109,7 +120,9 @@ def done(*arguments, **options):
 
 
 def run_ranks(number, function, *arguments, timeout=280):
-    """Call a function on that many ranks, without a launcher, to their end: (exit codes, standard errors)."""
+    """Call a function on that many ranks, without a launcher, to their end: (exit codes, standard
+    errors).
+    """
     ranks = start_ranks(number, function, *arguments)
     errors = [rank.communicate(timeout)[1] for rank in ranks]
     return [rank.returncode for rank in ranks], errors
@@ -118,4 +131,7 @@ def run_ranks(number, function, *arguments, timeout=280):
 def start_ranks(number, function, *arguments):
     size, meeting = str(number), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     meeting |= {"WORLD_SIZE": size, "LOCAL_SIZE": size}
-    return [Fork(function, *arguments, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in map(str, range(number))]
+    return [
+        Fork(function, *arguments, **meeting, RANK=rank, LOCAL_RANK=rank)
+        for rank in map(str, range(number))
+    ]

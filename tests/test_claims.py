@@ -7,7 +7,9 @@ from study.third.cells import declared
 from study.third.results import Results
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+@pytest.mark.parametrize(
+    "folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}"
+)
 def test_a_claim_is_what_its_script_makes(folder):
     for path, text in written(folder):
         assert path.read_text(encoding="utf-8") == text, "python -m study.claims writes it"

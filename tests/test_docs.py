@@ -1,4 +1,6 @@
-"""README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py runs it."""
+"""README.md and docs/: what they name is there, and as the code has it. tests/pipeline/test_docs.py
+runs it.
+"""
 
 import ast
 import importlib
@@ -11,10 +13,21 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from ds_minimodel.cli.main import parse
 from ds_minimodel.common.files import write_json
-from ds_minimodel.recipe.reading import load_recipe, package_recipes, read_yaml
-from ds_minimodel.recipe.schema import PaperRecipe
+from ds_minimodel.config.reading import load_recipe, package_recipes, read_yaml
+from ds_minimodel.config.schema import PaperRecipe
 
-from .docs import PAGES, ROOT, blocks, commands, import_script, inline_code, name_of, prose, text_of, words
+from .docs import (
+    PAGES,
+    ROOT,
+    blocks,
+    commands,
+    import_script,
+    inline_code,
+    name_of,
+    prose,
+    text_of,
+    words,
+)
 
 RECIPES = [*sorted((ROOT / "ds_minimodel/recipes").glob("*.yaml")), ROOT / "study/study.yaml"]
 COMMANDS = [(name_of(page), command) for page in [*PAGES, *RECIPES] for command in commands(page)]
@@ -45,7 +58,9 @@ def test_commands_are_taken(page, command, monkeypatch):
         path = f"{line[2].replace('.', '/')}.py" if line[1] == "-m" else line[1]
         script = (ROOT / path).read_text(encoding="utf-8")
         missing = [
-            word for word in line[2:] if word.startswith("--") and not re.search(f'(?:{word}\\)|"{word}",) ', script)
+            word
+            for word in line[2:]
+            if word.startswith("--") and not re.search(f'(?:{word}\\)|"{word}",) ', script)
         ]
         assert not missing, f"{line[1]} knows no {missing}"
 
@@ -53,7 +68,9 @@ def test_commands_are_taken(page, command, monkeypatch):
 def test_commands_are_found():
     """Enough of them, and of each page that has some: the search is not blind."""
     assert len(COMMANDS) > 60
-    with_some = {name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text(encoding="utf-8")}
+    with_some = {
+        name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text(encoding="utf-8")
+    }
     assert {page for page, _ in COMMANDS} >= with_some
 
 
@@ -64,14 +81,18 @@ def test_what_sentences_name_is_there(page):
             with pytest.raises(SystemExit) as end:
                 parse([code.split()[1], "--help"])
             assert end.value.code == 0
-        path = re.match(r"(?:scripts|study|tests|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code)
+        path = re.match(
+            r"(?:scripts|study|tests|benchmarks|ds_configs|csrc|ds_minimodel)/[\w./-]*", code
+        )
         if path and path[0] == code and not re.search("[A-Z]{3}", code):
             assert (ROOT / code).exists(), code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", prose(page)) if "://" not in target]
+    targets = [
+        target for target in re.findall(r"\]\(([^)]+)\)", prose(page)) if "://" not in target
+    ]
     for target in targets:
         file, _, anchor = target.partition("#")
         there = page.parent / file if file else page
@@ -83,11 +104,16 @@ def test_links_lead_somewhere(page):
 
 
 def texts_of_the_code():
-    """Every text in the package's code, with … for what is put into it; texts that stand beside each other are one."""
+    """Every text in the package's code, with … for what is put into it; texts that stand beside
+    each other are one.
+    """
     for path in (ROOT / "ds_minimodel").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
 
@@ -105,10 +131,12 @@ def test_shell_scripts_import_what_is_there():
     found = [
         (module, name)
         for script in (ROOT / "scripts").rglob("*.sh")
-        for module, names in re.findall(r"^from (ds_minimodel[\w.]*) import (.+)$", script.read_text(), re.MULTILINE)
+        for module, names in re.findall(
+            r"^from (ds_minimodel[\w.]*) import (.+)$", script.read_text(), re.MULTILINE
+        )
         for name in names.split(", ")
     ]
-    assert ("ds_minimodel.recipe.reading", "load_recipe") in found
+    assert ("ds_minimodel.config.reading", "load_recipe") in found
     assert [pair for pair in found if not hasattr(importlib.import_module(pair[0]), pair[1])] == []
 
 
@@ -123,15 +151,27 @@ def test_readme_shows_what_extend_wrote():
     report = text_of("examples/extended-de/report.md").splitlines()
     (shown,) = blocks("README.md", "markdown")
     assert len(shown.splitlines()) == 10 and {*shown.splitlines()} <= {*report}
-    assert text_of("docs/pictures/before_and_after.svg") == import_script("scripts/bars.py").picture()
-    assert "exec bash scripts/test.sh\n" in text_of(".ci/run") and "\nbash scripts/test.sh " in text_of("README.md")
+    assert (
+        text_of("docs/pictures/before_and_after.svg") == import_script("scripts/bars.py").picture()
+    )
+    assert "exec bash scripts/test.sh\n" in text_of(
+        ".ci/run"
+    ) and "\nbash scripts/test.sh " in text_of("README.md")
 
 
 BASES = {
     "roberta-base": {"model_type": "roberta", "max_position_embeddings": 514, "vocab_size": 50_265},
     "ModernBERT-base": {"model_type": "modernbert"},
-    "SmolLM2-135M-Instruct": dict(model_type="llama", vocab_size=49_152, max_position_embeddings=8192)
-    | dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3),
+    "SmolLM2-135M-Instruct": dict(
+        model_type="llama", vocab_size=49_152, max_position_embeddings=8192
+    )
+    | dict(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+    ),
 }
 
 
@@ -150,7 +190,11 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
 
 
 def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
-    runs = [words(command)[1] for command in commands("ds_minimodel/recipes/repro.yaml") if " run " in command]
+    runs = [
+        words(command)[1]
+        for command in commands("ds_minimodel/recipes/repro.yaml")
+        if " run " in command
+    ]
     depth, seed = (load_recipe("repro", parse(arguments).overrides) for arguments in runs)
     repro, others = load_recipe("repro"), {"workdir", "systems"}
     for recipe, section in ((depth, "mini"), (seed, "seed")):

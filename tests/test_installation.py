@@ -20,8 +20,12 @@ def torch_wheel(folder, version):
     """A package of torch's name and version, and nothing else."""
     with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
         info = f"torch-{version}.dist-info"
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         wheel.writestr(f"{info}/RECORD", "")
 
 
@@ -49,11 +53,15 @@ def gpus(folder, *capabilities):
 
 def without_settings():
     """The environment, less what is set for pip and for scripts/environment.sh."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))}
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "DSMM_"))
+    }
 
 
 def install_torch(environment, offered, **variables):
-    """(version of the torch that comes or None, what is said) where a folder offers torch of some versions."""
+    """(version of the torch that comes or None, what is said) where a folder offers torch of some
+    versions.
+    """
     offer = environment / "-".join(offered)
     offer.mkdir(exist_ok=True)
     for version in offered:
@@ -61,19 +69,32 @@ def install_torch(environment, offered, **variables):
     installed = "lib/*/site-packages/torch-*.dist-info"
     for former in environment.glob(installed):
         shutil.rmtree(former)
-    variables = dict(PIP_CONFIG_FILE=os.devnull, VIRTUAL_ENV=str(environment), PATH=os.environ["PATH"]) | variables
-    variables = {**without_settings(), "DSMM_PIP_ARGS": f"--no-index --find-links {offer}", **variables}
+    variables = (
+        dict(PIP_CONFIG_FILE=os.devnull, VIRTUAL_ENV=str(environment), PATH=os.environ["PATH"])
+        | variables
+    )
+    variables = {
+        **without_settings(),
+        "DSMM_PIP_ARGS": f"--no-index --find-links {offer}",
+        **variables,
+    }
     variables["PATH"] = f"{environment}/bin:{variables['PATH']}"
     command = ["bash", "-c", "source scripts/environment.sh; install_torch"]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    version = next((path.name[len("torch-") : -len(".dist-info")] for path in environment.glob(installed)), None)
+    version = next(
+        (path.name[len("torch-") : -len(".dist-info")] for path in environment.glob(installed)),
+        None,
+    )
     assert done.returncode == (0 if version else 2), done.stderr
     return version, done.stderr
 
 
 BUILDS = ["2.13.0", "2.13.0+cpu", "2.13.0+cu126"]
 OLD_GPU = "torch==2.13.0+cu126, because of the GPU's compute capability 7.0"
-NO_NVCC = f"{OLD_GPU}; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its folder)"
+NO_NVCC = (
+    f"{OLD_GPU}; its kernels need an nvcc of CUDA 12, which is not here (CUDA_HOME names its "
+    "folder)"
+)
 V100 = {"gpus": ["7.0"], "CUDA_HOME": "/nowhere"}
 
 
@@ -82,18 +103,42 @@ V100 = {"gpus": ["7.0"], "CUDA_HOME": "/nowhere"}
     "given, offered, version, words",
     [
         ({}, BUILDS[:2], "2.13.0+cpu", "torch==2.13.0+cpu, because no NVIDIA driver was found"),
-        ({}, ["2.13.0", "2.14.0+cpu"], "2.13.0", "as pip finds it, 5 GB with CUDA: no NVIDIA driver was found, but no"),
+        (
+            {},
+            ["2.13.0", "2.14.0+cpu"],
+            "2.13.0",
+            "as pip finds it, 5 GB with CUDA: no NVIDIA driver was found, but no",
+        ),
         ({"gpus": ["9.0", "7.0", "9.0"]}, BUILDS, "2.13.0+cu126", OLD_GPU),
-        ({"gpus": ["10.0", "9.0"]}, BUILDS[:1], "2.13.0", "as pip finds it, for compute capability 9.0"),  # B200, H100
+        (
+            {"gpus": ["10.0", "9.0"]},
+            BUILDS[:1],
+            "2.13.0",
+            "as pip finds it, for compute capability 9.0",
+        ),  # B200, H100
         ({"DSMM_GPU": "7.0", "CUDA_HOME": "/nowhere"}, BUILDS, "2.13.0+cu126", NO_NVCC),
-        ({"DSMM_GPU": "V100"}, BUILDS, None, "DSMM_GPU=V100: it is a compute capability, such as 7.0"),
-        (V100, BUILDS[:2], None, "compute capability 7.0 needs torch==2.13.0+cu126, which no index here has;"),
+        (
+            {"DSMM_GPU": "V100"},
+            BUILDS,
+            None,
+            "DSMM_GPU=V100: it is a compute capability, such as 7.0",
+        ),
+        (
+            V100,
+            BUILDS[:2],
+            None,
+            "compute capability 7.0 needs torch==2.13.0+cu126, which no index here has;",
+        ),
         ({**V100, "DSMM_BUILD_OPS": "1"}, BUILDS, None, NO_NVCC),
     ],
 )
-def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, offered, version, words):
+def test_torch_is_of_a_build_for_the_oldest_gpu(
+    environment, tmp_path, given, offered, version, words
+):
     """At hand or named; what cannot be had is said before anything is installed."""
-    nvcc = tool(tmp_path / "cuda" / "bin", "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'").parent
+    nvcc = tool(
+        tmp_path / "cuda" / "bin", "nvcc", "echo 'Cuda compilation tools, release 12.6, V12.6.85'"
+    ).parent
     variables = {"CUDA_HOME": str(nvcc), **given}
     if "gpus" in variables:
         variables["PATH"] = gpus(tmp_path / "tools", *variables.pop("gpus"))
@@ -106,10 +151,17 @@ def test_torch_is_of_a_build_for_the_oldest_gpu(environment, tmp_path, given, of
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
 def test_a_dockerfile_names_what_is_there(file):
     text = file.read_text()
-    copied = [source for line in re.findall(r"^COPY (.+) \S+$", text, re.M) for source in line.split()]
+    copied = [
+        source for line in re.findall(r"^COPY (.+) \S+$", text, re.M) for source in line.split()
+    ]
     assert all((ROOT / source).exists() for source in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needed = {"setup.py", "pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    needed = {
+        "setup.py",
+        "pyproject.toml",
+        project["project"]["readme"],
+        *project["project"]["license-files"],
+    }
     assert needed <= set(copied)
     (extras,) = re.findall(r"prepare_environment (\S+)$", text, re.M)
     assert set(extras.split(",")) <= project["project"]["optional-dependencies"].keys()
@@ -126,12 +178,20 @@ def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, clone.mkdir(exist_ok=True) or clone / name)
     python, variables = environment / "bin/python", without_settings() | {"DSMM_BUILD_OPS": "0"}
-    variables |= {"VIRTUAL_ENV": str(environment), "PYTHONPATH": sysconfig.get_path("purelib")}  # setuptools, torch
+    variables |= {
+        "VIRTUAL_ENV": str(environment),
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+    }  # setuptools, torch
     options = "-m pip install --no-index --no-deps --no-build-isolation -e".split()
     done = subprocess.run([python, *options, clone], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for folder in (clone, tmp_path, environment):
         asked = "from importlib.util import find_spec as find\n"
-        asked += "print(*(find(name).origin for name in ('ds_minimodel.api', 'ds_minimodel_examples')))"
+        asked += (
+            "print(*(find(name).origin for name in ('ds_minimodel.api', 'ds_minimodel_examples')))"
+        )
         found = subprocess.check_output([python, "-c", asked], cwd=folder, env=variables, text=True)
-        assert found.split() == [f"{clone}/ds_minimodel/api.py", f"{clone}/examples/ds_minimodel_examples/__init__.py"]
+        assert found.split() == [
+            f"{clone}/ds_minimodel/api.py",
+            f"{clone}/examples/ds_minimodel_examples/__init__.py",
+        ]

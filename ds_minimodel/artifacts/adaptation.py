@@ -1,9 +1,10 @@
 """Adaptations on disk: what was learned over a model, and its application.
 
-`embeddings.safetensors` has the rows of a language, a tokenizer's files beside it. Low-rank updates of the body are in
-the form that PEFT reads (`adapter_config.json`, `adapter_model.safetensors`), with the new rows of an extended
-vocabulary; tensors of the body that are replaced as a whole are in `body.safetensors`. The manifest names the model
-by the hash of its embedding space. All numbers are fp32.
+`embeddings.safetensors` has the rows of a language, a tokenizer's files beside it. Low-rank updates
+of the body are in the form that PEFT reads (`adapter_config.json`, `adapter_model.safetensors`),
+with the new rows of an extended vocabulary; tensors of the body that are replaced as a whole are in
+`body.safetensors`. The manifest names the model by the hash of its embedding space. All numbers are
+fp32.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import VocabularyManifest
-from ds_minimodel.foreign.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
-from ds_minimodel.foreign.names.architecture import Architecture, row_counts
-from ds_minimodel.foreign.source import ADAPTER_CONFIG
+from ds_minimodel.hf.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
+from ds_minimodel.hf.names.architecture import Architecture, row_counts
+from ds_minimodel.hf.source import ADAPTER_CONFIG
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import ALPHA, DOWN, UP, changed_name, is_low_rank, updated
@@ -38,7 +39,9 @@ _ROWS = ".token_adapter.trainable_tokens_delta"
 
 
 class AdaptationManifest(VocabularyManifest):
-    """Manifest of an adaptation. rows: of its embeddings. body_kind, model_type: of the model that it is over."""
+    """Manifest of an adaptation. rows: of its embeddings. body_kind, model_type: of the model that
+    it is over.
+    """
 
     language: Name
     space: str
@@ -69,8 +72,8 @@ def save_adaptation(
 ) -> None:
     """Write an adaptation with the vocabulary in `tokenizer`; `facts` go into the manifest.
 
-    config: of the body that it updates, where it does. strength: share of a low-rank update that a reader of the
-    adapter adds.
+    config: of the body that it updates, where it does. strength: share of a low-rank update that a
+    reader of the adapter adds.
     """
     architecture = adaptation.architecture
     low_rank = {name: tensor for name, tensor in adaptation.update.items() if is_low_rank(name)}
@@ -86,7 +89,9 @@ def save_adaptation(
                 if name in embeddings:
                     tensors[theirs] = Lazy.of(embeddings.pop(name))
             save_tensors(out / ADAPTER, LazyTensors(tensors))
-            files.write_json(out / ADAPTER_CONFIG, _adapter_config(tensors, architecture, adaptation, strength))
+            files.write_json(
+                out / ADAPTER_CONFIG, _adapter_config(tensors, architecture, adaptation, strength)
+            )
         for name, part in ((EMBEDDINGS, embeddings), (UPDATE, others)):
             if part:
                 save_tensors(out / name, part)
@@ -105,7 +110,10 @@ def save_adaptation(
 
 
 def load_adaptation(
-    folder: str | Path, space: str | None = None, language: str | None = None, steps: int | None = None
+    folder: str | Path,
+    space: str | None = None,
+    language: str | None = None,
+    steps: int | None = None,
 ) -> Adaptation:
     """Read an adaptation; UserError where it is damaged or, with `space`, of another model.
 
@@ -115,26 +123,44 @@ def load_adaptation(
     manifest = files.read_artifact(folder, AdaptationManifest, verify=True)
     if space is not None:
         check_space(folder, manifest.space, space)
-    for what, here, there in (("language", language, manifest.language), ("step", steps, manifest.steps)):
+    for what, here, there in (
+        ("language", language, manifest.language),
+        ("step", steps, manifest.steps),
+    ):
         if here is not None and here != there:
-            raise UserError(f"{folder}: the adaptation of {what} {there} in the place of that of {here}; {MAKE_AGAIN}")
-    parts = [open_tensors(folder / name, MAKE_AGAIN) if name in manifest.files else {} for name in (EMBEDDINGS, UPDATE)]
+            raise UserError(
+                f"{folder}: the adaptation of {what} {there} in the place of that of {here}; "
+                f"{MAKE_AGAIN}"
+            )
+    parts = [
+        open_tensors(folder / name, MAKE_AGAIN) if name in manifest.files else {}
+        for name in (EMBEDDINGS, UPDATE)
+    ]
     embeddings, update = (dict(part) for part in parts)
     facts = {name: getattr(manifest, name) for name in Adaptation.facts}
-    adaptation = Adaptation(**facts, num_base=manifest.num_base, embeddings=embeddings, update=update)
+    adaptation = Adaptation(
+        **facts, num_base=manifest.num_base, embeddings=embeddings, update=update
+    )
     if ADAPTER in manifest.files and adaptation.architecture is not None:
         config = files.read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
-        adapter, rows = open_tensors(folder / ADAPTER, MAKE_AGAIN), _row_names(adaptation.architecture)
+        adapter, rows = (
+            open_tensors(folder / ADAPTER, MAKE_AGAIN),
+            _row_names(adaptation.architecture),
+        )
         embeddings |= {name: adapter[theirs] for name, theirs in rows.items() if theirs in adapter}
         try:
             update |= _low_rank_of(adapter, adaptation.architecture, config.lora_alpha / ALPHA)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
-            raise UserError(f"{folder / ADAPTER}: no LoRA of this model ({error!r:.200}); {MAKE_AGAIN}") from None
+            raise UserError(
+                f"{folder / ADAPTER}: no LoRA of this model ({error!r:.200}); {MAKE_AGAIN}"
+            ) from None
     _check_rows(folder, manifest, shapes_of(embeddings))
     return adaptation
 
 
-def _check_rows(folder: Path, manifest: AdaptationManifest, own: Mapping[str, tuple[int, ...]]) -> None:
+def _check_rows(
+    folder: Path, manifest: AdaptationManifest, own: Mapping[str, tuple[int, ...]]
+) -> None:
     rows, tokens = manifest.rows, own.get("tokens", ())
     expected = {"tokens": (rows, *tokens[1:]), "output": (rows, *tokens[1:]), "bias": (rows,)}
     agree = all(expected.get(name) == shape for name, shape in own.items())
@@ -145,30 +171,45 @@ def _check_rows(folder: Path, manifest: AdaptationManifest, own: Mapping[str, tu
         )
 
 
-# The form of PEFT: an update of a product that is several of theirs is one of each, which share what goes in.
+# The form of PEFT: an update of a product that is several of theirs is one of each, which share
+# what goes in.
 
 
-def _adapter_of(low_rank: Mapping[str, Tensor], architecture: Architecture, config: BodyConfig) -> dict[str, Lazy]:
+def _adapter_of(
+    low_rank: Mapping[str, Tensor], architecture: Architecture, config: BodyConfig
+) -> dict[str, Lazy]:
     adapter: dict[str, Lazy] = {}
     for name in sorted(low_rank):
         module, _, part = name.rpartition(".")
         (theirs,) = architecture.names([f"body.{module}.weight"], {}).values()
         tensor, first = Lazy.of(low_rank[name]), 0
         for place, rows in zip(
-            theirs, row_counts(f"body.{module}.weight", len(theirs), tensor.shape[0], config), strict=True
+            theirs,
+            row_counts(f"body.{module}.weight", len(theirs), tensor.shape[0], config),
+            strict=True,
         ):
             own = tensor if part == DOWN or len(theirs) == 1 else tensor.rows(first, first + rows)
-            adapter[f"{_IN_PEFT}{place.removesuffix('.weight')}.lora_{'A' if part == DOWN else 'B'}.weight"] = own
+            adapter[
+                f"{_IN_PEFT}{place.removesuffix('.weight')}.lora_{'A' if part == DOWN else 'B'}.weight"
+            ] = own
             first += rows
     return adapter
 
 
-def _low_rank_of(adapter: LazyTensors, architecture: Architecture, scale: float) -> dict[str, Tensor]:
+def _low_rank_of(
+    adapter: LazyTensors, architecture: Architecture, scale: float
+) -> dict[str, Tensor]:
     low_rank: dict[str, Tensor] = {}
-    layers = {name.split(f"{architecture.layers}.")[1].split(".")[0] for name in adapter if ".lora_A." in name}
+    layers = {
+        name.split(f"{architecture.layers}.")[1].split(".")[0]
+        for name in adapter
+        if ".lora_A." in name
+    }
     for layer in sorted(layers, key=int):
         for part, theirs in architecture.layer.items():
-            own = [f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs]  # modules that we have as one
+            own = [
+                f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs
+            ]  # modules that we have as one
             if (down := f"{own[0]}.lora_A.weight") in adapter:
                 up = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
                 if adapter[down].dim() != 2 or not 0 < len(adapter[down]) == up.shape[1]:
@@ -188,10 +229,16 @@ def _adapter_config(
     tensors: Mapping[str, Lazy], architecture: Architecture, adaptation: Adaptation, strength: float
 ) -> dict[str, Any]:
     rank = next(lazy.shape[0] for name, lazy in tensors.items() if ".lora_A." in name)
-    modules = {name.split(f"{architecture.layers}.")[1].split(".", 1)[1] for name in tensors if ".lora_A." in name}
+    modules = {
+        name.split(f"{architecture.layers}.")[1].split(".", 1)[1]
+        for name in tensors
+        if ".lora_A." in name
+    }
     rows = [*range(adaptation.num_base, adaptation.num_base + adaptation.rows)]
     theirs = architecture.tokens, architecture.output
-    trained = {name.rpartition(".")[2]: rows for name in theirs if f"{_IN_PEFT}{name}{_ROWS}" in tensors}
+    trained = {
+        name.rpartition(".")[2]: rows for name in theirs if f"{_IN_PEFT}{name}{_ROWS}" in tensors
+    }
     return {
         "peft_type": "LORA",
         "r": rank,
@@ -207,27 +254,38 @@ def _adapter_config(
 
 
 def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
-    """An adaptation with all rows of its vocabulary: those that it keeps of the model's language before its own."""
+    """An adaptation with all rows of its vocabulary: those that it keeps of the model's language
+    before its own.
+    """
     if not adaptation.num_base:
         return adaptation
     if adaptation.num_base != base.rows:
         raise UserError(
-            f"the language {adaptation.language} extends a vocabulary of {adaptation.num_base:,} tokens, the model has "
+            f"the language {adaptation.language} extends a vocabulary of {adaptation.num_base:,} "
+            "tokens, the model has "
             f"{base.rows:,}, so its tokens would be others'; take a model of as many"
         )
     rows = lazily(base.embeddings)
     own = {
-        name: Lazy.below([rows[name], Lazy.of(tensor.to(rows[name].dtype))]) if name in rows else Lazy.of(tensor)
+        name: Lazy.below([rows[name], Lazy.of(tensor.to(rows[name].dtype))])
+        if name in rows
+        else Lazy.of(tensor)
         for name, tensor in adaptation.embeddings.items()
     }
     return replace(adaptation, embeddings=LazyTensors(own), num_base=0)
 
 
-def plug(model: nn.Module, adaptation: Adaptation, body: BodyArtifact | None = None, strength: float = 1.0) -> None:
-    """Put a language into `model` and, where it has an update, what it makes of the tensors of `body`.
+def plug(
+    model: nn.Module,
+    adaptation: Adaptation,
+    body: BodyArtifact | None = None,
+    strength: float = 1.0,
+) -> None:
+    """Put a language into `model` and, where it has an update, what it makes of the tensors of
+    `body`.
 
-    strength: share of their change that these keep, UserError where it is none. The model's pack must already have the
-    vocabulary's size.
+    strength: share of their change that these keep, UserError where it is none. The model's pack
+    must already have the vocabulary's size.
     """
     check_strength(strength)
     load_into(model, adaptation.embeddings, "pack.")
@@ -238,13 +296,19 @@ def plug(model: nn.Module, adaptation: Adaptation, body: BodyArtifact | None = N
 
 
 def keep_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
-    """Put the rows that an extended language keeps of the model's into `model`; where it keeps none, nothing."""
+    """Put the rows that an extended language keeps of the model's into `model`; where it keeps
+    none, nothing.
+    """
     if num_base:
         load_into(model, base.embeddings, f"pack.{BASE_ROWS}")
 
 
-def merged(body: BodyArtifact, adaptation: Adaptation, strength: float = 1.0) -> Iterator[tuple[str, Lazy]]:
-    """The body's tensors, each with what the adaptation makes of it, in the type that the body has it in."""
+def merged(
+    body: BodyArtifact, adaptation: Adaptation, strength: float = 1.0
+) -> Iterator[tuple[str, Lazy]]:
+    """The body's tensors, each with what the adaptation makes of it, in the type that the body has
+    it in.
+    """
     names = {changed_name(name) for name in adaptation.update}
     for name, lazy in lazily(body.own_tensors).items():
         if name not in names:
@@ -252,7 +316,11 @@ def merged(body: BodyArtifact, adaptation: Adaptation, strength: float = 1.0) ->
             continue
 
         def read(name: str = name, lazy: Lazy = lazy) -> Tensor:
-            own = {key: tensor for key, tensor in adaptation.update.items() if changed_name(key) == name}
+            own = {
+                key: tensor
+                for key, tensor in adaptation.update.items()
+                if changed_name(key) == name
+            }
             ((_, tensor),) = updated({name: lazy.read()}, own, strength)
             return tensor.to(lazy.dtype)
 
@@ -260,7 +328,9 @@ def merged(body: BodyArtifact, adaptation: Adaptation, strength: float = 1.0) ->
 
 
 def check_space(what: str | Path, of_adaptation: str, of_body: str) -> None:
-    """UserError, beginning with `what`, where an adaptation is of another embedding space than a body."""
+    """UserError, beginning with `what`, where an adaptation is of another embedding space than a
+    body.
+    """
     if of_adaptation != of_body:
         raise UserError(
             f"{what}: this was trained for embedding space {of_adaptation}, the body "
@@ -275,21 +345,35 @@ def check_strength(strength: float) -> None:
 
 
 def check_fit(folder: str | Path, adaptation: Adaptation, body: BodyArtifact) -> None:
-    """UserError where the tensors of the adaptation in `folder` do not fit a body of its embedding space."""
+    """UserError where the tensors of the adaptation in `folder` do not fit a body of its embedding
+    space.
+    """
     shapes = shapes_of(adaptation.embeddings)
     width = shapes["tokens"][1]
     if width != body.config.hidden_size:
-        raise UserError(f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}")
+        raise UserError(
+            f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}"
+        )
     needed, has = set(body.config.language_tensors), set(shapes)
     if has != needed:
         names = [", ".join(sorted(part)) for part in (has, needed)]
-        raise UserError(f"{folder}: the language holds {names[0]}, where languages of this body have {names[1]}")
+        raise UserError(
+            f"{folder}: the language holds {names[0]}, where languages of this body have {names[1]}"
+        )
     changed = {changed_name(name) for name in adaptation.update}
     if body.task is not None and any(name.startswith("layers.") for name in changed):
-        raise UserError(f"{folder}: has a body of its own, which is not the one that the task was finetuned on")
+        raise UserError(
+            f"{folder}: has a body of its own, which is not the one that the task was finetuned on"
+        )
     own = shapes_of(body.own_tensors)
     for name, tensor in adaptation.update.items():
         shape = own.get(changed_name(name))
-        side = None if not is_low_rank(name) else 1 if name.endswith(DOWN) else 0  # of the body's, and not of the rank
-        if shape is None or (shape[side] != tensor.shape[side] if side is not None else shape != tuple(tensor.shape)):
-            raise UserError(f"{folder}: changes {name} of shape {tuple(tensor.shape)}, which the body has not")
+        side = (
+            None if not is_low_rank(name) else 1 if name.endswith(DOWN) else 0
+        )  # of the body's, and not of the rank
+        if shape is None or (
+            shape[side] != tensor.shape[side] if side is not None else shape != tuple(tensor.shape)
+        ):
+            raise UserError(
+                f"{folder}: changes {name} of shape {tuple(tensor.shape)}, which the body has not"
+            )

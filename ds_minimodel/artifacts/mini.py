@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from ds_minimodel.artifacts.models import BodyArtifact
-from ds_minimodel.foreign.lazy import LazyTensors, lazily
+from ds_minimodel.hf.lazy import LazyTensors, lazily
 from ds_minimodel.models.body import Body
 
 
@@ -22,23 +22,28 @@ def tensors_of(body: BodyArtifact, module: Body) -> LazyTensors:
     layers = module.config.num_layers
     depth = layers if layers in body.head_depths else max(body.head_depths, default=0)
     own = lazily(body.tensors)
-    names = {name: name.replace(f"heads.{layers}.", f"heads.{depth}.", 1) for name in module.state_dict()}
+    names = {
+        name: name.replace(f"heads.{layers}.", f"heads.{depth}.", 1) for name in module.state_dict()
+    }
     return LazyTensors({name: own[theirs] for name, theirs in names.items()})
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
     """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
     keep = {name: lazy for name, lazy in lazily(body.tensors).items() if _belongs(name, depth)}
-    return replace(body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=LazyTensors(keep))
+    return replace(
+        body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=LazyTensors(keep)
+    )
 
 
 def with_new_layers(
     body: BodyArtifact, depth: int, new_layers: int, seed: int, copies_last: bool = False
 ) -> BodyArtifact:
-    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` on top, and the body's last head.
+    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` on top, and the body's
+    last head.
 
-    The new layers are random, a function of `seed`, or start as copies of the body's last ones. Returns a body of
-    depth + new_layers layers.
+    The new layers are random, a function of `seed`, or start as copies of the body's last ones.
+    Returns a body of depth + new_layers layers.
     """
     head_depth = max(body.head_depths)
     total = depth + new_layers
@@ -55,7 +60,9 @@ def with_new_layers(
             index = int(name.split(".")[1])
             above = (body.config.num_layers - total) // config.period * config.period
             source = name.replace(str(index), str(above + index), 1)
-            tensors[name] = body.tensors.get(source, tensors[name])  # ModernBERT's first layer has a norm less
+            tensors[name] = body.tensors.get(
+                source, tensors[name]
+            )  # ModernBERT's first layer has a norm less
     return replace(body, config=config, head_depths=(total,), tensors=tensors)
 
 

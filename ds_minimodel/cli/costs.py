@@ -1,4 +1,6 @@
-"""`ds-minimodel flops`, `fertility` and `plan` on the command line: what a recipe costs, before anything is started."""
+"""`ds-minimodel flops`, `fertility` and `plan` on the command line: what a recipe costs, before
+anything is started.
+"""
 
 import json
 import math
@@ -9,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.cli import steps
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.costs.memory import NAMES
-from ds_minimodel.pipeline import launch
-from ds_minimodel.training.ranks import process
+from ds_minimodel.launch import hosts as launch
+from ds_minimodel.launch import process
 
 if TYPE_CHECKING:
-    from ds_minimodel.recipe.schema import Recipe
+    from ds_minimodel.config.schema import Recipe
     from ds_minimodel.report.render import Table
 
 
@@ -24,15 +26,28 @@ def add_arguments(commands: steps.Commands) -> None:
     )
     flops.add_argument("--json", action="store_true", help="print JSON")
     fertility = steps.add_recipe_command(
-        commands, "fertility", "what new tokens bring to a language that extends a base's vocabulary", _fertility
+        commands,
+        "fertility",
+        "what new tokens bring to a language that extends a base's vocabulary",
+        _fertility,
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
     text = "memory and FLOPs of every step before it is started, or its time"
     plan = steps.add_recipe_command(
-        commands, "plan", text, _plan, ", a model (a folder of Hugging Face's or OWNER/NAME on the Hub)"
+        commands,
+        "plan",
+        text,
+        _plan,
+        ", a model (a folder of Hugging Face's or OWNER/NAME on the Hub)",
     )
     steps.add_engine_options(plan)
-    plan.add_argument("--ranks", type=steps.number_of_ranks, metavar="N", default=1, help="ranks in all; default: 1")
+    plan.add_argument(
+        "--ranks",
+        type=steps.number_of_ranks,
+        metavar="N",
+        default=1,
+        help="ranks in all; default: 1",
+    )
     plan.add_argument(
         "--device",
         metavar="NAME",
@@ -40,22 +55,37 @@ def add_arguments(commands: steps.Commands) -> None:
         help=f"{', '.join(NAMES)}, which is this machine with all ranks; default: cpu",
     )
     plan.add_argument(
-        "--peak", type=float, metavar="TFLOPS", help="of one device: how long the FLOPs take there at least"
+        "--peak",
+        type=float,
+        metavar="TFLOPS",
+        help="of one device: how long the FLOPs take there at least",
     )
-    plan.add_argument("--measure", action="store_true", help="run some updates of one step here, and say what all take")
     plan.add_argument(
-        "--step", choices=("pretrain", "build-mini", "adapt"), default="adapt", help="to measure; default: adapt"
+        "--measure",
+        action="store_true",
+        help="run some updates of one step here, and say what all take",
+    )
+    plan.add_argument(
+        "--step",
+        choices=("pretrain", "build-mini", "adapt"),
+        default="adapt",
+        help="to measure; default: adapt",
     )
     plan.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _flops(options: steps.Options) -> None:
-    from ds_minimodel.recipe.flops import recipe_costs
+    from ds_minimodel.config.flops import recipe_costs
     from ds_minimodel.report.tables import cost_table
 
     recipe = steps.recipe_of(options)[0]
     rows = recipe_costs(recipe)
-    _show(options, rows, "Costs", lambda: [cost_table(rows, recipe.base is None, len(recipe.languages.targets))])
+    _show(
+        options,
+        rows,
+        "Costs",
+        lambda: [cost_table(rows, recipe.base is None, len(recipe.languages.targets))],
+    )
 
 
 def _fertility(options: steps.Options) -> None:
@@ -74,11 +104,13 @@ def _plan(options: steps.Options) -> int:
             raise UserError("--peak: of a forecast; leave it or --measure out")
         return _measure(options)
     launch.name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.recipe.reading import package_recipes
+    from ds_minimodel.config.reading import package_recipes
 
     path = Path(options.recipe)
     is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
-    is_model = (is_name or path.is_dir() or path.suffix.lower() == ".gguf") and options.recipe not in package_recipes()
+    is_model = (
+        is_name or path.is_dir() or path.suffix.lower() == ".gguf"
+    ) and options.recipe not in package_recipes()
     recipe = _recipe_over_model(options) if is_model else steps.recipe_of(options)[0]
     from ds_minimodel.costs.plans import plans
     from ds_minimodel.costs.tables import plan_tables
@@ -89,20 +121,35 @@ def _plan(options: steps.Options) -> int:
 
 
 def _recipe_over_model(options: steps.Options) -> "Recipe":
-    """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that KEY=VALUE change."""
+    """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that
+    KEY=VALUE change.
+    """
+    from ds_minimodel.config.base import read_base
+    from ds_minimodel.config.extension import first_values, set_sizes
+    from ds_minimodel.config.reading import recipe_of_values
     from ds_minimodel.costs.memory import device_named
     from ds_minimodel.costs.sizes import fit
-    from ds_minimodel.recipe.base import read_base
-    from ds_minimodel.recipe.extension import first_values, set_sizes
-    from ds_minimodel.recipe.reading import recipe_of_values
 
     base, languages = read_base(options.recipe), ("source", "target")
     texts = {name: [f"{name}.txt"] for name in languages}
     values = first_values(options.recipe, base, Path(options.recipe), languages, texts)
     values["tokenizer"]["vocab_size"] = 8_000
-    set_sizes(values, base, 4_000_000, 4_000_000, values["adapt"]["seq_length"], timed=False, ranks=options.ranks)
-    values["adapt"]["warmup_steps"] = 1  # costs do not depend on it, and an override may leave few steps
-    recipe, overrides = recipe_of_values(values, options.recipe, steps.overrides_of(options)), values.get("engine", {})
+    set_sizes(
+        values,
+        base,
+        4_000_000,
+        4_000_000,
+        values["adapt"]["seq_length"],
+        timed=False,
+        ranks=options.ranks,
+    )
+    values["adapt"]["warmup_steps"] = (
+        1  # costs do not depend on it, and an override may leave few steps
+    )
+    recipe, overrides = (
+        recipe_of_values(values, options.recipe, steps.overrides_of(options)),
+        values.get("engine", {}),
+    )
     values["engine"] = fit(recipe, options.ranks, device_named(options.device)).engine | overrides
     return recipe_of_values(values, options.recipe)
 
@@ -117,7 +164,7 @@ def _measure(options: steps.Options) -> int:
         return launch.launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
     from ds_minimodel.costs.measure import measured_rows
     from ds_minimodel.costs.tables import measured_table
-    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.world import join_ranks
 
     if process.launched():
         process.end_with_launcher()
@@ -131,7 +178,12 @@ def _measure(options: steps.Options) -> int:
     return 0
 
 
-def _show(options: steps.Options, rows: list[dict[str, Any]], title: str, tables: "Callable[[], list[Table]]") -> None:
+def _show(
+    options: steps.Options,
+    rows: list[dict[str, Any]],
+    title: str,
+    tables: "Callable[[], list[Table]]",
+) -> None:
     from ds_minimodel.report.render import to_markdown
 
     if options.json:

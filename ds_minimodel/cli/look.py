@@ -1,4 +1,6 @@
-"""`ds-minimodel recipes`, `status` and `doctor`: what comes with the package, what is done, what this machine has."""
+"""`ds-minimodel recipes`, `status` and `doctor`: what comes with the package, what is done, what
+this machine has.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from ds_minimodel import __version__
 from ds_minimodel.cli.steps import Commands, Options, add_recipe_command, recipe_of
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import holder
-from ds_minimodel.jobs.layout import CALL, LOCK, RECIPE
-from ds_minimodel.pipeline.launch import name_the_cpu
+from ds_minimodel.launch.hosts import name_the_cpu
+from ds_minimodel.pipeline.layout import CALL, LOCK, RECIPE
 from ds_minimodel.report.render import size_of
 
 if TYPE_CHECKING:
@@ -34,18 +36,29 @@ LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    recipes = commands.add_parser("recipes", help="list the recipes that come with the package, or print one")
-    recipes.add_argument("name", metavar="NAME", nargs="?", help="the recipe to print; every command takes it by name")
+    recipes = commands.add_parser(
+        "recipes", help="list the recipes that come with the package, or print one"
+    )
+    recipes.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="the recipe to print; every command takes it by name",
+    )
     recipes.set_defaults(run=_recipes)
-    status = add_recipe_command(commands, "status", "every job: what is done, at work, left, outdated and why", _status)
+    status = add_recipe_command(
+        commands, "status", "every job: what is done, at work, left, outdated and why", _status
+    )
     status.add_argument("--verify", action="store_true", help="read every byte of what is complete")
     status.add_argument("--json", action="store_true", help="print JSON")
-    doctor = commands.add_parser("doctor", help="what was found: versions, kernels, devices, launchers")
+    doctor = commands.add_parser(
+        "doctor", help="what was found: versions, kernels, devices, launchers"
+    )
     doctor.set_defaults(run=_doctor)
 
 
 def _recipes(options: Options) -> None:
-    from ds_minimodel.recipe.reading import package_recipes
+    from ds_minimodel.config.reading import package_recipes
 
     recipes = package_recipes()
     if options.name is None:
@@ -88,9 +101,13 @@ def _lines(jobs: Sequence[JobStatus]) -> list[str]:
     """A line for each job, and one for all."""
     width = max(len(job.name) for job in jobs)
     lines = [
-        f"{job.name:{width}}  {job.state:10}  {size_of(job.bytes):>8}  {printable(_what(job))}".rstrip() for job in jobs
+        f"{job.name:{width}}  {job.state:10}  {size_of(job.bytes):>8}  "
+        f"{printable(_what(job))}".rstrip()
+        for job in jobs
     ]
-    states = ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
+    states = ", ".join(
+        f"{count} {state}" for state, count in Counter(job.state for job in jobs).items()
+    )
     return [*lines, f"{len(jobs)} jobs: {states}; {size_of(sum(job.bytes for job in jobs))}"]
 
 
@@ -99,7 +116,11 @@ def _what(job: JobStatus) -> str:
     training, parts = job.training, []
     if training and job.state != "complete":
         left = tqdm.format_interval(training.seconds_left)
-        parts = [f"step {training.step:,} of {training.steps:,}", f"{training.rate:.3g} steps/s", f"{left} left"]
+        parts = [
+            f"step {training.step:,} of {training.steps:,}",
+            f"{training.rate:.3g} steps/s",
+            f"{left} left",
+        ]
     return ", ".join([*parts, *([job.why] if job.why else [])])
 
 
@@ -122,17 +143,25 @@ def report() -> str:
     lines += [f"{name}: {_version(name)}" for name in PACKAGES]
     bf16 = "its own" if has_bf16_products() else "made in fp32"
     lines.append(
-        f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, bf16 products {bf16}"
+        f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, bf16 "
+        f"products {bf16}"
     )
-    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    gpus = [f"{one.name} (sm_{one.major}{one.minor}, {one.total_memory / 2**30:.0f} GiB)" for one in devices]
+    devices = [
+        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+    ]
+    gpus = [
+        f"{one.name} (sm_{one.major}{one.minor}, {one.total_memory / 2**30:.0f} GiB)"
+        for one in devices
+    ]
     lines.append(f"GPUs: {', '.join(gpus) or 'none'}")
     device = "cuda" if devices else "cpu"
     dtype = DTYPES[resolve_precision("auto", torch.device(device))]
     lines += [f"op {name}: {backend(name, device, dtype)}" for name in OPS]
     # Beside this python too: the environment that it is of may not be activated.
     places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    lines += [f"launcher {name}: {shutil.which(name, path=places) or 'not found'}" for name in LAUNCHERS]
+    lines += [
+        f"launcher {name}: {shutil.which(name, path=places) or 'not found'}" for name in LAUNCHERS
+    ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,6 @@
-"""`ds-minimodel`: the command line and its exit codes. Nothing heavy is imported before a command needs it."""
+"""`ds-minimodel`: the command line and its exit codes. Nothing heavy is imported before a command
+needs it.
+"""
 
 import argparse
 import contextlib
@@ -14,15 +16,17 @@ from typing import Any, NoReturn
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError, is_out_of_memory
-from ds_minimodel.pipeline import launch
-from ds_minimodel.training.ranks import process
+from ds_minimodel.launch import hosts as launch
+from ds_minimodel.launch import process
 
 USER_ERROR, FAILURE = 2, 1
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1 anything else."""
+    """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1
+    anything else.
+    """
     streams.open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
@@ -42,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except process.Stopped as stopped:
         if rank == 0:
             streams.say(f"ds-minimodel: {stopped}")
-        ends = 0 if process.launched() else launch.PREEMPTED  # a launcher takes what is not 0 for a failure of the rank
+        ends = (
+            0 if process.launched() else launch.PREEMPTED
+        )  # a launcher takes what is not 0 for a failure of the rank
         sys.exit(ends if stopped.signal_number == signal.SIGTERM else launch.INTERRUPTED)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
@@ -50,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if not (process.launched() and _CONNECTION_LOST in str(error)):
             raise
         streams.say(
-            f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the last checkpoint"
+            f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the "
+            "last checkpoint"
         )
         sys.exit(FAILURE)
     except KeyboardInterrupt:
@@ -66,11 +73,15 @@ def _check_environment() -> None:
         os.getcwd()
     except OSError:
         raise UserError("the current folder is gone; change to one that is there") from None
-    os.environ["MPLBACKEND"] = "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
+    os.environ["MPLBACKEND"] = (
+        "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
+    )
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """The exit code of a command that does not fail; UserError, too, where its answer cannot be printed."""
+    """The exit code of a command that does not fail; UserError, too, where its answer cannot be
+    printed.
+    """
     with _clear_errors(), streams.checked_output():
         options = parse(arguments)
         return options.run(options) or 0
@@ -78,22 +89,28 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Turn errors without a message of their own, of files that cannot be used or of memory, into a UserError."""
+    """Turn errors without a message of their own, of files that cannot be used or of memory, into a
+    UserError.
+    """
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
-            raise UserError(f"{os.fsdecode(error.filename)}: {error.strerror}; fix this and run again") from error
+            raise UserError(
+                f"{os.fsdecode(error.filename)}: {error.strerror}; fix this and run again"
+            ) from error
         if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
             raise UserError(
-                f"{error.object:.200}: not a name in UTF-8, as all must have that is noted; rename it"
+                f"{error.object:.200}: not a name in UTF-8, as all must have that is noted; rename "
+                "it"
             ) from None
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            f"out of memory ({str(error).partition(chr(10))[0]}); lower engine.micro_batch_size or the model's sizes; "
+            f"out of memory ({str(error).partition(chr(10))[0]}); lower engine.micro_batch_size or "
+            "the model's sizes; "
             "`ds-minimodel plan` says what a step takes"
         ) from error
 
@@ -103,13 +120,18 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})  # --rank is no --ranks
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Where an option is no command's but nearly one, that is said, and not what else is missing."""
+        """Where an option is no command's but nearly one, that is said, and not what else is
+        missing.
+        """
         known, words = self._option_string_actions, [] if self._subparsers else list(args or ())
         for place, word in enumerate(words):
             name = word.partition("=")[0]
             near = difflib.get_close_matches(name, known, 1, 0.75)
             if name.startswith("--") and name not in known and near:
-                self.error(f"unrecognized arguments: {' '.join(words[place : place + 2])} (did you mean {near[0]}?)")
+                self.error(
+                    f"unrecognized arguments: {' '.join(words[place : place + 2])} (did you mean "
+                    f"{near[0]}?)"
+                )
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -120,12 +142,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line into options, of which `run` is the function that takes them and does the command.
+    """Parse a command line into options, of which `run` is the function that takes them and does
+    the command.
 
-    Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse does not do.
+    Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse
+    does not do.
     """
     parser = _Parser(
-        prog="ds-minimodel", description="Extend a pretrained language model to new languages by mini-model adaptation."
+        prog="ds-minimodel",
+        description="Extend a pretrained language model to new languages by mini-model adaptation.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it

@@ -10,31 +10,57 @@ from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.common.files import MANIFEST
-from ds_minimodel.pipeline.launch import restart_with_cpu_settings
+from ds_minimodel.launch.hosts import restart_with_cpu_settings
 from ds_minimodel.text.reader import find_text
 
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser("pack", help="show and check a language pack, put it beside a body, join several")
+    pack = commands.add_parser(
+        "pack", help="show and check a language pack, put it beside a body, join several"
+    )
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="language, vocabulary, embedding space, cost; all files verified")
+    show = actions.add_parser(
+        "show", help="language, vocabulary, embedding space, cost; all files verified"
+    )
     show.add_argument("pack", metavar="PACK")
-    show.add_argument("body", metavar="BODY", nargs="?", help="a body, mini-model or task model that it is to fit")
+    show.add_argument(
+        "body", metavar="BODY", nargs="?", help="a body, mini-model or task model that it is to fit"
+    )
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
-    plug = actions.add_parser("plug", help="write a pack anew as one for another body, with other weights")
+    plug = actions.add_parser(
+        "plug", help="write a pack anew as one for another body, with other weights"
+    )
     plug.add_argument("body", metavar="BODY")
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
     plug.set_defaults(run=_plug)
-    join = actions.add_parser("join", help="write one pack of several languages that were added to one base")
+    join = actions.add_parser(
+        "join", help="write one pack of several languages that were added to one base"
+    )
     join.add_argument("out", metavar="OUT")
-    join.add_argument("packs", metavar="PACK", nargs="+", help="two or more; a token of two of them is the first one's")
+    join.add_argument(
+        "packs",
+        metavar="PACK",
+        nargs="+",
+        help="two or more; a token of two of them is the first one's",
+    )
     join.set_defaults(run=_join)
-    bits = commands.add_parser("bits", help="bits per byte of texts, by a decoder with each of several packs")
-    bits.add_argument("body", metavar="BODY", help="folder of a body that predicts next tokens, or of Hugging Face's")
-    bits.add_argument("texts", metavar="TEXT", nargs="+", help="file of documents, with an empty line between them")
+    bits = commands.add_parser(
+        "bits", help="bits per byte of texts, by a decoder with each of several packs"
+    )
+    bits.add_argument(
+        "body",
+        metavar="BODY",
+        help="folder of a body that predicts next tokens, or of Hugging Face's",
+    )
+    bits.add_argument(
+        "texts",
+        metavar="TEXT",
+        nargs="+",
+        help="file of documents, with an empty line between them",
+    )
     bits.add_argument(
         "--pack",
         metavar="NAME=PACK",
@@ -45,17 +71,24 @@ def add_arguments(commands: Commands) -> None:
     bits.add_argument(
         "--precision",
         metavar="NAME",
-        help="fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, auto on a GPU",
+        help=(
+            "fp32, bf16, fp16, or auto: the fastest that suits the device; default: fp32 on a CPU, "
+            "auto on a GPU"
+        ),
     )
     bits.add_argument(
-        "--context-bytes", metavar="N", type=int, default=600, help="most context that predicts a token (default 600)"
+        "--context-bytes",
+        metavar="N",
+        type=int,
+        default=600,
+        help="most context that predicts a token (default 600)",
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
     bits.set_defaults(run=_bits)
 
 
 def _show(options: Options) -> None:
-    from ds_minimodel.serve.packs import facts_of
+    from ds_minimodel.evaluation.packs import facts_of
 
     facts = facts_of(options.pack, options.body)
     if options.json:
@@ -66,14 +99,14 @@ def _show(options: Options) -> None:
 
 
 def _plug(options: Options) -> None:
-    from ds_minimodel.serve.packs import save_plugged
+    from ds_minimodel.evaluation.packs import save_plugged
 
     save_plugged(options.body, options.pack, options.out)
     say(f"{options.out}: the pack as one of {options.body}")
 
 
 def _join(options: Options) -> None:
-    from ds_minimodel.serve.packs import join_packs
+    from ds_minimodel.evaluation.packs import join_packs
 
     join_packs(options.packs, options.out)
     say(f"{options.out}: a pack; `ds-minimodel export-hf` writes it with its model")
@@ -82,23 +115,30 @@ def _join(options: Options) -> None:
 def _bits(options: Options) -> None:
     find_text(options.texts)
     restart_with_cpu_settings()
+    from ds_minimodel.evaluation.bits import bits_per_byte
     from ds_minimodel.report.render import Table, to_markdown
-    from ds_minimodel.serve.bits import bits_per_byte
 
     with tempfile.TemporaryDirectory() as scratch:
         body = options.body
         if not (Path(body) / MANIFEST).exists():  # as transformers reads it
             body = f"{scratch}/model"
-            hugging_face_module("artifacts.base").refer(options.body, body, Path(options.body).resolve().name)
+            hugging_face_module("artifacts.base").refer(
+                options.body, body, Path(options.body).resolve().name
+            )
         try:
             folders = _folders(options.pack, body)
-            rows = bits_per_byte(body, folders, options.texts, options.context_bytes, options.precision)
+            rows = bits_per_byte(
+                body, folders, options.texts, options.context_bytes, options.precision
+            )
         except UserError as error:
             raise UserError(str(error).replace(body, options.body)) from error
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1, ensure_ascii=False))
         return
-    cells = [[row.text, row.pack, f"{row.bits_per_byte:.4f}", f"{row.bytes_per_token:.2f}"] for row in rows]
+    cells = [
+        [row.text, row.pack, f"{row.bits_per_byte:.4f}", f"{row.bytes_per_token:.2f}"]
+        for row in rows
+    ]
     title = f"From at most {options.context_bytes:,} bytes of context"
     table = Table(title, ["Text", "pack", "bits per byte", "bytes per token"], cells)
     print(to_markdown("Bits per byte", [table]))
@@ -110,7 +150,10 @@ def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
     for text in given:
         language, equals, folder = text.partition("=")
         if not (language and equals and folder):
-            raise UserError(f"--pack {text}: it has the form LANGUAGE=FOLDER, for example de=adapt/minijoint/de/pack")
+            raise UserError(
+                f"--pack {text}: it has the form LANGUAGE=FOLDER, for example "
+                "de=adapt/minijoint/de/pack"
+            )
         if language in folders:
             raise UserError(f"--pack {text}: {language} is given twice")
         folders[language] = folder

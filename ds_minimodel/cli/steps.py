@@ -1,4 +1,6 @@
-"""`ds-minimodel run` and a command for each step: started here, on several ranks or under a launcher."""
+"""`ds-minimodel run` and a command for each step: started here, on several ranks or under a
+launcher.
+"""
 
 import argparse
 import json
@@ -7,12 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.pipeline.launch import check_ranks, ranks_on_hosts, restart_with_cpu_settings
+from ds_minimodel.launch.hosts import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step
 from ds_minimodel.pipeline.run import check_alone, do_step, steps_to_run
 
 if TYPE_CHECKING:
-    from ds_minimodel.recipe.schema import Recipe
+    from ds_minimodel.config.schema import Recipe
 
 Commands = Any  # what argparse's add_subparsers gives, which it keeps private
 Options = argparse.Namespace
@@ -20,7 +22,9 @@ Options = argparse.Namespace
 
 def add_arguments(commands: Commands) -> None:
     """Add `run` and a command for each step to argparse's `commands`."""
-    run = add_recipe_command(commands, "run", "the whole pipeline; safe to interrupt and repeat", _run)
+    run = add_recipe_command(
+        commands, "run", "the whole pipeline; safe to interrupt and repeat", _run
+    )
     _add_rebuild(run)
     _add_rank_options(run)
     for step in STEPS.values():
@@ -37,10 +41,16 @@ def add_recipe_command(
     """A command that takes RECIPE, or what `more` says, and overrides; `run` does it."""
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument(
-        "recipe", metavar="RECIPE", help=f"YAML file{more}, or a name that `ds-minimodel recipes` lists"
+        "recipe",
+        metavar="RECIPE",
+        help=f"YAML file{more}, or a name that `ds-minimodel recipes` lists",
     )
     command.add_argument(
-        "overrides", metavar="KEY=VALUE", nargs="*", default=[], help="replace a value, e.g. adapt.lr=1e-3"
+        "overrides",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="replace a value, e.g. adapt.lr=1e-3",
     )
     command.set_defaults(run=run)
     return command
@@ -48,23 +58,39 @@ def add_recipe_command(
 
 def _add_rebuild(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--rebuild", action="store_true", help="move aside what was made from another recipe, and make it again"
+        "--rebuild",
+        action="store_true",
+        help="move aside what was made from another recipe, and make it again",
     )
 
 
 def _add_rank_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host")
-    command.add_argument("--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot")
     command.add_argument(
-        "--deepspeed_args", metavar="ARGS", type=shlex.split, default=[], help="more for it: '--ssh_port 2222 …'"
+        "--ranks", type=number_of_ranks, metavar="N", help="ranks to start here, or on each host"
+    )
+    command.add_argument(
+        "--hostfile", metavar="FILE", help="hosts for `deepspeed`, which starts a rank in each slot"
+    )
+    command.add_argument(
+        "--deepspeed_args",
+        metavar="ARGS",
+        type=shlex.split,
+        default=[],
+        help="more for it: '--ssh_port 2222 …'",
     )
     add_engine_options(command)
 
 
 def add_engine_options(command: argparse.ArgumentParser) -> None:
-    """Options for keys of the recipe's section `engine` that DeepSpeed's users know by these names."""
-    command.add_argument("--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage")
-    command.add_argument("--deepspeed_config", metavar="FILE", help="engine.deepspeed, a DeepSpeed JSON")
+    """Options for keys of the recipe's section `engine` that DeepSpeed's users know by these
+    names.
+    """
+    command.add_argument(
+        "--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage"
+    )
+    command.add_argument(
+        "--deepspeed_config", metavar="FILE", help="engine.deepspeed, a DeepSpeed JSON"
+    )
 
 
 def number_of_ranks(text: str) -> int:
@@ -76,7 +102,7 @@ def number_of_ranks(text: str) -> int:
 
 def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
     """(recipe, overrides) of a recipe command's options."""
-    from ds_minimodel.recipe.reading import load_recipe
+    from ds_minimodel.config.reading import load_recipe
 
     overrides = overrides_of(options)
     return load_recipe(options.recipe, overrides), overrides
@@ -110,7 +136,9 @@ def _run(options: Options) -> int:
 
 def _run_step(options: Options) -> int:
     recipe, overrides = recipe_of(options)
-    if options.step.runs_on is RunsOn.RANKS and not options.hostfile:  # with one, its hosts may have GPUs
+    if (
+        options.step.runs_on is RunsOn.RANKS and not options.hostfile
+    ):  # with one, its hosts may have GPUs
         restart_with_cpu_settings()
     return _do(options.step, recipe, overrides, options)
 

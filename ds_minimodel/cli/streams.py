@@ -1,4 +1,6 @@
-"""Standard output and standard error: what cannot be printed there, and lines that show throughout."""
+"""Standard output and standard error: what cannot be printed there, and lines that show
+throughout.
+"""
 
 import contextlib
 import errno
@@ -13,15 +15,23 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def open_closed() -> None:
-    """Open the standard streams that are closed, whose numbers the next files would get; an answer is not taken."""
-    for name, mode, flags in ("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY):
+    """Open the standard streams that are closed, whose numbers the next files would get; an answer
+    is not taken.
+    """
+    for name, mode, flags in (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_WRONLY),
+    ):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
 @contextlib.contextmanager
 def checked_output() -> Iterator[None]:
-    """Write out, at the end of the block, what was printed in it; UserError where standard output takes no more."""
+    """Write out, at the end of the block, what was printed in it; UserError where standard output
+    takes no more.
+    """
     try:
         try:
             yield
@@ -32,10 +42,14 @@ def checked_output() -> Iterator[None]:
             raise
         with contextlib.suppress(OSError, ValueError):  # Python would else try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise UserError(f"standard output: cannot write: {error.strerror}; what was asked for is not shown") from None
+        raise UserError(
+            f"standard output: cannot write: {error.strerror}; what was asked for is not shown"
+        ) from None
 
 
 def say(line: str) -> None:
-    """Print a line, printable throughout, on standard error; nothing more can be done where that fails."""
+    """Print a line, printable throughout, on standard error; nothing more can be done where that
+    fails.
+    """
     with contextlib.suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)

@@ -18,15 +18,20 @@ class UserError(Exception):
     """
 
     def __str__(self) -> str:
-        """The message as one printable line; control characters in the names and texts that it quotes are escaped."""
+        """The message as one printable line; control characters in the names and texts that it
+        quotes are escaped.
+        """
         text = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
-        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
+        return (
+            text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
+        )
 
 
 @contextlib.contextmanager
 def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn any error of a library into a UserError that begins with file and `what`, drop what it writes to standard
-    error, and let it read nothing from standard input: what it asked there, nobody would see.
+    """Turn any error of a library into a UserError that begins with file and `what`, drop what it
+    writes to standard error, and let it read nothing from standard input: what it asked there,
+    nobody would see.
 
     A panic of Rust's code is no Exception.
     """
@@ -46,7 +51,9 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     except BaseException as error:
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, KeyboardInterrupt):  # which transformers takes for a module that is missing
+            if isinstance(
+                cause, KeyboardInterrupt
+            ):  # which transformers takes for a module that is missing
                 raise KeyboardInterrupt from None
             cause = cause.__cause__ or cause.__context__
         reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
@@ -77,8 +84,12 @@ def reason_of(fault: Mapping[str, object]) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with what a terminal would obey instead of show, such as control characters in a name, as escapes."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    """`text` with what a terminal would obey instead of show, such as control characters in a name,
+    as escapes.
+    """
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+    )
 
 
 class OtherRankFailed(Exception):

@@ -1,4 +1,6 @@
-"""Atomic writes, content hashes, JSON files of a known structure, and the manifests that bind artifacts together."""
+"""Atomic writes, content hashes, JSON files of a known structure, and the manifests that bind
+artifacts together.
+"""
 
 import contextlib
 import errno
@@ -28,15 +30,16 @@ CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
-# How a failed write looks in torch.save, whose error comes after the system's, and in what quotes the number of that:
-# safetensors, tokenizers, copies of folders.
+# How a failed write looks in torch.save, whose error comes after the system's, and in what quotes
+# the number of that: safetensors, tokenizers, copies of folders.
 _OF_TORCH = ("PytorchStreamWriter failed", "unexpected pos")
 _QUOTED = re.compile(r"(?:\(os error |\[Errno )(\d+)")
 
 
 @contextlib.contextmanager
 def clear_write_errors(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
-    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a UserError.
+    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a
+    UserError.
 
     temporary: file or folder that becomes `path`; messages name `path` in its place.
     """
@@ -50,21 +53,30 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
     except Exception as error:
         said = error.__context__ if any(text in str(error) for text in _OF_TORCH) else error
         own, number = False, int((_QUOTED.search(str(said)) or "00")[1])
-        if isinstance(said, OSError):  # /proc says of its files that they are not there; others were to be read
-            own = said.filename is not None and Path(os.fsdecode(said.filename)) in (temporary, path, *path.parents)
+        if isinstance(
+            said, OSError
+        ):  # /proc says of its files that they are not there; others were to be read
+            own = said.filename is not None and Path(os.fsdecode(said.filename)) in (
+                temporary,
+                path,
+                *path.parents,
+            )
         if not own and number not in CANNOT_WRITE:
             raise
         reason = os.strerror(number)
         raise UserError(
-            f"{path}: cannot write: {reason}; nothing that was complete is changed; fix this and run again"
+            f"{path}: cannot write: {reason}; nothing that was complete is changed; fix this and "
+            "run again"
         ) from error
 
 
 @contextlib.contextmanager
 def lock(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path`, which says who does; UserError where another process holds it, or it is a link.
+    """Hold the lock file `path`, which says who does; UserError where another process holds it, or
+    it is a link.
 
-    A block that ends with an error leaves neither a lock file that was not there before nor empty folders.
+    A block that ends with an error leaves neither a lock file that was not there before nor empty
+    folders.
     """
     path = Path(path)
     with clear_write_errors(path):
@@ -76,8 +88,12 @@ def lock(path: str | Path) -> Iterator[None]:
         if not _locked(file):
             who, work = holder(path) or ("a process that is ending", "")
             at = f"{who}, at {work}" if work else who
-            raise UserError(f"{path}: another run is at work here ({at}); wait for it, or use another folder")
-        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):  # it unlinked the file
+            raise UserError(
+                f"{path}: another run is at work here ({at}); wait for it, or use another folder"
+            )
+        if not path.exists() or not os.path.samestat(
+            os.fstat(file.fileno()), path.stat()
+        ):  # it unlinked the file
             raise UserError(f"{path}: another run was refused here at this moment; run again")
         try:
             note_holder(path)
@@ -94,7 +110,9 @@ def lock(path: str | Path) -> Iterator[None]:
 def note_holder(path: Path, work: str = "") -> None:
     """Write into a lock file, which this process holds, that it does, and at which `work` it is."""
     with clear_write_errors(path):
-        path.write_text(f"process {os.getpid()} on {os.uname().nodename}\n{work}\n", encoding="utf-8")
+        path.write_text(
+            f"process {os.getpid()} on {os.uname().nodename}\n{work}\n", encoding="utf-8"
+        )
 
 
 def _locked(file: IO[str]) -> bool:
@@ -108,7 +126,8 @@ def _locked(file: IO[str]) -> bool:
 
 
 def holder(path: str | Path) -> tuple[str, str] | None:
-    """Who holds the lock file `path` ("process 12 on node-a") and at which work; None where nobody does.
+    """Who holds the lock file `path` ("process 12 on node-a") and at which work; None where nobody
+    does.
 
     It takes a shared lock for some microseconds, for which `lock` waits.
     """
@@ -146,7 +165,9 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
         try:
-            with open(temporary, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as file:
+            with open(
+                temporary, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8"
+            ) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -193,7 +214,9 @@ NameInside = Annotated[str, AfterValidator(_name_inside)]  # of a file or folder
 
 
 class Stored(BaseModel):
-    """Structure of a JSON file that the program keeps: exact types; keys that it does not name are left as they are."""
+    """Structure of a JSON file that the program keeps: exact types; keys that it does not name are
+    left as they are.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -233,7 +256,8 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
 def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
     """Read a file of one JSON value a line, each a `model`; [] where there is no file.
 
-    A last line that a kill has cut short is left out. UserError, with the line, for any other that is no `model`.
+    A last line that a kill has cut short is left out. UserError, with the line, for any other that
+    is no `model`.
     """
     records: list[M] = []
     try:
@@ -271,14 +295,17 @@ def refuse_existing(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path` when the block ends without an error, and else is removed.
+    """Yield a temporary folder that becomes `path` when the block ends without an error, and else
+    is removed.
 
-    `path` must not exist as a complete artifact; a left-over of a killed process is replaced. UserError where another
-    process is making `path` and, with `is_new`, where it exists.
+    `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
+    UserError where another process is making `path` and, with `is_new`, where it exists.
     """
     path = Path(path)
     temporary, held = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "tmp.lock"))
-    former = path.with_name(f".{path.name}.former")  # hidden: nobody's folder of that name is removed
+    former = path.with_name(
+        f".{path.name}.former"
+    )  # hidden: nobody's folder of that name is removed
     with clear_write_errors(path, held), lock(held), clear_write_errors(path, temporary):
         try:
             if is_new:
@@ -286,7 +313,9 @@ def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             yield temporary
-            mode = temporary.stat().st_mode & 0o666  # by the umask, which safetensors does not look at
+            mode = (
+                temporary.stat().st_mode & 0o666
+            )  # by the umask, which safetensors does not look at
             for file in temporary.rglob("*"):
                 if file.is_file() and not file.is_symlink():
                     file.chmod(mode)
@@ -316,7 +345,8 @@ def sha256_of_file(path: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """Identity of a file's content; in JSON its SHA-256. stamp: size, times and inode, which a change or move alters.
+    """Identity of a file's content; in JSON its SHA-256. stamp: size, times and inode, which a
+    change or move alters.
 
     parts: (first byte, end) of each that counts; () is all.
     """
@@ -329,7 +359,11 @@ class Content:
     def of(cls, path: str | Path, parts: tuple[tuple[int, int], ...] = ()) -> Self:
         """OSError where there is no such file."""
         facts, of_parts = os.stat(path), f" {sha256_of_json(parts)}" if parts else ""
-        return cls(path, f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}{of_parts}", parts)
+        return cls(
+            path,
+            f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}{of_parts}",
+            parts,
+        )
 
     @functools.cache  # noqa: B019  (it is small)
     def sha256(self) -> str:
@@ -347,8 +381,8 @@ class Content:
 
 
 def as_json(value: object, known: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
-    """(`value` as a JSON file gives it back, {stamp: SHA-256} of each Content in it). known: such hashes, by which a
-    file that has not changed is not read again.
+    """(`value` as a JSON file gives it back, {stamp: SHA-256} of each Content in it). known: such
+    hashes, by which a file that has not changed is not read again.
     """
     hashes = dict[str, str]()
 
@@ -361,7 +395,9 @@ def as_json(value: object, known: Mapping[str, str]) -> tuple[Any, dict[str, str
 
 def sha256_of_json(value: object) -> str:
     """SHA-256 of a JSON value that does not depend on the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    ).hexdigest()
 
 
 class FileFacts(Stored):
@@ -374,8 +410,8 @@ class FileFacts(Stored):
 class Manifest(Stored):
     """An artifact's manifest.json: its files, and facts that differ by its kind.
 
-    A subclass says what an artifact is called (`noun`), which `kinds` are one, and which files it must name: of each
-    group in `required` one.
+    A subclass says what an artifact is called (`noun`), which `kinds` are one, and which files it
+    must name: of each group in `required` one.
     """
 
     kind: str | None = None
@@ -390,7 +426,9 @@ A = TypeVar("A", bound=Manifest)
 
 
 def copy_artifact(folder: str | Path, to: Path) -> None:
-    """Copy the files that an artifact's manifest names, and no other: a link beside them may lead anywhere."""
+    """Copy the files that an artifact's manifest names, and no other: a link beside them may lead
+    anywhere.
+    """
     for name in (MANIFEST, *read_artifact(folder, Manifest).files):
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(folder) / name, to / name)
@@ -400,7 +438,10 @@ def write_manifest(folder: str | Path, **facts: object) -> None:
     """Write manifest.json: `facts` plus size and SHA-256 of every other file below `folder`."""
     folder = Path(folder)
     files = {
-        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)}
+        str(file.relative_to(folder)): {
+            "bytes": file.stat().st_size,
+            "sha256": sha256_of_file(file),
+        }
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file.name != MANIFEST
     }
@@ -413,8 +454,8 @@ def read_manifest(folder: str | Path, verify: bool = False) -> dict[str, Any]:
 
 
 def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A:
-    """The manifest of an artifact; UserError where it is not of this kind, or it or a file that it names is missing or
-    damaged.
+    """The manifest of an artifact; UserError where it is not of this kind, or it or a file that it
+    names is missing or damaged.
 
     Sizes are always compared, hashes only with `verify`, which reads every byte.
     """
@@ -423,7 +464,9 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
         raise UserError(f"{folder}: no such folder; give the folder of {model.noun}")
     if not path.exists():
         inside = [part for part in ("model", "pack") if (Path(folder) / part / MANIFEST).is_file()]
-        instead = f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _FOREIGN
+        instead = (
+            f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _FOREIGN
+        )
         raise UserError(f"{path}: no such file, so {folder} is not {model.noun}; {instead}")
     value = read_json(path)
     kind = value.get("kind") if isinstance(value, dict) else None
@@ -432,16 +475,22 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     manifest = as_model(value, model, path, _MAKE_AGAIN)
     for group in model.required:
         if not manifest.files.keys() & set(group):
-            raise UserError(f"{path}: names no {' or '.join(group)}, so this is not {model.noun}; {_MAKE_AGAIN}")
+            raise UserError(
+                f"{path}: names no {' or '.join(group)}, so this is not {model.noun}; {_MAKE_AGAIN}"
+            )
     for name, facts in manifest.files.items():
         file = Path(folder) / name
         if not file.is_file() or file.stat().st_size != facts.bytes:
             raise UserError(f"{file}: missing or of another size than {path} says; {_MAKE_AGAIN}")
     if verify:
-        with ThreadPoolExecutor() as threads:  # which hash beside each other, so that the disk is the limit
+        with (
+            ThreadPoolExecutor() as threads
+        ):  # which hash beside each other, so that the disk is the limit
             hashes = threads.map(sha256_of_file, (Path(folder) / name for name in manifest.files))
             for (name, facts), digest in zip(manifest.files.items(), hashes, strict=True):
                 if digest != facts.sha256:
                     file = Path(folder) / name
-                    raise UserError(f"{file}: damaged (its SHA-256 is not the one in {path}); {_MAKE_AGAIN}")
+                    raise UserError(
+                        f"{file}: damaged (its SHA-256 is not the one in {path}); {_MAKE_AGAIN}"
+                    )
     return manifest

@@ -1,4 +1,6 @@
-"""A Hub of Hugging Face's protocol, through huggingface_hub: what goes wrong with it is one line."""
+"""A Hub of Hugging Face's protocol, through huggingface_hub: what goes wrong with it is one
+line.
+"""
 
 import contextlib
 import sys
@@ -11,12 +13,16 @@ from ds_minimodel.common.files import CANNOT_WRITE
 
 @contextlib.contextmanager
 def hub_api(repository: str) -> Iterator[Any]:
-    """huggingface_hub's HfApi of the Hub that HF_ENDPOINT names; what goes wrong with it becomes a UserError."""
+    """huggingface_hub's HfApi of the Hub that HF_ENDPOINT names; what goes wrong with it becomes a
+    UserError.
+    """
     try:
         import huggingface_hub
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ModuleNotFoundError:
-        raise UserError("huggingface_hub is not installed; pip install 'ds_minimodel[hf]'") from None
+        raise UserError(
+            "huggingface_hub is not installed; pip install 'ds_minimodel[hf]'"
+        ) from None
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = huggingface_hub.HfApi(library_name="ds_minimodel")
@@ -24,12 +30,20 @@ def hub_api(repository: str) -> Iterator[Any]:
         yield api
     except UserError:
         raise
-    except Exception as error:  # what the library raises depends on its version, the transport and the server
-        if isinstance(error, OSError) and error.errno in CANNOT_WRITE and error.filename is not None:
-            raise  # of this machine's disk; what else there is comes of names and ETags that the Hub gave
+    except (
+        Exception
+    ) as error:  # what the library raises depends on its version, the transport and the server
+        if (
+            isinstance(error, OSError)
+            and error.errno in CANNOT_WRITE
+            and error.filename is not None
+        ):
+            # Of this machine's disk; what else there is comes of names and ETags that the Hub gave
+            raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2]).rstrip(".") or type(error).__name__
         raise UserError(
-            f"{repository} on {api.endpoint}: {reason}; check name, endpoint (HF_ENDPOINT) and token (HF_TOKEN, "
+            f"{repository} on {api.endpoint}: {reason}; check name, endpoint (HF_ENDPOINT) and "
+            "token (HF_TOKEN, "
             "`hf auth login`)"
         ) from None

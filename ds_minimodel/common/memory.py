@@ -1,4 +1,6 @@
-"""What the C library does with blocks that are freed: give them back to the system, or keep them for the next pass."""
+"""What the C library does with blocks that are freed: give them back to the system, or keep them
+for the next pass.
+"""
 
 import contextlib
 import ctypes
@@ -19,8 +21,9 @@ def _call(name: str, *values: int) -> None:
 def return_blocks() -> None:
     """Give large blocks back as soon as they are freed.
 
-    What reads a model makes and frees blocks of all sizes, and a heap keeps most of them: glibc does not find an
-    aligned block again for one of the same size (its bug 14581), so that it grew by a model's size in an export.
+    What reads a model makes and frees blocks of all sizes, and a heap keeps most of them: glibc
+    does not find an aligned block again for one of the same size (its bug 14581), so that it grew
+    by a model's size in an export.
     """
     _call("mallopt", _THRESHOLD, _LARGE)
     _call("mallopt", _MAPPED, _MANY)
@@ -28,8 +31,9 @@ def return_blocks() -> None:
 
 @contextlib.contextmanager
 def keeping_blocks() -> Iterator[None]:
-    """Keep what is freed, within the context, for passes that make the same again: pages of a block that comes from
-    the system are filled with zeros first."""
+    """Keep what is freed, within the context, for passes that make the same again: pages of a block
+    that comes from the system are filled with zeros first.
+    """
     trim()
     _call("mallopt", _MAPPED, 0)
     try:
@@ -39,6 +43,8 @@ def keeping_blocks() -> Iterator[None]:
 
 
 def trim() -> None:
-    """Collect garbage (modules are in cycles), and give the heap's free memory back to the system."""
+    """Collect garbage (modules are in cycles), and give the heap's free memory back to the
+    system.
+    """
     gc.collect()
     _call("malloc_trim", 0)

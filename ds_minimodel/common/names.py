@@ -15,9 +15,16 @@ _BESIDE = re.compile(r"\.(job\.json|lock|tmp\d*|former|blocks|old-.*)$", re.IGNO
 def check_name(name: str) -> str:
     """`name`; ValueError where it cannot be the name of a folder on every disk."""
     at_its_ends = name.strip(". ") != name
-    if not name or not name.isprintable() or {*name} & {*"/\\"} or at_its_ends or len(name.encode()) > LONGEST_NAME:
+    if (
+        not name
+        or not name.isprintable()
+        or {*name} & {*"/\\"}
+        or at_its_ends
+        or len(name.encode()) > LONGEST_NAME
+    ):
         raise ValueError(
-            f"{name[:50]!r} cannot be a folder's name: no slash, no unprintable character, no dot or space at its "
+            f"{name[:50]!r} cannot be a folder's name: no slash, no unprintable character, no dot "
+            "or space at its "
             f"ends, at most {LONGEST_NAME} bytes"
         )
     if _BESIDE.search(name):

@@ -1,4 +1,6 @@
-"""Progress on standard error: a line that renews itself on a terminal, in a file a line every 20 seconds."""
+"""Progress on standard error: a line that renews itself on a terminal, in a file a line every 20
+seconds.
+"""
 
 import contextlib
 import sys
@@ -9,7 +11,9 @@ tqdm.monitor_interval = 0  # a thread beside training, for bars that stand still
 
 
 class _Lines:
-    """Standard error that goes to a file: each state is a line, and a disk that is full ends no training."""
+    """Standard error that goes to a file: each state is a line, and a disk that is full ends no
+    training.
+    """
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -20,14 +24,27 @@ class _Lines:
 class Progress:
     """Progress of `total` units of work named `unit`, with rate and time left.
 
-    `start` units were done by an earlier run and do not count for the rate. total=None: the end is unknown.
+    `start` units were done by an earlier run and do not count for the rate. total=None: the end is
+    unknown.
     """
 
-    def __init__(self, label: str, total: int | None, unit: str, start: int = 0, quiet: bool = False) -> None:
+    def __init__(
+        self, label: str, total: int | None, unit: str, start: int = 0, quiet: bool = False
+    ) -> None:
         shape = (
-            dict(mininterval=0.2, dynamic_ncols=True) if sys.stderr.isatty() else dict(mininterval=20, file=_Lines())
+            dict(mininterval=0.2, dynamic_ncols=True)
+            if sys.stderr.isatty()
+            else dict(mininterval=20, file=_Lines())
         )
-        self._bar = tqdm(desc=label, total=total, initial=start, unit=f" {unit}", disable=quiet, miniters=1, **shape)
+        self._bar = tqdm(
+            desc=label,
+            total=total,
+            initial=start,
+            unit=f" {unit}",
+            disable=quiet,
+            miniters=1,
+            **shape,
+        )
         self.done = start
 
     def update(self, done: int, note: str = "") -> None:

@@ -1,11 +1,13 @@
 """Counter-based randomness: a draw is a hash of what it is for, so nothing else can change it.
 
-No generator holds state. Masks, order and dropout depend on (seed, epoch, sample, position) only: not on the rank,
-on how a batch is split, or on what was drawn before. All arithmetic is uint32, here in numpy; the same hash is
-written for torch in ops/dropout.py and for the kernels in csrc/*/dropout.
+No generator holds state. Masks, order and dropout depend on (seed, epoch, sample, position) only:
+not on the rank, on how a batch is split, or on what was drawn before. All arithmetic is uint32,
+here in numpy; the same hash is written for torch in ops/dropout.py and for the kernels in
+csrc/*/dropout.
 
-A sample's key is hashed with the number of what is drawn. The numbers are declared here and nowhere else: those of a
-network's dropouts (DropoutSites), all below FIRST_STREAM, and those of what the data draws (Stream), from there on.
+A sample's key is hashed with the number of what is drawn. The numbers are declared here and nowhere
+else: those of a network's dropouts (DropoutSites), all below FIRST_STREAM, and those of what the
+data draws (Stream), from there on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ FIRST_STREAM = 0x10000
 
 UInt32s = NDArray[np.uint32]
 
-_FEISTEL_COUNTERS: UInt32s = np.array([(number * GOLDEN) % 2**32 for number in range(8)], np.uint32)  # one a round
+_FEISTEL_COUNTERS: UInt32s = np.array(
+    [(number * GOLDEN) % 2**32 for number in range(8)], np.uint32
+)  # one a round
 
 
 class Stream(IntEnum):
@@ -32,7 +36,9 @@ class Stream(IntEnum):
 
     MASK_COUNT = FIRST_STREAM  # how many positions of a sample are predicted
     MASK_POSITIONS = FIRST_STREAM + 1  # which ones
-    MASK_KIND = FIRST_STREAM + 2  # what the model sees there: <mask>, a random piece or the token itself
+    MASK_KIND = (
+        FIRST_STREAM + 2
+    )  # what the model sees there: <mask>, a random piece or the token itself
     MASK_PIECE = FIRST_STREAM + 3  # which random piece
     REPLAY = FIRST_STREAM + 4  # whether a sample is of another text
     CHATS = FIRST_STREAM + 5  # whether a sample is of dialogues
@@ -40,7 +46,9 @@ class Stream(IntEnum):
 
 
 class LayerSites(NamedTuple):
-    """Dropout sites of one transformer layer: each head's attention probabilities, and before the two residual sums."""
+    """Dropout sites of one transformer layer: each head's attention probabilities, and before the
+    two residual sums.
+    """
 
     heads: range
     attention_out: int
@@ -122,7 +130,9 @@ def draws(key: ArrayLike, first: int, count: int) -> UInt32s:
 @functools.lru_cache(maxsize=256)
 def _counters(first: int, count: int) -> UInt32s:
     """What a key is hashed with for each draw, (count,); read-only, since batches share it."""
-    counters = _u32((np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
+    counters = _u32(
+        (np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+    )
     counters.flags.writeable = False
     return counters
 
@@ -157,9 +167,14 @@ def permute(index: ArrayLike, n: int, seed: int, epoch: ArrayLike) -> NDArray[np
 
 
 def _feistel(x: NDArray[np.uint64], round_keys: UInt32s, bits: int) -> NDArray[np.uint64]:
-    """A keyed bijection of range(2^bits); the halves may differ by one bit and swap at each round."""
+    """A keyed bijection of range(2^bits); the halves may differ by one bit and swap at each
+    round.
+    """
     left_bits, right_bits = bits // 2, bits - bits // 2
-    left, right = (x >> right_bits).astype(np.uint32), (x & ((1 << right_bits) - 1)).astype(np.uint32)
+    left, right = (
+        (x >> right_bits).astype(np.uint32),
+        (x & ((1 << right_bits) - 1)).astype(np.uint32),
+    )
     for key in round_keys:
         mixed = _hash_in_place(key + right)
         mixed &= (1 << left_bits) - 1

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Target that gives no loss: of a position that is not predicted, or of a whole example. csrc/arguments.h: kIgnored.
+# Target that gives no loss: of a position that is not predicted, or of a whole example.
+# csrc/arguments.h: kIgnored.
 IGNORED = -100
 OFTEN = 50  # occurrences in the text by which a piece's row can be learned
 MOST_UNKNOWN = 0.05  # of a text's bytes
@@ -37,12 +38,14 @@ _TITLES = {
 class Vocabulary:
     """A vocabulary of the ids 0 … size - 1.
 
-    bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: what a text is filled up with; its
-    embedding starts at zero. unk: what a tokenizer gives for a text that it has no pieces for. mask: what stands in
-    place of a token to predict. Each is None where the vocabulary has no such token. bos, eos and unk may be one id
-    (GPT-2's), pad and mask are ids of their own. roundtrip_counterexample: what shows that a text does not come back
-    from its ids as it was, as a message says it; None where every text does. num_base: how many of the first ids are
-    those of a base that this vocabulary extends; 0 where it is one of its own. name: the vocabulary's in messages.
+    bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: what a text is filled
+    up with; its embedding starts at zero. unk: what a tokenizer gives for a text that it has no
+    pieces for. mask: what stands in place of a token to predict. Each is None where the vocabulary
+    has no such token. bos, eos and unk may be one id (GPT-2's), pad and mask are ids of their own.
+    roundtrip_counterexample: what shows that a text does not come back from its ids as it was, as a
+    message says it; None where every text does. num_base: how many of the first ids are those of a
+    base that this vocabulary extends; 0 where it is one of its own. name: the vocabulary's in
+    messages.
     """
 
     size: int
@@ -77,33 +80,44 @@ class Vocabulary:
         return sorted({*self.special.values()})
 
     def require(self, token: str, needed_by: str) -> int:
-        """The id of a special token; UserError, with what it is `needed_by`, where the vocabulary has none."""
+        """The id of a special token; UserError, with what it is `needed_by`, where the vocabulary
+        has none.
+        """
         id = self.special.get(token)
         if id is None:
             raise UserError(f"{self.name}: has no {_TITLES[token]}, which {needed_by} needs")
         return id
 
     def require_lossless(self, needed_by: str) -> None:
-        """UserError, with what it is `needed_by`, where a text does not come back from its ids as it was."""
+        """UserError, with what it is `needed_by`, where a text does not come back from its ids as
+        it was.
+        """
         if self.roundtrip_counterexample is not None:
             raise UserError(
-                f"{self.name}: {self.roundtrip_counterexample}, and {needed_by} needs each text to come back as it "
+                f"{self.name}: {self.roundtrip_counterexample}, and {needed_by} needs each text to "
+                "come back as it "
                 "was; tokenizer.kind byte-bpe trains a vocabulary that loses nothing"
             )
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
-        """Ids that stand before a text and after it: bos and eos, each where the vocabulary has it."""
+        """Ids that stand before a text and after it: bos and eos, each where the vocabulary has
+        it.
+        """
         before, after = ([] if id is None else [id] for id in (self.bos, self.eos))
         return before, after
 
     @property
     def start(self) -> int | None:
-        """What a text is read after: the token that begins one, else the one that ended the text before."""
+        """What a text is read after: the token that begins one, else the one that ended the text
+        before.
+        """
         return self.eos if self.bos is None else self.bos
 
     def bounds(self, needed_by: str) -> tuple[int, int]:
-        """(start, eos), between which a task's texts stand; UserError, with `needed_by`, where nothing ends a text."""
+        """(start, eos), between which a task's texts stand; UserError, with `needed_by`, where
+        nothing ends a text.
+        """
         eos = self.require("eos", needed_by)
         return eos if self.bos is None else self.bos, eos
 
@@ -113,7 +127,9 @@ class Vocabulary:
         return self.size - len(self.special_ids)
 
     def pieces(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids of pieces of text, by their numbers 0 … num_pieces - 1 among the ids that are not special."""
+        """The ids of pieces of text, by their numbers 0 … num_pieces - 1 among the ids that are not
+        special.
+        """
         ids = numbers.copy()
         for special in self.special_ids:
             ids += ids >= special
@@ -142,7 +158,10 @@ class VocabularyManifest(Manifest):
     def vocabulary(self, name: str | Path) -> Vocabulary:
         """The Vocabulary; `name` is what messages call it."""
         facts: dict[str, Any] = {token: self.special.get(token) for token in _TITLES}
-        facts |= {"roundtrip_counterexample": self.roundtrip_counterexample, "num_base": self.num_base}
+        facts |= {
+            "roundtrip_counterexample": self.roundtrip_counterexample,
+            "num_base": self.num_base,
+        }
         return Vocabulary(self.vocab_size, **facts, name=str(name))
 
     @model_validator(mode="after")

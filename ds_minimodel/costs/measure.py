@@ -1,7 +1,9 @@
-"""Seconds of real updates of a recipe's step on this machine, before there is text or a body to train.
+"""Seconds of real updates of a recipe's step on this machine, before there is text or a body to
+train.
 
-The model has fresh weights and the text is random, in sequences of full length: what an update takes does not depend on
-either. All else is the training's own: its batches, loop, engine and files, which lie in a temporary folder.
+The model has fresh weights and the text is random, in sequences of full length: what an update
+takes does not depend on either. All else is the training's own: its batches, loop, engine and
+files, which lie in a temporary folder.
 """
 
 import statistics
@@ -17,22 +19,24 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.config.systems import System
 from ds_minimodel.costs.plans import model_of
 from ds_minimodel.data.samples import Samples
-from ds_minimodel.jobs.training import TextStepConfig, micro_batches, text_run, text_steps
 from ds_minimodel.models.flops import Cost
 from ds_minimodel.models.tensor_parallel import split_model
-from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.recipe.systems import System
+from ds_minimodel.pipeline.training import TextStepConfig, micro_batches, text_run, text_steps
 from ds_minimodel.training.config import CheckpointPolicy, Schedule, Training
 from ds_minimodel.training.loop import train
-from ds_minimodel.training.ranks.world import World
+from ds_minimodel.training.world import World
 
 UNCOUNTED, UPDATES = 5, 20  # updates that do not count, and that do
 
 
 class RandomText:
-    """Batches of random tokens by the numbers of their samples: the objective's, of sequences of full length."""
+    """Batches of random tokens by the numbers of their samples: the objective's, of sequences of
+    full length.
+    """
 
     def __init__(self, recipe: Recipe, section: Training, vocab_size: int):
         self.recipe, self.section = recipe, section
@@ -40,11 +44,17 @@ class RandomText:
 
     def batch(self, first: int, last: int) -> dict[str, Any]:
         size, length = last - first, self.section.seq_length
-        numbers = np.random.default_rng(first).integers(self.vocabulary.num_pieces, size=(size, length))
+        numbers = np.random.default_rng(first).integers(
+            self.vocabulary.num_pieces, size=(size, length)
+        )
         keys = sample_key(self.recipe.seed, np.zeros(size, np.int64), np.arange(first, last))
         samples = Samples(self.vocabulary.pieces(numbers), np.full(size, length), keys)
         batch = self.recipe.trained_by.batch(samples, self.vocabulary, self.section)
-        return {**batch, "lengths": samples.lengths.astype(np.int32), "sample_keys": keys.view(np.int32)}
+        return {
+            **batch,
+            "lengths": samples.lengths.astype(np.int32),
+            "sample_keys": keys.view(np.int32),
+        }
 
 
 def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any]]:
@@ -55,7 +65,9 @@ def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any
     rows: list[dict[str, Any]] = []
     for system in recipe.chosen_systems:
         section = text_steps(recipe, [system]).get(step)
-        if section is None or (step == "pretrain" and system.body_name in {row["body"] for row in rows}):
+        if section is None or (
+            step == "pretrain" and system.body_name in {row["body"] for row in rows}
+        ):
             continue
         seconds = _seconds(recipe, system, step, section, world)
         rows.append(
@@ -63,7 +75,9 @@ def measured_rows(recipe: Recipe, step: str, world: World) -> list[dict[str, Any
                 "system": system.name,
                 "body": system.body_name,
                 "step": step,
-                "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU",
+                "device": torch.cuda.get_device_name(world.device)
+                if world.device.type == "cuda"
+                else "CPU",
                 "ranks": world.size,
                 "seconds": seconds,
                 "tokens_per_second": section.batch_size * section.seq_length / seconds,
@@ -88,7 +102,9 @@ def _seconds(recipe: Recipe, system: System, step: str, section: Training, world
 
     def mean() -> float:
         rows = read_json_lines(Path(folder, "metrics.jsonl"))[UNCOUNTED:]
-        return statistics.fmean(run.accounting.tokens_per_step / row["tokens_per_second"] for row in rows)
+        return statistics.fmean(
+            run.accounting.tokens_per_step / row["tokens_per_second"] for row in rows
+        )
 
     with tempfile.TemporaryDirectory(prefix="ds-minimodel-") as folder:
         train(module, batches, run, world, folder, f"{step} {system.name}", job="")

@@ -1,7 +1,9 @@
-"""Devices to plan for, and formulas for the bytes that a training step needs on each and sends over the network.
+"""Devices to plan for, and formulas for the bytes that a training step needs on each and sends over
+the network.
 
-What DeepSpeed 0.19 does with a partition (training/partition.py, which has the symbols) is what they describe; its
-constants are in training/zero/config.py, and tests/training/test_costs.py holds both against it.
+What DeepSpeed 0.19 does with a partition (training/partition.py, which has the symbols) is what
+they describe; its constants are in training/zero/config.py, and tests/training/test_costs.py holds
+both against it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 class Device(NamedTuple):
     """A device to plan for: a GPU by its data sheet, an entry of GPUS, or this machine's CPUs.
 
-    type: "cpu" or "cuda". memory: bytes for training; of CPUs the machine's, which its ranks share. precisions: what a
-    GPU has, first what `auto` means there.
+    type: "cpu" or "cuda". memory: bytes for training; of CPUs the machine's, which its ranks share.
+    precisions: what a GPU has, first what `auto` means there.
     """
 
     name: str
@@ -33,7 +35,9 @@ class Device(NamedTuple):
         return self.memory // ranks if self.type == "cpu" else self.memory
 
     def resolve(self, precision: str) -> str:
-        """The precision that a recipe's setting means here; UserError for one that the device does not have."""
+        """The precision that a recipe's setting means here; UserError for one that the device does
+        not have.
+        """
         if self.type == "cpu":
             import torch
 
@@ -42,7 +46,9 @@ class Device(NamedTuple):
             return resolve_precision(precision, torch.device("cpu"))
         precision = self.precisions[0] if precision == "auto" else precision
         if precision not in self.precisions:
-            raise UserError(f"engine.precision {precision}: {self.name} has {', '.join(self.precisions)} alone")
+            raise UserError(
+                f"engine.precision {precision}: {self.name} has {', '.join(self.precisions)} alone"
+            )
         return precision
 
 
@@ -64,7 +70,9 @@ NAMES = (*GPUS, "cpu")
 def device_named(name: str) -> Device:
     """The Device of that name, "cpu" for this machine's CPUs; UserError for another."""
     if name == "cpu":
-        from ds_minimodel.training.partition import machine_memory  # with torch, which the command line does without
+        from ds_minimodel.training.partition import (
+            machine_memory,  # with torch, which the command line does without
+        )
 
         return Device(name, name, machine_memory())
     if name not in GPUS:
@@ -72,17 +80,20 @@ def device_named(name: str) -> Device:
     return GPUS[name]
 
 
-PROCESS = 300 * 10**6  # bytes of host memory of a rank, beyond a process that has loaded torch and DeepSpeed
+PROCESS = (
+    300 * 10**6
+)  # bytes of host memory of a rank, beyond a process that has loaded torch and DeepSpeed
 
 
 @dataclass(frozen=True)
 class Memory:
     """Bytes on one device in a step, by kind.
 
-    optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch keeps for
-    its backward pass. buffers: all else: gradients in transit, gathered weights, temporary values. total: at the
-    fullest moment; less than the sum where gradients come as activations go. host: in the host's memory; on CPUs
-    of what is offloaded alone, which is in the total too.
+    optimizer: fp32 copies of the weights and Adam's two moments. activations: what one micro-batch
+    keeps for its backward pass. buffers: all else: gradients in transit, gathered weights,
+    temporary values. total: at the fullest moment; less than the sum where gradients come as
+    activations go. host: in the host's memory; on CPUs of what is offloaded alone, which is in the
+    total too.
     """
 
     weights: int
@@ -95,10 +106,11 @@ class Memory:
 
 
 def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
-    """Peak memory of a step: in the passes of the last micro-batch, in the reduction of its gradients or in the update.
+    """Peak memory of a step: in the passes of the last micro-batch, in the reduction of its
+    gradients or in the update.
 
-    activations, peak: of one traced micro-batch (tracing.py), in which gradients leave their parameters as soon as they
-    are whole, but for stage 0 without accumulation.
+    activations, peak: of one traced micro-batch (tracing.py), in which gradients leave their
+    parameters as soon as they are whole, but for stage 0 without accumulation.
     """
     setup, trained = partition.setup, partition.trained
     b, stage, share = setup.width, setup.zero_stage, setup.share(sum(trained))
@@ -116,14 +128,17 @@ def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
     # Held during the passes: gradients of earlier micro-batches, the bucket and gathered weights.
     earlier = gradients if in_place or accumulates or stage == 3 else 0
     passes = peak + earlier + bucket + in_flight + _gathered(partition)
-    # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32 copies.
+    # Buckets are summed over ranks in a copy (not by one rank at stage 0); then Adam is given fp32
+    # copies.
     if stage == 0:
         reduction = gradients if setup.replicas == 1 else 2 * gradients
         update = gradients + (4 * sum(trained) if b == 2 else 0)
     elif in_place:
         reduction, update = gradients + b * sum(trained), gradients
     elif stage == 2 and accumulates:
-        reduction = gradients + 2 * bucket + (4 * max(trained) if setup.accumulates_in_fp32 else gradients)
+        reduction = (
+            gradients + 2 * bucket + (4 * max(trained) if setup.accumulates_in_fp32 else gradients)
+        )
         update = gradients + (b + 4) * share
     else:
         reduction = 2 * bucket
@@ -131,13 +146,17 @@ def memory_of_step(partition: Partition, activations: int, peak: int) -> Memory:
     fullest = max(passes, reduction, update)
     buffers = max(0, fullest - activations - gradients)
     total = weights + optimizer + fullest
-    return Memory(weights, gradients, optimizer, activations, buffers, total, _host_bytes(partition))
+    return Memory(
+        weights, gradients, optimizer, activations, buffers, total, _host_bytes(partition)
+    )
 
 
 def held(partition: Partition) -> tuple[int, int, int]:
-    """Bytes of weights, gradients and optimizer state on one device between steps; 12 of state for what trains.
+    """Bytes of weights, gradients and optimizer state on one device between steps; 12 of state for
+    what trains.
 
-    From stage 1 on a share of the state, from stage 2 on of the gradients; at stage 0 in fp32 the copy is the weight.
+    From stage 1 on a share of the state, from stage 2 on of the gradients; at stage 0 in fp32 the
+    copy is the weight.
     """
     setup, trained = partition.setup, sum(partition.trained)
     b, stage, share = setup.width, setup.zero_stage, sum(map(setup.share, partition.trained))
@@ -147,7 +166,11 @@ def held(partition: Partition) -> tuple[int, int, int]:
         return weights, 0, 0
     sums = 4 if setup.accumulates_in_fp32 else 0
     gradients = (sums or b) * share if stage >= 2 else (b + sums) * trained
-    return weights, gradients, 12 * share if stage else (8 if setup.precision == "fp32" else 12) * trained
+    return (
+        weights,
+        gradients,
+        12 * share if stage else (8 if setup.precision == "fp32" else 12) * trained,
+    )
 
 
 def _gathered(partition: Partition) -> int:
@@ -161,8 +184,8 @@ def _gathered(partition: Partition) -> int:
 def _host_bytes(partition: Partition) -> int:
     """Bytes of one rank's offloaded optimizer state in the host's memory.
 
-    With it go a gradient in fp32, the sums of earlier micro-batches, and at stage 2 the new weights and a
-    buffer as large as the largest parameter.
+    With it go a gradient in fp32, the sums of earlier micro-batches, and at stage 2 the new weights
+    and a buffer as large as the largest parameter.
     """
     setup, trained = partition.setup, partition.trained
     if not setup.offloads_optimizer:
@@ -176,20 +199,32 @@ def _host_bytes(partition: Partition) -> int:
 def traffic_of_step(partition: Partition) -> dict[str, int]:
     """{collective: bytes that each rank sends in one step}.
 
-    By the ring algorithm, for n bytes: all-reduce 2 n (W-1)/W, all-gather and reduce-scatter n (W-1)/W.
+    By the ring algorithm, for n bytes: all-reduce 2 n (W-1)/W, all-gather and reduce-scatter n
+    (W-1)/W.
     """
-    setup, shards, times = partition.setup, partition.setup.replicas, partition.setup.split.accumulation
+    setup, shards, times = (
+        partition.setup,
+        partition.setup.replicas,
+        partition.setup.split.accumulation,
+    )
     trained = sum(partition.trained)
     if setup.zero_stage < 3:
-        reductions = times if setup.zero_stage == 2 else 1  # stage 2 keeps only its share, so it reduces each time
+        reductions = (
+            times if setup.zero_stage == 2 else 1
+        )  # stage 2 keeps only its share, so it reduces each time
         sent = {"all-reduce": reductions * ring(setup.width * trained, shards, "all-reduce")}
         if setup.zero_stage:
-            sent["all-gather"] = ring(setup.width * shards * setup.share(trained), shards, "all-gather")
+            sent["all-gather"] = ring(
+                setup.width * shards * setup.share(trained), shards, "all-gather"
+            )
         return sent
     gathered, reduced = (
-        setup.width * shards * sum(map(setup.share, counts)) for counts in (partition.partitioned, partition.trained)
+        setup.width * shards * sum(map(setup.share, counts))
+        for counts in (partition.partitioned, partition.trained)
     )
-    passes = 1 if sum(partition.partitioned) <= BUCKET else 2  # so few stay gathered for the backward pass
+    passes = (
+        1 if sum(partition.partitioned) <= BUCKET else 2
+    )  # so few stay gathered for the backward pass
     return {
         "all-gather": ring(times * passes * gathered, shards, "all-gather"),
         "reduce-scatter": ring(times * reduced, shards, "reduce-scatter"),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ds_minimodel.config.systems import SYSTEMS
 from ds_minimodel.costs.measure import UNCOUNTED, UPDATES
-from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.report.render import Table, duration, size_of
 from ds_minimodel.report.tables import cost_table
 
@@ -13,25 +13,40 @@ Row = dict[str, Any]
 
 
 def plan_tables(rows: Sequence[Row], languages: int = 1) -> list[Table]:
-    """Tables of the rows: memory of the steps, and their FLOPs. languages: so many share what is paid once."""
+    """Tables of the rows: memory of the steps, and their FLOPs. languages: so many share what is
+    paid once.
+    """
     first = rows[0]
     notes = [
-        f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for each; ZeRO "
-        f"{first['zero_stage']}, {first['precision']}. Bytes on one device at the fullest moment of a step, and sent "
+        f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for "
+        "each; ZeRO "
+        f"{first['zero_stage']}, {first['precision']}. Bytes on one device at the fullest moment "
+        "of a step, and sent "
         "by each rank in one step. Predicted, not measured."
     ]
     if first["tensor_parallel"] > 1:
         notes.append(
-            f"{first['tensor_parallel']} ranks hold one replica between them; the activations that they "
+            f"{first['tensor_parallel']} ranks hold one replica between them; the activations that "
+            "they "
             "exchange are not in what is sent."
         )
     if first["peak"]:
         notes.append(
-            f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, writing and the "
+            f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, "
+            "writing and the "
             "network come on top. adapt is one language."
         )
     kinds = [*KINDS_OF_BYTES, *(["host"] if any(row["memory"]["host"] for row in rows) else [])]
-    columns = ["System", "Step", "micro-batch", *kinds, "sent a step", "fits", "smallest ZeRO", "largest micro-batch"]
+    columns = [
+        "System",
+        "Step",
+        "micro-batch",
+        *kinds,
+        "sent a step",
+        "fits",
+        "smallest ZeRO",
+        "largest micro-batch",
+    ]
     cells = [
         [
             SYSTEMS[row["system"]].title,
@@ -40,7 +55,10 @@ def plan_tables(rows: Sequence[Row], languages: int = 1) -> list[Table]:
             *(size_of(row["memory"][kind]) for kind in kinds),
             size_of(row["traffic"]["total"]),
             "yes" if row["fits"] else "NO",
-            *("none" if row[key] is None else str(row[key]) for key in ("smallest_zero_stage", "largest_micro_batch")),
+            *(
+                "none" if row[key] is None else str(row[key])
+                for key in ("smallest_zero_stage", "largest_micro_batch")
+            ),
             *([duration(row["least_hours"])] if first["peak"] else []),
         ]
         for row in rows
@@ -64,7 +82,13 @@ def measured_table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     notes = [
-        f"Measured here. Ranks: {first['ranks']}, device: {first['device']}. The mean of {UPDATES} updates after "
+        f"Measured here. Ranks: {first['ranks']}, device: {first['device']}. The mean of {UPDATES} "
+        "updates after "
         f"{UNCOUNTED} others, on random text in sequences of full length. adapt is one language."
     ]
-    return Table("Time", ["System", "Step", "an update, s", "tokens/s", "updates", "whole"], cells, notes=notes)
+    return Table(
+        "Time",
+        ["System", "Step", "an update, s", "tokens/s", "updates", "whole"],
+        cells,
+        notes=notes,
+    )

@@ -4,7 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ds_minimodel.common.config import DECIDES_NOTHING, NonNegativeInt, OneOrMore, Probability, Section, Workers
+from ds_minimodel.common.config import (
+    DECIDES_NOTHING,
+    NonNegativeInt,
+    OneOrMore,
+    Probability,
+    Section,
+    Workers,
+)
 from ds_minimodel.common.names import Name
 
 
@@ -30,7 +37,9 @@ class LosslessTokenizerSection(TokenizerSection):
 
 class Data(Section):
     text: Annotated[dict[Name, OneOrMore], DECIDES_NOTHING]
-    """Language → files, globs or data sets of the Hub. An extended vocabulary splits a third language's as its base."""
+    """Language → files, globs or data sets of the Hub. An extended vocabulary splits a third
+    language's as its base.
+    """
     column: Annotated[str, DECIDES_NOTHING] = "text"
     """Column of the text in JSON lines, CSV, TSV and Parquet."""
     blocks: Literal["complete", "complete_doc", "none"] | None = None

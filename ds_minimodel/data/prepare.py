@@ -22,7 +22,7 @@ from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import id_type, write_shard
 from ds_minimodel.text.reader import Chunk, documents, find_text, names_of, read_chunks
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
-from ds_minimodel.vocabulary.tokenizer import Tokenizer, open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
 SHARD_BYTES = 1 << 28  # text of a shard
 
@@ -39,17 +39,17 @@ def prepare(
     whole_documents: bool = False,
     names: Sequence[str] = (),
 ) -> float:
-    """Tokenise the files `text` into the token store `out`; return the share of their bytes that the vocabulary has no
-    piece for.
+    """Tokenise the files `text` into the token store `out`; return the share of their bytes that
+    the vocabulary has no piece for.
 
-    held_out: files that go, where given, into a store of their own, in the folder HELD_OUT of `out`.
-    whole_documents: whether a document is one text, with its line ends, instead of a sentence a line.
-    names: what the manifest says of the text, its files' by default.
-    The store is the same, byte for byte, for any number of `workers`, or of `ranks` (workers.py), which work instead of
-    them where given. `progress(documents, tokens)` is called as work is done.
+    held_out: files that go, where given, into a store of their own, in the folder HELD_OUT of
+    `out`. whole_documents: whether a document is one text, with its line ends, instead of a
+    sentence a line. names: what the manifest says of the text, its files' by default. The store is
+    the same, byte for byte, for any number of `workers`, or of `ranks` (workers.py), which work
+    instead of them where given. `progress(documents, tokens)` is called as work is done.
 
-    Raises UserError for text that cannot be read (see reader.py), for text of which nothing is left,
-    and for a disk that cannot be written.
+    Raises UserError for text that cannot be read (see reader.py), for text of which nothing is
+    left, and for a disk that cannot be written.
     """
     paths = find_text(text)
     every = paths + find_text(held_out or ())
@@ -61,16 +61,22 @@ def prepare(
         "whole_documents": whole_documents,
     }
     stores = 1 if held_out is None else 2
-    encode = functools.partial(_encode_chunk, tokenizer_folder, tokenizer.sha256, len(paths), whole_documents)
+    encode = functools.partial(
+        _encode_chunk, tokenizer_folder, tokenizer.sha256, len(paths), whole_documents
+    )
     jobs = _in_shards(read_chunks(every), shard_bytes)
-    parts = ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers, FEW_CHUNKS)
+    parts = (
+        ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers, FEW_CHUNKS)
+    )
     counts, num_bytes, unknown, shards = np.zeros((stores, 2), np.int64), 0, 0, 0
     with files.atomic_folder(out) as folder, contextlib.closing(parts) as encoded:
         folders = [folder, folder / HELD_OUT][:stores]
         for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
             with contextlib.ExitStack() as open_shards:
                 adds = [
-                    open_shards.enter_context(write_shard(own, number, tokenizer.vocabulary.size, tokenizer.sha256))
+                    open_shards.enter_context(
+                        write_shard(own, number, tokenizer.vocabulary.size, tokenizer.sha256)
+                    )
                     for own in folders
                 ]
                 for part in parts_of_shard:
@@ -83,15 +89,22 @@ def prepare(
         if not counts[0, 0]:
             raise UserError(f"{', '.join(map(str, text))}: no document has tokens; add text")
         facts = {"shards": shards, "text_bytes": num_bytes, "unknown_bytes": unknown, **settings}
-        for own, (documents_of, tokens_of) in reversed([*zip(folders, counts.tolist(), strict=True)]):
-            facts |= {"documents": documents_of, "tokens": tokens_of, "text": [*names] or names_of(paths)}
+        for own, (documents_of, tokens_of) in reversed(
+            [*zip(folders, counts.tolist(), strict=True)]
+        ):
+            facts |= {
+                "documents": documents_of,
+                "tokens": tokens_of,
+                "text": [*names] or names_of(paths),
+            }
             files.write_manifest(own, kind="token_store", **facts)
     return unknown / num_bytes
 
 
 class _Part(NamedTuple):
-    """A tokenised chunk, of the store of that number: ids of its documents one after another, and how many each has;
-    bytes: of its text; unknown: those that no piece is of."""
+    """A tokenised chunk, of the store of that number: ids of its documents one after another, and
+    how many each has; bytes: of its text; unknown: those that no piece is of.
+    """
 
     shard: int
     store: int
@@ -117,21 +130,29 @@ def _opened(folder: str | Path, sha256: str) -> Tokenizer:
 
 
 def _encode_chunk(
-    tokenizer_folder: str | Path, sha256: str, first_held_out: int, whole_documents: bool, job: tuple[int, Chunk]
+    tokenizer_folder: str | Path,
+    sha256: str,
+    first_held_out: int,
+    whole_documents: bool,
+    job: tuple[int, Chunk],
 ) -> _Part:
-    """Tokenise a (shard, chunk); held out are the files from number `first_held_out` on. sha256: of the tokenizer.
+    """Tokenise a (shard, chunk); held out are the files from number `first_held_out` on. sha256: of
+    the tokenizer.
 
-    Each line ends in the vocabulary's end of text, each document in one more. whole_documents: a document is one text
-    instead, which ends in one.
+    Each line ends in the vocabulary's end of text, each document in one more. whole_documents: a
+    document is one text instead, which ends in one.
     """
     (shard, chunk), tokenizer = job, _opened(tokenizer_folder, sha256)
     eos = tokenizer.vocabulary.require("eos", "a token store")
     kept = [*documents(chunk, whole_documents)]
     if whole_documents:
         kept = [["\n".join(document)] for document in kept]
-    # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times as fast as a list.
+    # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times
+    # as fast as a list.
     sentences = tokenizer.encode(texts := list(itertools.chain.from_iterable(kept)))
-    unknown = sum(size for pair in zip(texts, sentences, strict=True) for _, size in tokenizer.unknown(*pair))
+    unknown = sum(
+        size for pair in zip(texts, sentences, strict=True) for _, size in tokenizer.unknown(*pair)
+    )
     tokens, lengths = array.array("I"), list[int]()
     rest = iter(sentences)
     for document in kept:
@@ -144,5 +165,8 @@ def _encode_chunk(
             if not whole_documents:
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
-    store, ids = int(chunk.file >= first_held_out), np.array(tokens, id_type(tokenizer.vocabulary.size))
+    store, ids = (
+        int(chunk.file >= first_held_out),
+        np.array(tokens, id_type(tokenizer.vocabulary.size)),
+    )
     return _Part(shard, store, ids, np.array(lengths, np.int64), len(chunk.data), unknown)

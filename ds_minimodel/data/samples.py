@@ -15,7 +15,7 @@ from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.vocabulary.tokenizer import Tokenizer
+from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
@@ -24,11 +24,12 @@ Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 class BlockTable:
-    """Start and length of every block of a store, 12 bytes each in memory; on disk from the first use on.
+    """Start and length of every block of a store, 12 bytes each in memory; on disk from the first
+    use on.
 
-    The file, of numpy's form .npz with its checksum, lies beside the store, or in `folder`, and has mode, length and
-    the store's hash in its name, so it is never used for another store. Where ranks share a disk, let one open it
-    before the others, or each builds it (with the same result).
+    The file, of numpy's form .npz with its checksum, lies beside the store, or in `folder`, and has
+    mode, length and the store's hash in its name, so it is never used for another store. Where
+    ranks share a disk, let one open it before the others, or each builds it (with the same result).
     """
 
     def __init__(self, store: TokenStore, mode: str, seq_length: int, folder: Path | None = None):
@@ -39,7 +40,10 @@ class BlockTable:
             records = _build(store, mode, seq_length - 1)
             with files.atomic_write(path) as file:
                 np.savez(file, blocks=records)
-        with one_line(path, "damaged table of blocks; delete it, it is built again"), np.load(path) as arrays:
+        with (
+            one_line(path, "damaged table of blocks; delete it, it is built again"),
+            np.load(path) as arrays,
+        ):
             self._records = arrays["blocks"]
 
     def __len__(self) -> int:
@@ -54,7 +58,9 @@ class BlockTable:
 def _build(store: TokenStore, mode: str, limit: int) -> NDArray[np.void]:
     eos, parts = store.vocabulary.require("eos", "a table of blocks"), list[NDArray[np.void]]()
     for starts, lengths in (
-        _even(store, limit) if mode == "none" else _whole_sentences(store, eos, limit, mode == "complete_doc")
+        _even(store, limit)
+        if mode == "none"
+        else _whole_sentences(store, eos, limit, mode == "complete_doc")
     ):
         records = np.empty(len(starts), _RECORD)
         records["start"], records["length"] = starts, lengths
@@ -72,7 +78,9 @@ def _even(store: TokenStore, limit: int) -> Spans:
 
 
 def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: bool) -> Spans:
-    """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start on."""
+    """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start
+    on.
+    """
     assert CHUNK_TOKENS > limit
     start = 0
     while start < store.num_tokens:
@@ -89,18 +97,26 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: 
 
 
 def _pack(
-    is_end: NDArray[np.bool_], limit: int, within_documents: bool, is_last: bool, whole_documents: bool = False
+    is_end: NDArray[np.bool_],
+    limit: int,
+    within_documents: bool,
+    is_last: bool,
+    whole_documents: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done with.
+    """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done
+    with.
 
-    is_end: which tokens end a sentence. Unless these are the last tokens, it stops where a block's end could depend on
-    what follows.
+    is_end: which tokens end a sentence. Unless these are the last tokens, it stops where a block's
+    end could depend on what follows.
     """
     ends = (np.flatnonzero(is_end) + 1).tolist()
-    # A block may not go on past the end of a document: the second of two </s>, which is the blank line after it.
+    # A block may not go on past the end of a document: the second of two </s>, which is the blank
+    # line after it.
     blanks: list[int] = []
     if within_documents:
-        blanks += ends if whole_documents else (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
+        blanks += (
+            ends if whole_documents else (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
+        )
     blanks.append(len(is_end) + limit)  # never reached
     borders: list[tuple[int, int]] = []
     start, sentence, document = 0, 0, 0
@@ -126,9 +142,11 @@ Keys = NDArray[np.uint32]  # of samples (common/random.py)
 
 
 class Samples(NamedTuple):
-    """B samples: tokens (B, S), padded to the longest row rounded up to a multiple of 8, at most the sequence length;
-    lengths (B,); keys (B,), of all that is drawn for each; replayed (B,), which are of another text, where some are;
-    learned (B, S), the tokens that are predicted, where some are not."""
+    """B samples: tokens (B, S), padded to the longest row rounded up to a multiple of 8, at most
+    the sequence length; lengths (B,); keys (B,), of all that is drawn for each; replayed (B,),
+    which are of another text, where some are; learned (B, S), the tokens that are predicted, where
+    some are not.
+    """
 
     tokens: Integers
     lengths: Integers
@@ -138,10 +156,11 @@ class Samples(NamedTuple):
 
 
 class SampleReader:
-    """The samples of a run, numbered from 0 on through all epochs; each epoch holds every block once.
+    """The samples of a run, numbered from 0 on through all epochs; each epoch holds every block
+    once.
 
-    Order and keys are functions of (seed, epoch, block): a rank may take any slice of any step, and a resumed run goes
-    on at its number of samples with nothing to restore.
+    Order and keys are functions of (seed, epoch, block): a rank may take any slice of any step, and
+    a resumed run goes on at its number of samples with nothing to restore.
     """
 
     def __init__(self, store: TokenStore, blocks: BlockTable, seed: int):
@@ -158,7 +177,9 @@ class SampleReader:
         return Samples(tokens % size, lengths, keys, learned=tokens < size)
 
     def _read(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Tokens (B, S), each row <s> (where the vocabulary has one) and a block and padding; lengths (B,)."""
+        """Tokens (B, S), each row <s> (where the vocabulary has one) and a block and padding;
+        lengths (B,).
+        """
         starts, sizes = self.blocks.spans(numbers)
         bos = self.store.vocabulary.bos
         first = 0 if bos is None else 1
@@ -174,7 +195,8 @@ class SampleReader:
 class MixedReader:
     """Samples of a text, but for a share of those of another one in the same ids.
 
-    Which they are is a function of the sample's key, so that it does not depend on ranks or interruptions either.
+    Which they are is a function of the sample's key, so that it does not depend on ranks or
+    interruptions either.
     """
 
     def __init__(
@@ -200,7 +222,10 @@ class MixedReader:
             tokens[chosen, : samples.tokens.shape[1]] = samples.tokens[chosen]
             if samples.learned is not None:
                 learned[chosen, : samples.tokens.shape[1]] = samples.learned[chosen]
-        lengths, keys = np.where(replaced, others.lengths, own.lengths), np.where(replaced, others.keys, own.keys)
+        lengths, keys = (
+            np.where(replaced, others.lengths, own.lengths),
+            np.where(replaced, others.keys, own.keys),
+        )
         return Samples(tokens, lengths, keys, replaced, None if learned.all() else learned)
 
 

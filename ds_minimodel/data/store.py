@@ -3,9 +3,10 @@
 A store is a folder of shards and a manifest. Shard 00000 is two files:
   00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
-A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>: the blank line after
-it, which fairseq too writes as an empty sentence. A whole document is one text, which ends in </s> or was cut off.
-Where a store is masked, an id from the vocabulary's size on is that id less the size, of which nothing is learned.
+A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>:
+the blank line after it, which fairseq too writes as an empty sentence. A whole document is one
+text, which ends in </s> or was cut off. Where a store is masked, an id from the vocabulary's size
+on is that id less the size, of which nothing is learned.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class StoreManifest(VocabularyManifest):
 def write_shard(
     folder: str | Path, number: int, ids: int, tokenizer_sha256: str
 ) -> Iterator[Callable[[ArrayLike, ArrayLike], None]]:
-    """Yield a function add(tokens, lengths) that appends whole documents; the shard appears, complete,
-    when the block ends without an error.
+    """Yield a function add(tokens, lengths) that appends whole documents; the shard appears,
+    complete, when the block ends without an error.
 
-    `tokens` are the ids, below `ids`, of some documents one after another, `lengths` the tokens of each.
+    `tokens` are the ids, below `ids`, of some documents one after another, `lengths` the tokens of
+    each.
     """
     path = Path(folder) / shard_name(number)
     dtype = id_type(ids)
@@ -77,7 +79,13 @@ def write_shard(
         yield add
     offsets = np.cumsum(np.concatenate(lengths))
     with files.atomic_write(path.with_suffix(".idx")) as file:
-        facts = (dtype.itemsize, ids, offsets[-1], len(offsets) - 1, bytes.fromhex(tokenizer_sha256))
+        facts = (
+            dtype.itemsize,
+            ids,
+            offsets[-1],
+            len(offsets) - 1,
+            bytes.fromhex(tokenizer_sha256),
+        )
         file.write(_HEADER.pack(_MAGIC, _VERSION, *facts))
         file.write(offsets.astype("<i8").tobytes())
 
@@ -97,10 +105,11 @@ Read = Callable[[int, int], bytes]  # of the bytes [first, last)
 
 
 class Reader:
-    """Reads parts of any number of files; the last used stay open, up to half of what the process may open.
+    """Reads parts of any number of files; the last used stay open, up to half of what the process
+    may open.
 
-    Files are read, not mapped: a map takes a descriptor and page tables for each process, reads 128 KiB for a sample of
-    one, and a disk that fails under it kills the process.
+    Files are read, not mapped: a map takes a descriptor and page tables for each process, reads 128
+    KiB for a sample of one, and a disk that fails under it kills the process.
     """
 
     def __init__(self) -> None:
@@ -114,10 +123,14 @@ class Reader:
 
         def read(first: int, last: int) -> bytes:
             try:
-                file = self._open(name)  # held, so that no other thread's file takes its place and number meanwhile
+                file = self._open(
+                    name
+                )  # held, so that no other thread's file takes its place and number meanwhile
                 data = os.pread(file.descriptor, last - first, first)
             except OSError as error:
-                raise UserError(f"{path}: cannot be read ({error.strerror}); fix this and run again") from None
+                raise UserError(
+                    f"{path}: cannot be read ({error.strerror}); fix this and run again"
+                ) from None
             if len(data) < last - first:
                 raise UserError(f"{path}: shorter than it was; put it back from a copy")
             return data
@@ -137,16 +150,21 @@ class _Shard(NamedTuple):
 class TokenStore:
     """A store opened for reading.
 
-    `tokenizer_sha256`, where given, is the tokenizer that the caller will use. verify: read every byte and compare it
-    with the manifest, else sizes alone. Raises UserError where the store is missing, incomplete, damaged, of another
-    version or of another tokenizer.
+    `tokenizer_sha256`, where given, is the tokenizer that the caller will use. verify: read every
+    byte and compare it with the manifest, else sizes alone. Raises UserError where the store is
+    missing, incomplete, damaged, of another version or of another tokenizer.
     """
 
-    def __init__(self, folder: str | Path, tokenizer_sha256: str | None = None, verify: bool = False):
+    def __init__(
+        self, folder: str | Path, tokenizer_sha256: str | None = None, verify: bool = False
+    ):
         self.folder = Path(folder)
         manifest = files.read_artifact(folder, StoreManifest, verify)
         self.vocabulary = manifest.vocabulary(folder)
-        self.tokenizer_sha256, self.whole_documents = manifest.tokenizer_sha256, manifest.whole_documents
+        self.tokenizer_sha256, self.whole_documents = (
+            manifest.tokenizer_sha256,
+            manifest.whole_documents,
+        )
         self.masked = manifest.masked
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
@@ -157,21 +175,33 @@ class TokenStore:
         ids = self.vocabulary.size * (2 if self.masked else 1)
         self._reader, self._dtype = Reader(), id_type(ids)
         self._kind = _MAGIC, _VERSION, self._dtype.itemsize, ids
-        self._shards = [self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)]
+        self._shards = [
+            self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)
+        ]
         # Of each shard, and behind them the end of the last.
         self._token_starts = [0, *itertools.accumulate(shard.num_tokens for shard in self._shards)]
-        self._document_starts = [0, *itertools.accumulate(shard.num_documents for shard in self._shards)]
+        self._document_starts = [
+            0,
+            *itertools.accumulate(shard.num_documents for shard in self._shards),
+        ]
         self.num_tokens = self._token_starts[-1]
         self.num_documents = self._document_starts[-1]
 
     def read(self, start: int, stop: int) -> NDArray[np.integer]:
         """Ids of the tokens [start, stop), counted over all shards, (stop - start,); read-only."""
         assert 0 <= start <= stop <= self.num_tokens
-        shard, id_bytes = bisect.bisect_right(self._token_starts, start, hi=len(self._shards)) - 1, self._dtype.itemsize
+        shard, id_bytes = (
+            bisect.bisect_right(self._token_starts, start, hi=len(self._shards)) - 1,
+            self._dtype.itemsize,
+        )
         parts = []
         while True:
             first, end = self._token_starts[shard : shard + 2]
-            parts.append(self._shards[shard].tokens((start - first) * id_bytes, (min(stop, end) - first) * id_bytes))
+            parts.append(
+                self._shards[shard].tokens(
+                    (start - first) * id_bytes, (min(stop, end) - first) * id_bytes
+                )
+            )
             start = end
             if stop <= start:
                 return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._dtype)
@@ -187,18 +217,28 @@ class TokenStore:
     def document_ends(self, start: int, stop: int) -> NDArray[np.int64]:
         """Where the documents end, (documents,), that end in (start, stop]."""
         parts = [np.zeros(0, np.int64)]
-        for shard, (first, end) in zip(self._shards, itertools.pairwise(self._token_starts), strict=True):
+        for shard, (first, end) in zip(
+            self._shards, itertools.pairwise(self._token_starts), strict=True
+        ):
             if first < stop and start < end:
                 data = shard.offsets(_HEADER.size + 8, _HEADER.size + 8 * (shard.num_documents + 1))
                 ends = first + np.frombuffer(data, "<i8")
-                parts.append(ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")])
+                parts.append(
+                    ends[
+                        np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")
+                    ]
+                )
         return np.concatenate(parts)
 
     def _open_shard(self, path: Path) -> _Shard:
-        """A shard of which the manifest has the sizes of both files, and with `verify` their hashes."""
+        """A shard of which the manifest has the sizes of both files, and with `verify` their
+        hashes.
+        """
         data, index = path.with_suffix(".bin"), path.with_suffix(".idx")
         with open(index, "rb") as file:
             *kind, num_tokens, num_documents, tokenizer = _HEADER.unpack(file.read(_HEADER.size))
         if (*kind, tokenizer.hex()) != (*self._kind, self.tokenizer_sha256):
-            raise UserError(f"{index}: not of this store, or of another version; run the step prepare again")
+            raise UserError(
+                f"{index}: not of this store, or of another version; run the step prepare again"
+            )
         return _Shard(num_tokens, num_documents, self._reader.of(data), self._reader.of(index))

@@ -1,1 +1,1 @@
-"""Hugging Face: exports, model cards, chat data, what a decoder writes by itself and what it keeps."""
+"""Models of others as they lie on disk: folders and GGUF files, names of tensors, tokenizers."""

@@ -1,7 +1,8 @@
 """Bodies: one declaration for each kind, and what their modules share.
 
-kind.py is the interface of a kind, body.py has the parts that all kinds share, and passes without padding. A family of
-kinds is a package: its configurations, and `model.py` its modules; foreign/names/ has their names in transformers.
+kind.py is the interface of a kind, body.py has the parts that all kinds share, and passes without
+padding. A family of kinds is a package: its configurations, and `model.py` its modules; hf/names/
+has their names in transformers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What the bodies of every kind are made of: the stack of layers, what a layer does in every kind, dropout without
-state.
+"""What the bodies of every kind are made of: the stack of layers, what a layer does in every kind,
+dropout without state.
 
-Parts that may be cut for tensor parallelism say how in `cuts`: {name of a submodule: way}. The ways, and what cuts,
-are in models/tensor_parallel.py; nothing here knows whether it is a whole or a part.
+Parts that may be cut for tensor parallelism say how in `cuts`: {name of a submodule: way}. The
+ways, and what cuts, are in models/tensor_parallel.py; nothing here knows whether it is a whole or a
+part.
 
-Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F feed-forward,
-V vocabulary, P rows.
+Shapes: B batch, S sequence, M positions read, Q queries, H hidden, N heads, D = H/N, F
+feed-forward, V vocabulary, P rows.
 """
 
 from __future__ import annotations
@@ -26,15 +27,22 @@ from ds_minimodel.models.kind import BodyConfig
 
 
 class Unpadding:
-    """Places of the real tokens of a padded batch, and conversion between the padded and the unpadded layout.
+    """Places of the real tokens of a padded batch, and conversion between the padded and the
+    unpadded layout.
 
-    token_index_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R, at least T. The
-    rows beyond T are zero wherever they enter, count as position 0 of sample 0, and come out nowhere: they make the
-    shapes of products few (ops.rows_for_few_shapes) and change no result.
+    token_index_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R,
+    at least T. The rows beyond T are zero wherever they enter, count as position 0 of sample 0, and
+    come out nowhere: they make the shapes of products few (ops.rows_for_few_shapes) and change no
+    result.
     """
 
     def __init__(self, token_index_T: Tensor, batch_size: int, width: int, num_rows: int):
-        self.token_index_T, self.batch_size, self.width, self.num_rows = token_index_T, batch_size, width, num_rows
+        self.token_index_T, self.batch_size, self.width, self.num_rows = (
+            token_index_T,
+            batch_size,
+            width,
+            num_rows,
+        )
         self.row_R = self.extend(token_index_T // width, 0)
         self.position_R1 = self.extend(token_index_T % width, 0)[:, None]
 
@@ -45,11 +53,15 @@ class Unpadding:
 
     def unpad(self, x_BSH: Tensor) -> Tensor:
         """(B, S, H) -> (R, 1, H)"""
-        return _Moved.apply(x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place)[:, None]
+        return _Moved.apply(x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place)[
+            :, None
+        ]
 
     def pad(self, x_R1H: Tensor) -> Tensor:
         """(R, 1, H) -> (B, S, H), zero where there is no token."""
-        placed_PH = _Moved.apply(x_R1H[:, 0], self.token_index_T, self.batch_size * self.width, _place, _pick)
+        placed_PH = _Moved.apply(
+            x_R1H[:, 0], self.token_index_T, self.batch_size * self.width, _place, _pick
+        )
         return placed_PH.unflatten(0, (self.batch_size, self.width))
 
 
@@ -63,7 +75,9 @@ class _Moved(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, token_index_T: Tensor, size: int, move: _Move, back: _Move) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, token_index_T: Tensor, size: int, move: _Move, back: _Move
+    ) -> Tensor:
         ctx.save_for_backward(token_index_T)
         ctx.size, ctx.back = len(x), back
         return move(x, token_index_T, size)
@@ -82,7 +96,9 @@ def _pick(x_PH: Tensor, token_index_T: Tensor, num_rows: int) -> Tensor:
 
 
 def _place(x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
-    return x_RH.new_zeros(num_positions, x_RH.shape[1]).index_copy_(0, token_index_T, x_RH[: len(token_index_T)])
+    return x_RH.new_zeros(num_positions, x_RH.shape[1]).index_copy_(
+        0, token_index_T, x_RH[: len(token_index_T)]
+    )
 
 
 INIT_STD = 0.02
@@ -90,10 +106,12 @@ BASE_ROWS = "base_"  # before the names of rows that an extended language has of
 
 
 class Dropout:
-    """Dropout of one forward pass: every bit is a function of (sample key, site, position, element).
+    """Dropout of one forward pass: every bit is a function of (sample key, site, position,
+    element).
 
-    sample_keys_B: int32, a key for each sample; None without dropout. So the bits do not depend on how a batch is
-    split over ranks and micro-batches, nor on which positions a layer computes. p, attention_p: rates.
+    sample_keys_B: int32, a key for each sample; None without dropout. So the bits do not depend on
+    how a batch is split over ranks and micro-batches, nor on which positions a layer computes. p,
+    attention_p: rates.
     """
 
     def __init__(self, sample_keys_B: Tensor | None, p: float = 0.0, attention_p: float = 0.0):
@@ -120,7 +138,9 @@ NO_DROPOUT = Dropout(None)  # evaluation
 
 
 class Rows(NamedTuple):
-    """The rows of hidden states that are computed: positions, (S,) of all samples or (B, M), and dropout."""
+    """The rows of hidden states that are computed: positions, (S,) of all samples or (B, M), and
+    dropout.
+    """
 
     positions: Tensor
     dropout: Dropout
@@ -190,7 +210,9 @@ class Projection(Linear):
     def __init__(self, config: BodyConfig, sites: range, bias: bool = True):
         self.head_width, self.sites = config.head_width, sites
         heads = (config.num_heads, config.num_key_heads, config.num_key_heads)
-        super().__init__(config.hidden_size, *(number * config.head_width for number in heads), bias=bias)
+        super().__init__(
+            config.hidden_size, *(number * config.head_width for number in heads), bias=bias
+        )
 
     @property
     def num_heads(self) -> int:
@@ -201,7 +223,9 @@ class Projection(Linear):
         return self.blocks[1] // self.head_width
 
     def forward(self, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        """(keys and values of x_BSH side by side, queries of x_BQH), or (all three of x_BSH side by side, None)."""
+        """(keys and values of x_BSH side by side, queries of x_BQH), or (all three of x_BSH side by
+        side, None).
+        """
         if x_BQH is None:
             return super().forward(x_BSH), None
         sizes = [self.blocks[0], sum(self.blocks[1:])]
@@ -220,7 +244,11 @@ class Norm(nn.Module):
         self.eps, self.rms = eps, rms
 
     def forward(
-        self, x: Tensor, residual: Tensor | None = None, p: float = 0.0, row_keys: Tensor | None = None
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        p: float = 0.0,
+        row_keys: Tensor | None = None,
     ) -> Tensor:
         """The norm of residual + dropout(x)."""
         return self.and_sum(x, residual, p, row_keys)[0]
@@ -229,14 +257,17 @@ class Norm(nn.Module):
         self, x: Tensor, residual: Tensor | None, p: float = 0.0, row_keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The norm of residual + dropout(x), and that sum."""
-        return ops.residual_norm(x, residual, self.weight, self.bias, self.eps, p, row_keys, self.rms)
+        return ops.residual_norm(
+            x, residual, self.weight, self.bias, self.eps, p, row_keys, self.rms
+        )
 
 
 class AttentionInputs(NamedTuple):
     """What the attention of a layer works on.
 
-    projected: (B, S, …) queries, keys and values side by side; or, with `queries` (B, Q, N*D), the other two.
-    positions: of the queries, (S,) where these are all, else (B, Q). p, row_keys: dropout of the probabilities.
+    projected: (B, S, …) queries, keys and values side by side; or, with `queries` (B, Q, N*D), the
+    other two. positions: of the queries, (S,) where these are all, else (B, Q). p, row_keys:
+    dropout of the probabilities.
     """
 
     projected: Tensor
@@ -250,13 +281,21 @@ class AttentionInputs(NamedTuple):
 class Layer(nn.Module, ABC):
     """A layer of self-attention and a feed-forward block.
 
-    What is the same in every kind is here: unpadding, the rows that are read, dropout's sites. A kind sets the four
-    products, and says by `attend` how queries meet keys and by `join` how the two branches are added; where it needs
-    to, by `before_attention` and `activate` what stands before and between the products.
+    What is the same in every kind is here: unpadding, the rows that are read, dropout's sites. A
+    kind sets the four products, and says by `attend` how queries meet keys and by `join` how the
+    two branches are added; where it needs to, by `before_attention` and `activate` what stands
+    before and between the products.
     """
 
-    cuts: ClassVar[Mapping[str, str]] = {"qkv": "heads", "attention_out": "row", "ffn_in": "column", "ffn_out": "row"}
-    recomputes = False  # whether its input alone is kept, and the backward pass computes the rest again
+    cuts: ClassVar[Mapping[str, str]] = {
+        "qkv": "heads",
+        "attention_out": "row",
+        "ffn_in": "column",
+        "ffn_out": "row",
+    }
+    recomputes = (
+        False  # whether its input alone is kept, and the backward pass computes the rest again
+    )
     qkv: Projection
     attention_out: Linear
     ffn_in: Linear
@@ -271,7 +310,9 @@ class Layer(nn.Module, ABC):
         return x_BSH
 
     def queries_apart(self, x_BSH: Tensor) -> bool:
-        """Whether `attend` takes queries by themselves, of a product of their own, where all positions are read."""
+        """Whether `attend` takes queries by themselves, of a product of their own, where all
+        positions are read.
+        """
         return False
 
     @abstractmethod
@@ -292,9 +333,15 @@ class Layer(nn.Module, ABC):
         with self.made_again(active, self.activate, inner):
             return self.ffn_out(active)
 
-    def made_again(self, x: Tensor, make: Callable[[Tensor], Tensor], given: Tensor) -> AbstractContextManager:
-        """Context in which `x`, which `make` made of `given`, is not kept for the backward pass, but made again."""
-        return nullcontext() if x is given or self.recomputes else _made_again(x, partial(make, given))
+    def made_again(
+        self, x: Tensor, make: Callable[[Tensor], Tensor], given: Tensor
+    ) -> AbstractContextManager:
+        """Context in which `x`, which `make` made of `given`, is not kept for the backward pass,
+        but made again.
+        """
+        return (
+            nullcontext() if x is given or self.recomputes else _made_again(x, partial(make, given))
+        )
 
     def forward(
         self,
@@ -306,22 +353,29 @@ class Layer(nn.Module, ABC):
     ) -> Tensor:
         """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
 
-        Keys and values are computed everywhere; with `read_BM`, queries and all that follows only there.
-        With `unpadding`, hidden states in and out are unpadded, (T, 1, H); at `read_BM` still (B, M, H).
+        Keys and values are computed everywhere; with `read_BM`, queries and all that follows only
+        there. With `unpadding`, hidden states in and out are unpadded, (T, 1, H); at `read_BM`
+        still (B, M, H).
         """
         x_BQH, input_BSH = x_BSH, self.before_attention(x_BSH)
         input_BQH = input_BSH if self.queries_apart(input_BSH) else None
         if read_BM is not None:
             x_BQH = gather_rows(_padded(x_BSH, unpadding), read_BM)
-            input_BQH = x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, unpadding), read_BM)
+            input_BQH = (
+                x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, unpadding), read_BM)
+            )
         with self.made_again(input_BSH, self.before_attention, x_BSH):
             projected, queries = self.qkv(input_BSH, input_BQH)
         projected = _padded(projected, unpadding)
         if queries is not None and read_BM is None:
             queries = _padded(queries, unpadding)
-        positions = torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
+        positions = (
+            torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
+        )
         row_keys = dropout.row_keys(self.qkv.sites, positions)
-        given = AttentionInputs(projected, queries, positions, lengths_B, dropout.attention_p, row_keys)
+        given = AttentionInputs(
+            projected, queries, positions, lengths_B, dropout.attention_p, row_keys
+        )
         context_BQH = self.attend(given)
         rows = Rows(positions, dropout)
         if unpadding and read_BM is None:
@@ -334,7 +388,11 @@ def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.s
     storage, size = x.untyped_storage()._cdata, x.numel()
 
     def pack(kept: Tensor) -> Tensor | torch.Size:
-        is_x = kept.untyped_storage()._cdata == storage and kept.numel() == size and kept.is_contiguous()
+        is_x = (
+            kept.untyped_storage()._cdata == storage
+            and kept.numel() == size
+            and kept.is_contiguous()
+        )
         return kept.shape if is_x else kept
 
     def unpack(kept: Tensor | torch.Size) -> Tensor:
@@ -344,17 +402,21 @@ def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.s
 
 
 class Table(NamedTuple):
-    """Rows of a language: its own, (N, H), which may train; and before them those of a base that it extends, (K, H)."""
+    """Rows of a language: its own, (N, H), which may train; and before them those of a base that it
+    extends, (K, H).
+    """
 
     own: Tensor
     base: Tensor | None = None
 
 
 class LanguagePack(nn.Module):
-    """A language: token embeddings, `tokens`, and an output projection: the same table or `output`, and `bias` or none.
+    """A language: token embeddings, `tokens`, and an output projection: the same table or `output`,
+    and `bias` or none.
 
-    config: of the body, which says what a language has. num_base: how many of the first ids are those of a base that
-    the language extends; their rows are parameters of their own, `base_tokens` and so on, which do not train.
+    config: of the body, which says what a language has. num_base: how many of the first ids are
+    those of a base that the language extends; their rows are parameters of their own, `base_tokens`
+    and so on, which do not train.
     """
 
     cuts: ClassVar[Mapping[str, str]] = {"": "vocabulary"}
@@ -365,7 +427,11 @@ class LanguagePack(nn.Module):
         super().__init__()
         for name in config.language_tensors:
             width = () if name == "bias" else (config.hidden_size,)
-            start = torch.zeros(vocab_size - num_base) if name == "bias" else _drawn(vocab_size - num_base, *width)
+            start = (
+                torch.zeros(vocab_size - num_base)
+                if name == "bias"
+                else _drawn(vocab_size - num_base, *width)
+            )
             self.register_parameter(name, nn.Parameter(start))
             if num_base:
                 base = nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
@@ -380,10 +446,14 @@ class LanguagePack(nn.Module):
         return Table(*(rows.view_as(rows) for rows in self._rows(name)))
 
     def _rows(self, name: str) -> list[Tensor]:
-        return [getattr(self, prefix + name) for prefix in ("", BASE_ROWS)[: 1 + bool(self.num_base)]]
+        return [
+            getattr(self, prefix + name) for prefix in ("", BASE_ROWS)[: 1 + bool(self.num_base)]
+        ]
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
-        """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and `cross_entropy`."""
+        """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and
+        `cross_entropy`.
+        """
         embedded_BSH, table = self.embed(tokens_BS)
         return embedded_BSH, table if self.tied else self.table("output")
 
@@ -395,14 +465,20 @@ class LanguagePack(nn.Module):
         place_BS, (own, base) = tokens_BS - self.num_base, self._rows("tokens")
         added_BSH, own = ops.embedding(place_BS.clamp(min=0), own)
         known_BSH = F.embedding(tokens_BS.clamp(max=self.num_base - 1), base)
-        return torch.where(place_BS[..., None] < 0, known_BSH, added_BSH), Table(own, base.view_as(base))
+        return torch.where(place_BS[..., None] < 0, known_BSH, added_BSH), Table(
+            own, base.view_as(base)
+        )
 
     def logits(self, x_PH: Tensor, table: Table) -> Tensor:
         """Scores (P, N) of its own tokens, from a head's outputs; not of a pack that is split."""
-        return ops.linear(x_PH, table.own, self.table("bias").own if hasattr(self, "bias") else None)
+        return ops.linear(
+            x_PH, table.own, self.table("bias").own if hasattr(self, "bias") else None
+        )
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
-        """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32 scalar."""
+        """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32
+        scalar.
+        """
         return ops.linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, table.base)
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
@@ -410,7 +486,9 @@ class LanguagePack(nn.Module):
         return ops.token_losses(x_PH, table.own, self.bias_of(), targets_P, table.base)
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
-        """Logarithms of the sums of the exponentials of the scores of its own tokens, (P,) float32."""
+        """Logarithms of the sums of the exponentials of the scores of its own tokens, (P,)
+        float32.
+        """
         return self.logits(x_PH, table).float().logsumexp(-1)
 
     def bias_of(self) -> Tensor | None:
@@ -423,10 +501,11 @@ _checkpointed = partial(checkpoint, use_reentrant=False, preserve_rng_state=Fals
 
 
 class Body(nn.Module, ABC):
-    """All of a model but its language pack: what turns embeddings into hidden states, and the heads that read them.
+    """All of a model but its language pack: what turns embeddings into hidden states, and the heads
+    that read them.
 
-    A kind's body sets `layers`, each a Layer, and `heads`, modules by depth that map hidden states (P, H) to what
-    the output projection of a pack is applied to, (P, H).
+    A kind's body sets `layers`, each a Layer, and `heads`, modules by depth that map hidden states
+    (P, H) to what the output projection of a pack is applied to, (P, H).
     """
 
     layers: nn.ModuleList
@@ -440,8 +519,8 @@ class Body(nn.Module, ABC):
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         """What the lowest layer reads, before dropout, of token embeddings.
 
-        positions: of the tokens, (S,) or, unpadded, (T, 1). second: position from which on a row has token type 1,
-        (B, 1) or (T, 1); None where all have type 0.
+        positions: of the tokens, (S,) or, unpadded, (T, 1). second: position from which on a row
+        has token type 1, (B, 1) or (T, 1); None where all have type 0.
         """
 
     def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
@@ -459,17 +538,24 @@ class Body(nn.Module, ABC):
         unpadding: Unpadding | None = None,
         second_B: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """Hidden states at the positions read, a tuple of (B, M, H) for each head; without heads the last layer's.
+        """Hidden states at the positions read, a tuple of (B, M, H) for each head; without heads
+        the last layer's.
 
-        embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is padded.
-        read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only there. unpadding:
-        then embedded_BSH is (T, 1, H), the real tokens alone (Unpadding); what is returned is the same, but zero
-        at padding. second_B: position from which on a row has token type 1; None where all have type 0.
+        embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is
+        padded. read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only
+        there. unpadding: then embedded_BSH is (T, 1, H), the real tokens alone (Unpadding); what is
+        returned is the same, but zero at padding. second_B: position from which on a row has token
+        type 1; None where all have type 0.
         """
         rows = Rows(torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device), dropout)
         if unpadding:
-            rows, second_B = rows.unpadded(unpadding), None if second_B is None else second_B[unpadding.row_R]
-        x_BSH = self.embed(embedded_BSH, rows.positions, None if second_B is None else second_B[:, None])
+            rows, second_B = (
+                rows.unpadded(unpadding),
+                None if second_B is None else second_B[unpadding.row_R],
+            )
+        x_BSH = self.embed(
+            embedded_BSH, rows.positions, None if second_B is None else second_B[:, None]
+        )
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
         hidden = []
         *layers, last = self.layers

@@ -1,11 +1,12 @@
-"""FLOPs of every step: by the paper's formulas (appendix A.1), and as this implementation executes them.
+"""FLOPs of every step: by the paper's formulas (appendix A.1), and as this implementation executes
+them.
 
-Both count the multiplications of matrices only, 2mnp for an m x n by an n x p matrix, as the paper does:
-no biases, activation functions, softmax, norms, embedding look-ups or optimizer updates. Which products a body makes is
-declared with its kind (models/kind.py).
+Both count the multiplications of matrices only, 2mnp for an m x n by an n x p matrix, as the paper
+does: no biases, activation functions, softmax, norms, embedding look-ups or optimizer updates.
+Which products a body makes is declared with its kind (models/kind.py).
 
-The paper's formulas assume that every layer runs at every position and that a frozen layer costs its
-forward pass twice. What is executed differs from that:
+The paper's formulas assume that every layer runs at every position and that a frozen layer costs
+its forward pass twice. What is executed differs from that:
 - the last layer computes queries, attention output and feed-forward only at the positions that are read;
 - the backward pass of the two attention products (QK^T, and the product with V) goes to both operands, also
   where weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
@@ -21,15 +22,18 @@ from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.kind import LayerProducts, keys_seen
 
 EFLOP = 1e18
-EFLOPS_PER_V100_DAY = 30e12 * 24 * 3600 / EFLOP  # 30 TFLOP/s are the paper's estimate of a V100 (section 3)
+EFLOPS_PER_V100_DAY = (
+    30e12 * 24 * 3600 / EFLOP
+)  # 30 TFLOP/s are the paper's estimate of a V100 (section 3)
 
 
 @dataclass(frozen=True)
 class Workload:
     """What goes through a body: `steps` x `batch_size` sequences of `seq_length` tokens.
 
-    share_read: share of the positions that the heads read (Objective.share_read); with the head's products, 0 for none.
-    num_base: ids of the vocabulary whose rows do not train in step 2, as an extended language has them of its base.
+    share_read: share of the positions that the heads read (Objective.share_read); with the head's
+    products, 0 for none. num_base: ids of the vocabulary whose rows do not train in step 2, as an
+    extended language has them of its base.
     """
 
     body: BodyConfig
@@ -50,7 +54,9 @@ class Workload:
         return self.share_read * self.seq_length
 
     def layers(self, num_layers: int) -> tuple[LayerProducts, ...]:
-        """Products of the lowest layers of a body of so many, which may be more than the configuration has."""
+        """Products of the lowest layers of a body of so many, which may be more than the
+        configuration has.
+        """
         return self.body.with_layers(num_layers).products.layers
 
 
@@ -86,7 +92,9 @@ def output_gradient_flops(work: Workload) -> float:
 
 
 def lm_head_flops(work: Workload) -> float:
-    """FLOP_lm of the paper: a head's own products at the read positions, and the output projection."""
+    """FLOP_lm of the paper: a head's own products at the read positions, and the output
+    projection.
+    """
     return work.num_read * work.body.products.head + output_flops(work)
 
 
@@ -98,15 +106,19 @@ def _all_layers(work: Workload, num_layers: int) -> float:
 
 
 def pretrain_flops(work: Workload, num_layers: int, num_heads: int = 1) -> float:
-    """Step 1, equation A1: forward and backward through the stack, and through each of `num_heads` heads.
+    """Step 1, equation A1: forward and backward through the stack, and through each of `num_heads`
+    heads.
 
     With two heads this is the paper's cost of MiniJoint (footnote 2): the layers run once for both.
     """
-    return 3 * work.num_sequences * (_all_layers(work, num_layers) + num_heads * lm_head_flops(work))
+    return (
+        3 * work.num_sequences * (_all_layers(work, num_layers) + num_heads * lm_head_flops(work))
+    )
 
 
 def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> float:
-    """Step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top trained, the head frozen.
+    """Step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top trained, the head
+    frozen.
 
     A new layer costs three passes, the lowest of them two: the gradient of its input is not needed.
     """
@@ -116,7 +128,8 @@ def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> flo
 
 
 def adapt_flops(work: Workload, num_layers: int, trains_body: bool = False) -> float:
-    """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection trained.
+    """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection
+    trained.
 
     trains_body: all weights of the body train as well.
     """
@@ -128,7 +141,11 @@ def adapt_flops(work: Workload, num_layers: int, trains_body: bool = False) -> f
 
 
 def executed_layer(
-    work: Workload, layer: LayerProducts, num_queries: float, trains: bool = False, passes_back: bool = False
+    work: Workload,
+    layer: LayerProducts,
+    num_queries: float,
+    trains: bool = False,
+    passes_back: bool = False,
 ) -> float:
     """FLOPs of one layer on one sequence, forward and backward.
 
@@ -151,18 +168,28 @@ def executed_layer(
 
 
 def _executed_stack(
-    work: Workload, layers: Sequence[LayerProducts], num_read: float, trains: bool, lowest_passes_back: bool = True
+    work: Workload,
+    layers: Sequence[LayerProducts],
+    num_read: float,
+    trains: bool,
+    lowest_passes_back: bool = True,
 ) -> float:
-    """FLOPs of `layers` on one sequence, forward and backward; the last only at the loss positions."""
+    """FLOPs of `layers` on one sequence, forward and backward; the last only at the loss
+    positions.
+    """
     flops = 0.0
     for place, layer in enumerate(layers):
         num_queries = num_read if place == len(layers) - 1 else work.seq_length
-        flops += executed_layer(work, layer, num_queries, trains, passes_back=lowest_passes_back or place > 0)
+        flops += executed_layer(
+            work, layer, num_queries, trains, passes_back=lowest_passes_back or place > 0
+        )
     return flops
 
 
 def executed_pretrain(work: Workload, depths: Sequence[int]) -> float:
-    """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to the loss positions."""
+    """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to the loss
+    positions.
+    """
     stack = _executed_stack(work, work.layers(max(depths)), work.num_read, trains=True)
     return work.num_sequences * (stack + 3 * len(depths) * lm_head_flops(work))
 
@@ -171,21 +198,29 @@ def executed_build_mini(work: Workload, frozen_layers: int, new_layers: int) -> 
     """Step 1b: prefix forward only; the lowest new layer needs no gradient of its input."""
     layers = work.layers(frozen_layers + new_layers)
     prefix = sum(executed_layer(work, layer, work.seq_length) for layer in layers[:frozen_layers])
-    new = _executed_stack(work, layers[frozen_layers:], work.num_read, trains=True, lowest_passes_back=False)
+    new = _executed_stack(
+        work, layers[frozen_layers:], work.num_read, trains=True, lowest_passes_back=False
+    )
     return work.num_sequences * (prefix + new + 2 * lm_head_flops(work))
 
 
 def executed_adapt(work: Workload, num_layers: int, trains_body: bool = False) -> float:
-    """Step 2: every layer passes the gradient back, weights get one where they train; the output projection trains."""
+    """Step 2: every layer passes the gradient back, weights get one where they train; the output
+    projection trains.
+    """
     stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=trains_body)
     return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 def divergence_flops(work: Workload, num_layers: int) -> float:
-    """What `replay_kl` adds if all samples are replayed: the pass of the body without its updates with its scores over
-    the base's ids, and the scores of the trained one, whose own loss has them too, with their gradients."""
+    """What `replay_kl` adds if all samples are replayed: the pass of the body without its updates
+    with its scores over the base's ids, and the scores of the trained one, whose own loss has them
+    too, with their gradients.
+    """
     teacher = sum(executed_layer(work, layer, work.seq_length) for layer in work.layers(num_layers))
-    scores = (2 + work.num_base / work.vocab_size) * output_flops(work) + output_gradient_flops(work)
+    scores = (2 + work.num_base / work.vocab_size) * output_flops(work) + output_gradient_flops(
+        work
+    )
     return work.num_sequences * (teacher + scores)
 
 
@@ -200,10 +235,11 @@ def step_flops(
     trains_body: bool = False,
     low_rank: int = 0,
 ) -> Cost:
-    """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one update.
+    """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one
+    update.
 
-    depths: where heads sit, the deepest being the number of layers that run.
-    frozen_layers: layers below the new ones, in step 1b. trains_body: in step 2 all weights train. low_rank: numbers in
+    depths: where heads sit, the deepest being the number of layers that run. frozen_layers: layers
+    below the new ones, in step 1b. trains_body: in step 2 all weights train. low_rank: numbers in
     low-rank updates that train in step 2, of which each costs a product forward and two backward.
     """
     num_layers = max(depths)
@@ -214,16 +250,19 @@ def step_flops(
         return Cost(build_mini_flops(work, *layers), executed_build_mini(work, *layers))
     assert step == "adapt", step
     more = 6.0 * low_rank * work.num_sequences * work.seq_length
-    formula, executed = (count(work, num_layers, trains_body) for count in (adapt_flops, executed_adapt))
+    formula, executed = (
+        count(work, num_layers, trains_body) for count in (adapt_flops, executed_adapt)
+    )
     return Cost(formula + more, executed + more)
 
 
 def finetune_flops(work: Workload, num_outputs: int, reads_start: bool) -> Cost:
     """Cost of finetuning, embeddings frozen, positions, embedding norm and all above trained.
 
-    reads_start: the head is `num_outputs` scores at one position, after the dense layer of a kind that has one; else it
-    is these scores at every position. work.seq_length is the mean number of tokens of an example.
-    The paper has no formula for this step; `formula` is A1 with the task head in place of the language model's.
+    reads_start: the head is `num_outputs` scores at one position, after the dense layer of a kind
+    that has one; else it is these scores at every position. work.seq_length is the mean number of
+    tokens of an example. The paper has no formula for this step; `formula` is A1 with the task head
+    in place of the language model's.
     """
     h, num_layers = work.body.hidden_size, work.body.num_layers
     num_queries = 1 if reads_start else work.seq_length

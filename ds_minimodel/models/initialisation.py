@@ -1,10 +1,11 @@
 """Initialisation of a target language's embeddings (step 2) from those of the source.
 
-target, source: the two vocabularies; a special token is shared where both have it, however they spell it. pack: the
-source pack's tensors: tokens (V, H), and where its body has them output (V, H) and bias (V). vectors: a static vector
-of each piece (V, D), zero where a piece has none; both languages' lie in one space. An output matrix or bias goes with
-the embeddings as more columns: what is copied or combined takes them along. Where a method says nothing of a piece, its
-row is drawn from the source's mean and deviation.
+target, source: the two vocabularies; a special token is shared where both have it, however they
+spell it. pack: the source pack's tensors: tokens (V, H), and where its body has them output (V, H)
+and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both
+languages' lie in one space. An output matrix or bias goes with the embeddings as more columns: what
+is copied or combined takes them along. Where a method says nothing of a piece, its row is drawn
+from the source's mean and deviation.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def random(target: Pieces, pack: Pack, seed: int) -> Tensors:
 
 
 def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> Tensors:
-    """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote 1)."""
+    """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote
+    1).
+    """
     tensors = random(target, pack, seed)
     into, out_of = _shared(target, source)
     for name, tensor in tensors.items():
@@ -59,8 +62,11 @@ def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> Tensors:
     return tensors
 
 
-def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int) -> Tensors:
-    """Each row is the mean of the source's rows of its `parts`, the ids by which the source's tokenizer cuts the piece.
+def pieces(
+    target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int
+) -> Tensors:
+    """Each row is the mean of the source's rows of its `parts`, the ids by which the source's
+    tokenizer cuts the piece.
 
     Special tokens are copied; a piece of no parts is drawn.
     """
@@ -74,15 +80,22 @@ def pieces(target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[
 
 
 def ofa(
-    target: Pieces, source: Pieces, pack: Pack, target_vectors: Tensor, source_vectors: Tensor, seed: int
+    target: Pieces,
+    source: Pieces,
+    pack: Pack,
+    target_vectors: Tensor,
+    source_vectors: Tensor,
+    seed: int,
 ) -> Tensors:
-    """Rows of shared pieces are copied, others combined, all from source embeddings cut to rank 400.
+    """Rows of shared pieces are copied, others combined, all from source embeddings cut to rank
+    400.
 
-    A row is combined of its 10 nearest of the source, by cosine of the vectors, as their softmax-weighted mean. The
-    source's embeddings are cut to their 400 largest principal directions; where they have no more, nothing changes.
-    Liu et al. 2024, "OFA: A Framework of Initializing Unseen Subword Embeddings for Efficient Large-scale
-    Multilingual Continued Pretraining", section 3. Its training of the factors themselves is not done: a pack
-    holds whole embeddings.
+    A row is combined of its 10 nearest of the source, by cosine of the vectors, as their
+    softmax-weighted mean. The source's embeddings are cut to their 400 largest principal
+    directions; where they have no more, nothing changes. Liu et al. 2024, "OFA: A Framework of
+    Initializing Unseen Subword Embeddings for Efficient Large-scale Multilingual Continued
+    Pretraining", section 3. Its training of the factors themselves is not done: a pack holds whole
+    embeddings.
     """
     old = low_rank(_rows(pack, slice(len(source))), RANK)
     rows = _drawn(len(target), {"tokens": old}, len(source), seed)
@@ -92,7 +105,9 @@ def ofa(
     ids_N = new.nonzero()[:, 0] if len(known) else known
     unit_source = F.normalize(source_vectors[known])
     for ids in ids_N.split(_CHUNK):
-        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(min(NEIGHBOURS, len(known)))
+        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(
+            min(NEIGHBOURS, len(known))
+        )
         weights_RK = (nearest.values / TEMPERATURE).softmax(1)
         rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
     rows[into] = old[out_of]
@@ -109,10 +124,14 @@ def low_rank(rows: Tensor, rank: int) -> Tensor:
 
 
 def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
-    """Ids in the target and in the source of the pieces that both have; the special tokens are among them."""
+    """Ids in the target and in the source of the pieces that both have; the special tokens are
+    among them.
+    """
     special, source_special = target.vocabulary.special_ids, set(source.vocabulary.special_ids)
     source_ids = {piece: id for id, piece in enumerate(source.strings) if id not in source_special}
-    shared = {id: source_ids[piece] for id, piece in enumerate(target.strings) if piece in source_ids}
+    shared = {
+        id: source_ids[piece] for id, piece in enumerate(target.strings) if piece in source_ids
+    }
     shared = {id: source_id for id, source_id in shared.items() if id not in special}
     shared |= _shared_special(target, source)
     ids = torch.tensor(sorted(shared.items()), dtype=torch.int64).reshape(-1, 2)
@@ -122,7 +141,11 @@ def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
 def _shared_special(target: Pieces, source: Pieces) -> dict[int, int]:
     """{id in the target: id in the source} of the special tokens that both have."""
     of_source = source.vocabulary.special
-    return {id: of_source[token] for token, id in target.vocabulary.special.items() if token in of_source}
+    return {
+        id: of_source[token]
+        for token, id in target.vocabulary.special.items()
+        if token in of_source
+    }
 
 
 def _in_order(pack: Pack) -> list[str]:
@@ -148,12 +171,16 @@ def _drawn(num_pieces: int, pack: Pack, num_source: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     tables = [_as_columns(pack[name])[:num_source] for name in _in_order(pack)]
     blocks = [block for table in tables for block in table.split(_CHUNK, 1)]
-    mean, std = (torch.cat([of(block.float(), 0) for block in blocks]) for of in (torch.mean, torch.std))
+    mean, std = (
+        torch.cat([of(block.float(), 0) for block in blocks]) for of in (torch.mean, torch.std)
+    )
     return mean + std * torch.randn(num_pieces, len(mean), generator=generator)
 
 
 def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Set the embedding of the padding token (rows, H), where there is one, to zero, in place; returns the table."""
+    """Set the embedding of the padding token (rows, H), where there is one, to zero, in place;
+    returns the table.
+    """
     if vocabulary.pad is not None:
         with torch.no_grad():
             tokens[vocabulary.pad] = 0
@@ -164,6 +191,9 @@ def _tensors_of(rows: Tensor, pack: Pack, target: Pieces) -> Tensors:
     """The tensors, as `pack` has them, of `rows`."""
     names = _in_order(pack)
     parts = rows.split([pack[name][0].numel() for name in names], 1)
-    tensors = {name: part.reshape(-1, *pack[name].shape[1:]).clone() for name, part in zip(names, parts, strict=True)}
+    tensors = {
+        name: part.reshape(-1, *pack[name].shape[1:]).clone()
+        for name, part in zip(names, parts, strict=True)
+    }
     zero_padding_row(tensors["tokens"], target.vocabulary)
     return tensors

@@ -1,9 +1,9 @@
 """The declaration of a kind of body: all that the package asks of RoBERTa, BERT …
 
-A kind is one subclass of BodyConfig and one entry of BODIES (models/__init__.py): its configuration, modules and costs.
-The section `model` of the recipe, config.json of an artifact, an import and a plan are read by it. The recipe is read
-without torch, so this file and a kind's declaration import torch, and the module of the body, in the methods that need
-them.
+A kind is one subclass of BodyConfig and one entry of BODIES (models/__init__.py): its
+configuration, modules and costs. The section `model` of the recipe, config.json of an artifact, an
+import and a plan are read by it. The recipe is read without torch, so this file and a kind's
+declaration import torch, and the module of the body, in the methods that need them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,15 @@ class BodyConfig(Section):
 
     objective: ClassVar[str] = "masked-lm"  # what it is trained with
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
-    token_types: ClassVar[int] = 1  # vectors that tell them apart; with one there is none, since positions can hold it
-    tasks_read_head: ClassVar[bool] = False  # whether a task's scores are of the last head's outputs, not of its inputs
-    task_activation: ClassVar[str] = "tanh"  # after a classifier's own dense layer; empty where it has none
+    token_types: ClassVar[int] = (
+        1  # vectors that tell them apart; with one there is none, since positions can hold it
+    )
+    tasks_read_head: ClassVar[bool] = (
+        False  # whether a task's scores are of the last head's outputs, not of its inputs
+    )
+    task_activation: ClassVar[str] = (
+        "tanh"  # after a classifier's own dense layer; empty where it has none
+    )
     causal: ClassVar[bool] = False  # whether a position sees what is before it alone
     rotary: ClassVar[bool] = False  # whether positions turn queries and keys
     output_bias: ClassVar[bool] = True  # whether a language's output projection has a bias
@@ -52,18 +58,29 @@ class BodyConfig(Section):
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
         if self.hidden_size % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}")
+            raise ValueError(
+                f"num_heads {self.num_heads} does not divide hidden_size {self.hidden_size}"
+            )
         if self.num_heads % self.num_key_heads:
-            raise ValueError(f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}")
+            raise ValueError(
+                f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}"
+            )
         if self.rotary and self.head_width % 2:
             by = "head_size, or hidden_size / num_heads"
-            raise ValueError(f"a head is {self.head_width} wide ({by}), which must be even, for rotary positions")
+            raise ValueError(
+                f"a head is {self.head_width} wide ({by}), which must be even, for rotary positions"
+            )
         if not DropoutSites.fit(self.num_layers, self.num_heads):
-            raise ValueError(f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to number")
+            raise ValueError(
+                f"{self.num_layers} layers of {self.num_heads} heads have too many dropouts to "
+                "number"
+            )
         return self
 
     def make_body(self, head_depths: Sequence[int] = ()) -> Body:
-        """A fresh body with language-model heads after `head_depths` layers, drawn from torch's default generator."""
+        """A fresh body with language-model heads after `head_depths` layers, drawn from torch's
+        default generator.
+        """
         raise NotImplementedError
 
     @property
@@ -88,8 +105,9 @@ class BodyConfig(Section):
 
     @property
     def language_tensors(self) -> tuple[str, ...]:
-        """Names of the tensors of a language over this body: its embeddings, and what its output projection has of its
-        own."""
+        """Names of the tensors of a language over this body: its embeddings, and what its output
+        projection has of its own.
+        """
         own = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
         return tuple(name for name, has in own.items() if has)
 
@@ -130,9 +148,10 @@ def keys_seen(window: tuple[int | None, int | None], length: int) -> float:
 class LayerProducts(NamedTuple):
     """FLOPs of one layer's products of matrices, forward; 2mnp for an m x n by an n x p matrix.
 
-    key: at each position, read or not (keys and values). query: at each position whose output is computed, before
-    attention. output: there, after attention. pair: of each such position with each key that it sees (scores, and the
-    sum of values). window: how many keys before and after its own a position sees; None: all of its sequence.
+    key: at each position, read or not (keys and values). query: at each position whose output is
+    computed, before attention. output: there, after attention. pair: of each such position with
+    each key that it sees (scores, and the sum of values). window: how many keys before and after
+    its own a position sees; None: all of its sequence.
     """
 
     key: float
@@ -143,8 +162,9 @@ class LayerProducts(NamedTuple):
 
 
 class BodyProducts(NamedTuple):
-    """FLOPs of a body's products: of its layers from the lowest on, and of a head for a position that it reads, all but
-    the output matrix."""
+    """FLOPs of a body's products: of its layers from the lowest on, and of a head for a position
+    that it reads, all but the output matrix.
+    """
 
     layers: tuple[LayerProducts, ...]
     head: float

@@ -1,9 +1,10 @@
 """Cut a built model to the part that one rank of a tensor-parallel group computes.
 
-The modules say in `cuts` which of them is cut in which way (models/body.py). A way cuts the parameters of a module and
-puts before its class one of those below, which exchanges what goes in or comes out; names of parameters stay. The
-scheme is Megatron-LM's (Shoeybi et al. 2019, section 3): the first linear layer of a branch is cut by outputs, the
-second by inputs, so that each branch exchanges activations once forward and once backward.
+The modules say in `cuts` which of them is cut in which way (models/body.py). A way cuts the
+parameters of a module and puts before its class one of those below, which exchanges what goes in or
+comes out; names of parameters stay. The scheme is Megatron-LM's (Shoeybi et al. 2019, section 3):
+the first linear layer of a branch is cut by outputs, the second by inputs, so that each branch
+exchanges activations once forward and once backward.
 
 Shapes: H hidden, V vocabulary.
 """
@@ -25,11 +26,13 @@ from ds_minimodel.ops.parallel.shard import shard_parameter
 
 
 def split_model(model: nn.Module, group: Group) -> None:
-    """Cut `model`, in place, to the part that this rank of `group` computes; set weights and requires_grad before.
+    """Cut `model`, in place, to the part that this rank of `group` computes; set weights and
+    requires_grad before.
 
-    Whole on every rank, with the same values and gradients, stays what no `cuts` names: norms, positions, biases that
-    are added after a sum over ranks, and the heads of tasks, which read one vector a sample or have few outputs. The
-    sizes that BodyConfig.split_sizes names must be divisible by the group's; the vocabulary need not be.
+    Whole on every rank, with the same values and gradients, stays what no `cuts` names: norms,
+    positions, biases that are added after a sum over ranks, and the heads of tasks, which read one
+    vector a sample or have few outputs. The sizes that BodyConfig.split_sizes names must be
+    divisible by the group's; the vocabulary need not be.
     """
     if group.size == 1:
         return
@@ -69,7 +72,9 @@ class _Heads(_Part):
 
 
 class _Row(_Part):
-    """A linear layer of which each rank has some inputs. The bias is whole, and added once, to the sum."""
+    """A linear layer of which each rank has some inputs. The bias is whole, and added once, to the
+    sum.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -101,7 +106,9 @@ class _Vocabulary(LanguagePack):
         return reduce(embedded_BSH.masked_fill(~is_own[..., None], 0), self.group), table
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
-        return linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base)
+        return linear_cross_entropy(
+            x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base
+        )
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         of_part = partial(losses, rows=self.rows, group=self.group)
@@ -114,7 +121,9 @@ class _Vocabulary(LanguagePack):
 def _put_before(module: nn.Module, first: type[nn.Module], group: Group) -> None:
     """Put the class `first` before the module's own class in its method resolution order."""
     own = type(module)
-    module.__class__ = first if issubclass(first, own) else type(first.__name__ + own.__name__, (first, own), {})
+    module.__class__ = (
+        first if issubclass(first, own) else type(first.__name__ + own.__name__, (first, own), {})
+    )
     module.group = group  # type: ignore[assignment]
 
 

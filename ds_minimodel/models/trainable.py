@@ -1,9 +1,10 @@
 """Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
 
-A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B), loss_positions (B,M),
-targets, sample_keys (B), second (B) where rows hold two texts, replayed (B) where some rows are of another text, and
-token_index (T) where the padding is to be left out (models/body.py). The sums are divided by the global count of loss
-terms in the training loop, so that the result does not depend on how a batch is split.
+A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B),
+loss_positions (B,M), targets, sample_keys (B), second (B) where rows hold two texts, replayed (B)
+where some rows are of another text, and token_index (T) where the padding is to be left out
+(models/body.py). The sums are divided by the global count of loss terms in the training loop, so
+that the result does not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ Batch = Mapping[str, Any]
 
 
 def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, ...], Table]:
-    """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output projection)."""
+    """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output
+    projection).
+    """
     tokens_BS, unpadding = batch["tokens"], None
     if "token_index" in batch:
         token_index_T = batch["token_index"]
@@ -37,16 +40,23 @@ def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, 
         tokens_BS = unpadding.extend(tokens_BS.flatten()[token_index_T], FILLER)[:, None]  # (R, 1)
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
-    lengths_B, read_BM, second_B = (batch.get(name) for name in ("lengths", "loss_positions", "second"))
+    lengths_B, read_BM, second_B = (
+        batch.get(name) for name in ("lengths", "loss_positions", "second")
+    )
     return body(embedded_BSH, lengths_B, dropout, read_BM, unpadding, second_B), table
 
 
 def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask is needed."""
+    """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask
+    is needed.
+    """
     tensors: dict[str, Any] = {
-        name: value if isinstance(value, int) else torch.from_numpy(value).to(device) for name, value in batch.items()
+        name: value if isinstance(value, int) else torch.from_numpy(value).to(device)
+        for name, value in batch.items()
     }
-    if (batch["lengths"] == tensors["tokens"].shape[1]).all():  # of the numpy array: no wait for a device
+    if (
+        batch["lengths"] == tensors["tokens"].shape[1]
+    ).all():  # of the numpy array: no wait for a device
         del tensors["lengths"]
     if "replayed" in batch and not batch["replayed"].any():
         del tensors["replayed"]
@@ -63,20 +73,30 @@ def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
 
 
 class Model(nn.Module):
-    """A language pack and a body with heads at `head_depths`. num_base: first ids that do not train."""
+    """A language pack and a body with heads at `head_depths`. num_base: first ids that do not
+    train.
+    """
 
-    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int] = (), num_base: int = 0):
+    def __init__(
+        self,
+        config: BodyConfig,
+        vocab_size: int,
+        head_depths: Sequence[int] = (),
+        num_base: int = 0,
+    ):
         super().__init__()
         self.pack = LanguagePack(vocab_size, config, num_base)
         self.body = config.make_body(head_depths)
 
 
 class NewTokenPenalty(NamedTuple):
-    """What keeps the new rows of an added language from taking probability where the source's text is.
+    """What keeps the new rows of an added language from taking probability where the source's text
+    is.
 
-    The rows of the source do not train, nor does the body: what its text loses by new pieces hangs on its states
-    alone, which are computed once. states: (N, H), of a head's output after source text. log_sums: (N,) float32, of
-    the scores of the source's ids there. weight: of a state against a trained token. width: states for each sample.
+    The rows of the source do not train, nor does the body: what its text loses by new pieces hangs
+    on its states alone, which are computed once. states: (N, H), of a head's output after source
+    text. log_sums: (N,) float32, of the scores of the source's ids there. weight: of a state
+    against a trained token. width: states for each sample.
     """
 
     states: Tensor
@@ -85,11 +105,15 @@ class NewTokenPenalty(NamedTuple):
     width: int
 
     def loss(self, pack: LanguagePack, table: Table, batch: Batch) -> Tensor:
-        """`weight` times the nats by which source tokens are less likely for the new pieces, a sum over the batch.
+        """`weight` times the nats by which source tokens are less likely for the new pieces, a sum
+        over the batch.
 
-        A sample stands for as many source tokens as it has targets, by `width` states from where its key says.
+        A sample stands for as many source tokens as it has targets, by `width` states from where
+        its key says.
         """
-        places_BW = batch["sample_keys"][:, None].long() + torch.arange(self.width, device=self.states.device)
+        places_BW = batch["sample_keys"][:, None].long() + torch.arange(
+            self.width, device=self.states.device
+        )
         places_P = places_BW.flatten().remainder(len(self.states))
         taken_P = F.softplus(pack.log_sums(self.states[places_P], table) - self.log_sums[places_P])
         targets_B = (batch["targets"] != IGNORED).sum(1)
@@ -97,64 +121,95 @@ class NewTokenPenalty(NamedTuple):
 
 
 class LanguageModel(Model):
-    """Body and language pack under the cross-entropy of what an objective has predicted, at every head.
+    """Body and language pack under the cross-entropy of what an objective has predicted, at every
+    head.
 
-    new_token_penalty: of an added language while it trains, or None. replay_kl: weight, relative to a trained token's
-    loss, of the KL divergence from the body without its low-rank updates in replayed rows; 0: none.
-    replays_in_every_batch: whether that pass runs for batches without replayed rows, too, as it must where ranks
-    gather weights together (ZeRO 3).
+    new_token_penalty: of an added language while it trains, or None. replay_kl: weight, relative to
+    a trained token's loss, of the KL divergence from the body without its low-rank updates in
+    replayed rows; 0: none. replays_in_every_batch: whether that pass runs for batches without
+    replayed rows, too, as it must where ranks gather weights together (ZeRO 3).
     """
 
     new_token_penalty: NewTokenPenalty | None = None
     replay_kl: float = 0.0
     replays_in_every_batch = False
 
-    def __init__(self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0):
+    def __init__(
+        self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
+    ):
         super().__init__(config, vocab_size, head_depths, num_base)
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
         """Sum of the losses of the batch for each head -> (heads,) fp32."""
-        replays = self.replay_kl and torch.is_grad_enabled() and ("replayed" in batch or self.replays_in_every_batch)
-        teacher = self._teacher(batch) if replays else None  # first: ZeRO 3 forgets what an earlier pass has gathered
+        replays = (
+            self.replay_kl
+            and torch.is_grad_enabled()
+            and ("replayed" in batch or self.replays_in_every_batch)
+        )
+        teacher = (
+            self._teacher(batch) if replays else None
+        )  # first: ZeRO 3 forgets what an earlier pass has gathered
         hidden, table = encode(self.pack, self.body, batch)
         if "replayed" in batch and replays:
-            batch = {**batch, "targets": batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)}
+            batch = {
+                **batch,
+                "targets": batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED),
+            }
         targets = batch["targets"].flatten()
         # One after the other: of no head the outputs are held beside another's.
-        read = (head(x_BMH.flatten(0, 1)) for head, x_BMH in zip(self.body.heads.values(), hidden, strict=True))
+        read = (
+            head(x_BMH.flatten(0, 1))
+            for head, x_BMH in zip(self.body.heads.values(), hidden, strict=True)
+        )
         losses = torch.stack([self.pack.cross_entropy(x_PH, table, targets) for x_PH in read])
         if teacher is not None:
             divergence = self._divergence(*teacher, hidden[-1], table)
-            losses = losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
+            losses = (
+                losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
+            )
         if self.new_token_penalty is None or not torch.is_grad_enabled():
             return losses
         penalty = self.new_token_penalty.loss(self.pack, table, batch)
         return losses + (penalty - penalty.detach())  # what is reported is the loss of the text
 
     def _teacher(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows that are replayed, at least one; where they have targets that are learned from; what the head makes
-        there of the body without its updates, (P, H))."""
-        is_replayed_B = batch.get("replayed", torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool))
+        """(rows that are replayed, at least one; where they have targets that are learned from;
+        what the head makes there of the body without its updates, (P, H)).
+        """
+        is_replayed_B = batch.get(
+            "replayed", torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool)
+        )
         rows = is_replayed_B.nonzero()[:, 0]
         rows = rows if len(rows) else rows.new_zeros(1)
-        own = {name: batch[name][rows] for name in ("tokens", "lengths", "sample_keys", "targets") if name in batch}
+        own = {
+            name: batch[name][rows]
+            for name in ("tokens", "lengths", "sample_keys", "targets")
+            if name in batch
+        }
         is_target = (own["targets"] != IGNORED) & is_replayed_B[rows, None]
         head = self.body.heads[str(self.body.head_depths[-1])]
         with torch.no_grad(), switched_off():
             (x_BSH,), _ = encode(self.pack, self.body, own)
             return rows, is_target, head(x_BSH[is_target])
 
-    def _divergence(self, rows: Tensor, is_target: Tensor, teacher_PH: Tensor, x_BSH: Tensor, table: Table) -> Tensor:
-        """KL divergence, in nats over the base's ids, of what the body predicts in the rows that are replayed from what
-        it would without its updates, a sum over their targets: self-distillation, with no teacher beside it."""
+    def _divergence(
+        self, rows: Tensor, is_target: Tensor, teacher_PH: Tensor, x_BSH: Tensor, table: Table
+    ) -> Tensor:
+        """KL divergence, in nats over the base's ids, of what the body predicts in the rows that
+        are replayed from what it would without its updates, a sum over their targets:
+        self-distillation, with no teacher beside it.
+        """
         head = self.body.heads[str(self.body.head_depths[-1])]
         assert table.base is not None
-        return ops.linear_divergence(head(x_BSH[rows][is_target]), teacher_PH, table.own, table.base)
+        return ops.linear_divergence(
+            head(x_BSH[rows][is_target]), teacher_PH, table.own, table.base
+        )
 
 
 class TaskModel(Model):
-    """Body and language pack under a task's head, a module of its own; its loss is a sum over what has a target.
+    """Body and language pack under a task's head, a module of its own; its loss is a sum over what
+    has a target.
 
     A subclass has `logits` and, where it trains, `loss`.
     """
@@ -162,11 +217,15 @@ class TaskModel(Model):
     loss_names = ["loss"]
 
     def __init__(self, config: BodyConfig, vocab_size: int, depths: Sequence[int] | None = None):
-        """depths: at which there are heads of the body's, where they are not the configuration's task_depths."""
+        """depths: at which there are heads of the body's, where they are not the configuration's
+        task_depths.
+        """
         super().__init__(config, vocab_size, config.task_depths if depths is None else depths)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the head."""
+        """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the
+        head.
+        """
         logits = self.logits(batch)
         return self.loss(logits, batch["targets"])[None] if "targets" in batch else logits
 
@@ -179,7 +238,9 @@ class TaskModel(Model):
         raise NotImplementedError
 
     def where_all_is_seen(self, batch: Batch) -> Batch:
-        """A batch that reads `<s>`, or over a causal body the last token of each row, which alone has seen all."""
+        """A batch that reads `<s>`, or over a causal body the last token of each row, which alone
+        has seen all.
+        """
         if not self.body.config.causal:
             return batch
         tokens_BS, lengths_B = batch["tokens"], batch.get("lengths")
@@ -188,7 +249,9 @@ class TaskModel(Model):
         return {**batch, "loss_positions": lengths_B.long()[:, None] - 1}
 
     def read(self, batch: Batch) -> Tensor:
-        """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of them."""
+        """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of
+        them.
+        """
         (x_BMH,), _ = encode(self.pack, self.body, batch)
         for depth in self.body.head_depths:
             x_BMH = self.body.heads[str(depth)](x_BMH)
@@ -196,7 +259,9 @@ class TaskModel(Model):
 
 
 class HiddenLikelihoods(TaskModel):
-    """How likely the tokens are that are hidden in a text, by the body's last head; nothing trains."""
+    """How likely the tokens are that are hidden in a text, by the body's last head; nothing
+    trains.
+    """
 
     def __init__(self, config: BodyConfig, vocab_size: int):
         super().__init__(config, vocab_size, (config.num_layers,))
@@ -205,16 +270,23 @@ class HiddenLikelihoods(TaskModel):
         """(B, S) fp32: the logarithm of each target's probability; 0 where there is none."""
         (x_BSH,), table = encode(self.pack, self.body, batch)
         (head,), targets_BS = self.body.heads.values(), batch["targets"]
-        found_BS, has_BS = x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32), targets_BS != IGNORED
+        found_BS, has_BS = (
+            x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32),
+            targets_BS != IGNORED,
+        )
         found_BS[has_BS] = -self.pack.token_losses(head(x_BSH[has_BS]), table, targets_BS[has_BS])
         return found_BS
 
 
 class TokenLikelihoods(TaskModel):
-    """How likely each token of a text is after those before it, by the body's last head; nothing trains."""
+    """How likely each token of a text is after those before it, by the body's last head; nothing
+    trains.
+    """
 
     def logits(self, batch: Batch) -> Tensor:
-        """(B, S) fp32: the logarithm of each token's probability; 0 for the first of a row, and for padding."""
+        """(B, S) fp32: the logarithm of each token's probability; 0 for the first of a row, and for
+        padding.
+        """
         targets_BS = at_padding(batch["tokens"], IGNORED, batch).roll(-1, 1)
         targets_BS[:, -1] = IGNORED
         (x_BSH,), table = encode(self.pack, self.body, batch)
@@ -226,12 +298,15 @@ class TokenLikelihoods(TaskModel):
 class SequenceClassifier(TaskModel):
     """Classification of a sentence or a pair from `<s>` or, over a causal body, the last token.
 
-    A dense layer and scores, as RoBERTa and EuroBERT have, or scores of what the body's own head makes.
+    A dense layer and scores, as RoBERTa and EuroBERT have, or scores of what the body's own head
+    makes.
     """
 
     def __init__(self, config: BodyConfig, vocab_size: int, num_labels: int):
         super().__init__(config, vocab_size)
-        self.dense = Linear(config.hidden_size, config.hidden_size) if config.task_activation else None
+        self.dense = (
+            Linear(config.hidden_size, config.hidden_size) if config.task_activation else None
+        )
         self.out = Linear(config.hidden_size, num_labels)
         self.apply(init_weights)
 
@@ -239,11 +314,18 @@ class SequenceClassifier(TaskModel):
         """(B, labels)"""
         batch = self.where_all_is_seen(batch)
         x_B1H = self.read(batch)
-        dropout, sites = self.body.dropout(batch.get("sample_keys")), self.body.config.dropout_sites.task_head
+        dropout, sites = (
+            self.body.dropout(batch.get("sample_keys")),
+            self.body.config.dropout_sites.task_head,
+        )
         if self.dense is not None:
-            x_B1H = ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[0], batch["loss_positions"]))
+            x_B1H = ops.dropout(
+                x_B1H, dropout.p, dropout.row_keys(sites[0], batch["loss_positions"])
+            )
             x_B1H = getattr(F, self.body.config.task_activation)(self.dense(x_B1H))
-        return self.out(ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["loss_positions"])))[:, 0]
+        return self.out(
+            ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["loss_positions"]))
+        )[:, 0]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum of cross-entropy over the examples."""
@@ -268,7 +350,9 @@ class SpanExtractor(TaskModel):
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum over the examples of the mean of the start and the end cross-entropy."""
         start, end = (
-            F.cross_entropy(logits[..., place], targets[:, place], ignore_index=IGNORED, reduction="sum")
+            F.cross_entropy(
+                logits[..., place], targets[:, place], ignore_index=IGNORED, reduction="sum"
+            )
             for place in (0, 1)
         )
         return (start + end) / 2
@@ -284,27 +368,34 @@ def train_only(module: nn.Module, trains: Callable[[str], bool]) -> None:
 
 
 def materialise(
-    module: nn.Module, dtype: torch.dtype, device: torch.device | str = "cpu", defer_frozen: bool = False
+    module: nn.Module,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    defer_frozen: bool = False,
 ) -> None:
-    """Give memory to the parameters of a module that was built on the meta device; nothing is drawn.
+    """Give memory to the parameters of a module that was built on the meta device; nothing is
+    drawn.
 
-    What trains is fp32, all else of `dtype`. Their numbers are to be put in. defer_frozen: frozen ones get no memory
-    before `ops.parallel.fill`, and load_into notes where its numbers are.
+    What trains is fp32, all else of `dtype`. Their numbers are to be put in. defer_frozen: frozen
+    ones get no memory before `ops.parallel.fill`, and load_into notes where its numbers are.
     """
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.is_meta:
                 trains, shape = parameter.requires_grad, parameter.shape
                 waits = defer_frozen and not trains
-                own = torch.empty(() if waits else shape, dtype=torch.float32 if trains else dtype, device=device)
+                own = torch.empty(
+                    () if waits else shape, dtype=torch.float32 if trains else dtype, device=device
+                )
                 part._parameters[name] = nn.Parameter(own.expand(shape), requires_grad=trains)
                 if waits:
                     part._parameters[name].source = None  # type: ignore[union-attr]
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Copy tensors, one after the other, into the parameters of those names, with `prefix` before them, or this rank's
-    parts of them; each must exist. What `materialise` defers is read later."""
+    """Copy tensors, one after the other, into the parameters of those names, with `prefix` before
+    them, or this rank's parts of them; each must exist. What `materialise` defers is read later.
+    """
     parameters = dict(module.named_parameters())
     for name in tensors:
         parameter = parameters[prefix + name]
@@ -316,4 +407,8 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = ""
 
 def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:
     """The tensors whose names start with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,6 +1,7 @@
 """Scaled dot-product attention, by the fastest implementation that the device has.
 
-Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by side (queries, keys, values).
+Shape legend: B batch, N heads, Q queries, S keys, D head width, C parts side by side (queries,
+keys, values).
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import backend, device_type
 from ds_minimodel.ops.matmul import product
 
-WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # flash: on CPUs alone
+WITH_MASK = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]  # flash: on CPUs alone
 
 
-def _split(packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False) -> tuple[Tensor, ...]:
+def _split(
+    packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False
+) -> tuple[Tensor, ...]:
     """(B,S,C*N*D) -> C tensors (B,N,S,D), views or contiguous."""
     parts_CBNSD = packed.unflatten(-1, (num_parts, num_heads, -1)).permute(2, 0, 3, 1, 4)
     return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
@@ -36,10 +43,14 @@ def _concatenate(parts_BNSD: Sequence[Tensor]) -> Tensor:
 
 
 class _SplitHeads(torch.autograd.Function):
-    """`_split` with a gradient that is written in place: autograd would copy each part and then concatenate them."""
+    """`_split` with a gradient that is written in place: autograd would copy each part and then
+    concatenate them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, packed: Tensor, num_parts: int, num_heads: int, contiguous: bool) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, packed: Tensor, num_parts: int, num_heads: int, contiguous: bool
+    ) -> tuple[Tensor, ...]:
         return _split(packed, num_parts, num_heads, contiguous)
 
     @staticmethod
@@ -54,11 +65,15 @@ def _parts(projected, queries, num_heads, split=_split, contiguous=False):
     return *split(queries, 1, num_heads, contiguous), *split(projected, 2, num_heads, contiguous)
 
 
-def _probs(q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None) -> tuple[Tensor, Tensor]:
+def _probs(
+    q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Probabilities (B,N,Q,S) before and after dropout, in the dtype of sums."""
     dtype = accumulation_dtype(q.dtype)
     scores = q.to(dtype) @ k.to(dtype).mT
-    dropped, probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, q.shape[-1] ** -0.5, p, row_keys)
+    dropped, probs = torch.ops.dsmm_reference.masked_softmax(
+        scores, lengths, q.shape[-1] ** -0.5, p, row_keys
+    )
     return (dropped if row_keys is None else probs), dropped
 
 
@@ -73,7 +88,9 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     probs, dropped = _probs(q, k, lengths, p, row_keys)
     (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
     grad_probs, scale = grad_BNQD @ v.to(probs.dtype).mT, q.shape[-1] ** -0.5
-    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(grad_probs, probs, lengths, scale, p, row_keys)
+    grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(
+        grad_probs, probs, lengths, scale, p, row_keys
+    )
     grad_q, grad_k = grad_scores @ k.to(probs.dtype), grad_scores.mT @ q.to(probs.dtype)
     grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
     if queries is None:
@@ -81,10 +98,13 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     return _concatenate(grads[1:]), _concatenate(grads[:1])
 
 
-_ARGUMENTS = "Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys"
+_ARGUMENTS = (
+    "Tensor projected, Tensor? queries, int num_heads, Tensor? lengths, float p, Tensor? row_keys"
+)
 _forward = define(f"attention({_ARGUMENTS}) -> Tensor", _forward_reference)
 _backward_op = define(
-    f"attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_projected, Tensor grad_queries)",
+    f"attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_projected, Tensor "
+    "grad_queries)",
     _backward_reference,
 )
 
@@ -106,13 +126,19 @@ fused_attention = differentiate(_forward, _setup_context, _backward)
 class _AroundSoftmax(torch.autograd.Function):
     """Two products around masked_softmax, of q (B,N,Q,D), k and v (B,N,S,D).
 
-    Of what has a number for each query and key only the probabilities before dropout are kept; the backward pass drops
-    the same ones again.
+    Of what has a number for each query and key only the probabilities before dropout are kept; the
+    backward pass drops the same ones again.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        lengths: Tensor | None,
+        p: float,
+        row_keys: Tensor | None,
     ) -> Tensor:
         ctx.p, scale = p, q.shape[-1] ** -0.5
         if q.dtype == torch.float16:  # whose range a product would leave before it is scaled
@@ -136,28 +162,40 @@ class _AroundSoftmax(torch.autograd.Function):
 
 
 def around_softmax(
-    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None, p: float, row_keys: Tensor | None
+    projected: Tensor,
+    queries: Tensor | None,
+    num_heads: int,
+    lengths: Tensor | None,
+    p: float,
+    row_keys: Tensor | None,
 ) -> Tensor:
     parts = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
     return _AroundSoftmax.apply(*parts, lengths, p, row_keys).transpose(1, 2).flatten(2)
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float | None = None) -> Tensor:
-    """torch's attention of q (B,N,Q,D) to the keys in `seen`, broadcast to (B,N,Q,S), at least one for each query.
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float | None = None
+) -> Tensor:
+    """torch's attention of q (B,N,Q,D) to the keys in `seen`, broadcast to (B,N,Q,S), at least one
+    for each query.
 
-    Not by cuDNN's kernel, the first that torch 2.11 takes on an H100: with a mask its gradients are nan at some
-    lengths where all scores of a query are far below zero (pytorch#196678), and differ from run to run.
+    Not by cuDNN's kernel, the first that torch 2.11 takes on an H100: with a mask its gradients are
+    nan at some lengths where all scores of a query are far below zero (pytorch#196678), and differ
+    from run to run.
     """
     with sdpa_kernel(WITH_MASK):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
 
 
-def torch_attention(projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None) -> Tensor:
+def torch_attention(
+    projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None
+) -> Tensor:
     """By torch's fused kernels, which keep no probabilities, without dropout."""
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
     if lengths is None:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-    # A sample without keys attends to nothing, but torch's kernels may give nan there: it gets a key, and then zeros.
+    # A sample without keys attends to nothing, but torch's kernels may give nan there: it gets a
+    # key, and then zeros.
     mask_BS = torch.arange(k.shape[-2], device=k.device) < lengths.clamp(min=1)[:, None]
     context_BNQD = masked_attention(q, k, v, mask_BS[:, None, None])
     context_BNQD = context_BNQD.masked_fill((lengths <= 0)[:, None, None, None], 0)
@@ -174,20 +212,24 @@ def attention(
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v over the keys before each sample's length -> (B,Q,N*D).
 
-    projected: (B,S,3*N*D), queries, keys and values side by side; or, with `queries` (B,Q,N*D), the other two.
-    lengths: (B,) int32, or None when every key is real.
-    p, row_keys: dropout of the probabilities, its row keys (B,N,Q) int32.
+    projected: (B,S,3*N*D), queries, keys and values side by side; or, with `queries` (B,Q,N*D), the
+    other two. lengths: (B,) int32, or None when every key is real. p, row_keys: dropout of the
+    probabilities, its row keys (B,N,Q) int32.
 
-    Compiled kernels on the CPU, and torch's on GPUs, keep nothing that has a number for each pair of query and key: the
-    backward pass computes the probabilities again. Torch's cannot take the bits of our dropout: with it two products
-    around masked_softmax serve on GPUs.
+    Compiled kernels on the CPU, and torch's on GPUs, keep nothing that has a number for each pair
+    of query and key: the backward pass computes the probabilities again. Torch's cannot take the
+    bits of our dropout: with it two products around masked_softmax serve on GPUs.
     """
     if p == 0:
         row_keys = None
     on_gpu = device_type(projected.device) == "cuda"
     if on_gpu and row_keys is None and not projected.is_meta:
         return torch_attention(projected, queries, num_heads, lengths)
-    kernels = row_keys is None if on_gpu else backend("attention", "cpu", projected.dtype).startswith("compiled")
+    kernels = (
+        row_keys is None
+        if on_gpu
+        else backend("attention", "cpu", projected.dtype).startswith("compiled")
+    )
     if kernels:  # on a GPU those of torch, of meta tensors
         return fused_attention(projected, queries, num_heads, lengths, p, row_keys)
     return around_softmax(projected, queries, num_heads, lengths, p, row_keys)

@@ -1,10 +1,12 @@
-"""Linear layer and cross-entropy over a large vocabulary, with one chunk of the logits in memory at a time.
+"""Linear layer and cross-entropy over a large vocabulary, with one chunk of the logits in memory at
+a time.
 
 Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk.
 
 The forward pass turns the logits of a chunk into their gradient in place. When all positions fit in
-one chunk, that gradient is kept and the backward pass makes its two products; otherwise, and where rows of a base stand
-before those that train, the products are made chunk by chunk in the forward pass and only scaled in the backward pass.
+one chunk, that gradient is kept and the backward pass makes its two products; otherwise, and where
+rows of a base stand before those that train, the products are made chunk by chunk in the forward
+pass and only scaled in the backward pass.
 """
 
 from __future__ import annotations
@@ -21,17 +23,21 @@ from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import device_type
 from ds_minimodel.ops.matmul import add_product_, product, upcast_if_emulated
 
-# Rows of logits held at once. Fewer make the products too thin, more only cost memory; but where products are bf16's
-# own, each chunk's gradient of the weight is added to one in fp32, which costs as much as the product of 300 rows.
+# Rows of logits held at once. Fewer make the products too thin, more only cost memory; but where
+# products are bf16's own, each chunk's gradient of the weight is added to one in fp32, which costs
+# as much as the product of 300 rows.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
 CHUNK_ROWS_BF16 = 2048  # on CPUs with bf16 products
 TOKEN_ROWS = 320  # of logits, where each target's loss is wanted
 SUMMED_COLUMNS = 512  # added up at once on CPUs
 
 
-def _losses(logits: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Losses (R,), scores (R, V), logarithms of the sums of exponentials (R,), whether a target counts (R,), and its
-    column (R, 1)."""
+def _losses(
+    logits: Tensor, bias: Tensor | None, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Losses (R,), scores (R, V), logarithms of the sums of exponentials (R,), whether a target
+    counts (R,), and its column (R, 1).
+    """
     scores = logits.to(accumulation_dtype(logits.dtype), copy=True)
     if bias is not None:
         scores += bias
@@ -42,7 +48,9 @@ def _losses(logits: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tenso
     return losses, scores, log_normaliser, used, column
 
 
-def _loss_and_logit_grad_reference(logits: Tensor, bias: Tensor | None, targets: Tensor, needs_grad: bool) -> Tensor:
+def _loss_and_logit_grad_reference(
+    logits: Tensor, bias: Tensor | None, targets: Tensor, needs_grad: bool
+) -> Tensor:
     losses, scores, log_normaliser, used, column = _losses(logits, bias, targets)
     if needs_grad:
         probs = scores.sub_(log_normaliser[:, None]).exp_()
@@ -69,15 +77,21 @@ def _is_one_chunk(x: Tensor, base: Tensor | None) -> bool:
     return base is None and x.shape[0] <= _chunk_rows(x)
 
 
-def scores(x_RH: Tensor, weight_NH: Tensor, base_KH: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """Products with the rows of `base`, if there are such, and those of `weight`, side by side (R, K + N)."""
+def scores(
+    x_RH: Tensor, weight_NH: Tensor, base_KH: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    """Products with the rows of `base`, if there are such, and those of `weight`, side by side (R,
+    K + N).
+    """
     if base_KH is None:
         return product(x_RH, weight_NH.T, out=out)
     return torch.cat((product(x_RH, base_KH.T), product(x_RH, weight_NH.T)), -1, out=out)
 
 
 def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, needs_bias):
-    """What the operator does on every device: products, and the compiled part of the loss, chunk by chunk."""
+    """What the operator does on every device: products, and the compiled part of the loss, chunk by
+    chunk.
+    """
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
     if _is_one_chunk(x, base):
@@ -126,18 +140,28 @@ def add_chunk_gradients(
 
 
 def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sums of the columns (V,), by blocks of them on a CPU, where torch copies what it adds up to `dtype` first."""
+    """Sums of the columns (V,), by blocks of them on a CPU, where torch copies what it adds up to
+    `dtype` first.
+    """
     columns = SUMMED_COLUMNS if device_type(rows_RV.device) == "cpu" else rows_RV.shape[1]
     return torch.cat([block.sum(0, dtype=dtype) for block in rows_RV.split(columns, 1)])
 
 
-def scaled(grads: Iterable[Tensor | None], by: Tensor, dtypes: Sequence[torch.dtype]) -> tuple[Tensor | None, ...]:
-    """Gradients that the forward pass has made, times that of the loss, each in its own dtype. None: not wanted."""
-    return tuple(None if grad is None else (grad * by).to(dtype) for grad, dtype in zip(grads, dtypes, strict=True))
+def scaled(
+    grads: Iterable[Tensor | None], by: Tensor, dtypes: Sequence[torch.dtype]
+) -> tuple[Tensor | None, ...]:
+    """Gradients that the forward pass has made, times that of the loss, each in its own dtype.
+    None: not wanted.
+    """
+    return tuple(
+        None if grad is None else (grad * by).to(dtype)
+        for grad, dtype in zip(grads, dtypes, strict=True)
+    )
 
 
 _forward = define(
-    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, Tensor? base, bool needs_x, "
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, Tensor? base, "
+    "bool needs_x, "
     "bool needs_weight, bool needs_bias) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     _forward_by_chunks,
@@ -168,7 +192,10 @@ def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         if needs_bias:
             grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.dtypes[2])
     else:
-        own = [one if needs else None for one, needs in zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)]
+        own = [
+            one if needs else None
+            for one, needs in zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
+        ]
         grad_x, grad_weight, grad_bias = scaled(own, grad_loss, ctx.dtypes)
     return grad_x, grad_weight, grad_bias, None, None, None, None, None
 
@@ -181,8 +208,8 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
 
-    x: (P,H). weight: (V,H). bias: (V,), or None. targets: (P,) int64, those equal to IGNORED give no loss. base: rows
-    before those of weight, (K,H), without a gradient; bias is then (K+V,).
+    x: (P,H). weight: (V,H). bias: (V,), or None. targets: (P,) int64, those equal to IGNORED give
+    no loss. base: rows before those of weight, (K,H), without a gradient; bias is then (K+V,).
     Gradients are made only for those of x, weight and bias that require them.
     """
     tracks = torch.is_grad_enabled()
@@ -198,14 +225,17 @@ def token_losses(
     base: Tensor | None = None,
     losses: Callable[[Tensor, Tensor | None, Tensor], Sequence[Tensor]] = _losses,
 ) -> Tensor:
-    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of linear_cross_entropy.
+    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of
+    linear_cross_entropy.
 
-    losses: of a chunk; another one where a vocabulary is split (ops/parallel/cross_entropy.py). Without a gradient, and
-    never holding all logits.
+    losses: of a chunk; another one where a vocabulary is split (ops/parallel/cross_entropy.py).
+    Without a gradient, and never holding all logits.
     """
     weight, base = upcast_if_emulated(weight, base)
     chunks = zip(x.split(TOKEN_ROWS), targets.split(TOKEN_ROWS), strict=True)
-    return torch.cat([losses(scores(x_RH, weight, base), bias, targets_R)[0] for x_RH, targets_R in chunks])
+    return torch.cat(
+        [losses(scores(x_RH, weight, base), bias, targets_R)[0] for x_RH, targets_R in chunks]
+    )
 
 
 class _LinearDivergence(torch.autograd.Function):
@@ -215,14 +245,18 @@ class _LinearDivergence(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         ctx.dtypes = x.dtype, weight.dtype
         weight, base = upcast_if_emulated(weight, base)
-        for x_RH, teacher_RH, grad_x_RH in zip(*(own.split(TOKEN_ROWS) for own in (x, teacher, grad_x)), strict=True):
+        for x_RH, teacher_RH, grad_x_RH in zip(
+            *(own.split(TOKEN_ROWS) for own in (x, teacher, grad_x)), strict=True
+        ):
             log_p_RK = product(teacher_RH, base.T).float().log_softmax(-1)
             log_q_RV = scores(x_RH, weight, base).float().log_softmax(-1)
             p_RK = log_p_RK.exp()
             loss += (p_RK * log_p_RK.sub_(log_q_RV[:, : len(base)])).sum()
             grad_RV = log_q_RV.exp_()
             grad_RV[:, : len(base)] -= p_RK
-            add_chunk_gradients(grad_RV.to(x.dtype), x_RH, weight, base, grad_x_RH, grad_weight, None)
+            add_chunk_gradients(
+                grad_RV.to(x.dtype), x_RH, weight, base, grad_x_RH, grad_weight, None
+            )
         ctx.save_for_backward(grad_x, grad_weight)
         return loss
 
@@ -233,8 +267,9 @@ class _LinearDivergence(torch.autograd.Function):
 
 
 def linear_divergence(x: Tensor, teacher: Tensor, weight: Tensor, base: Tensor) -> Tensor:
-    """Sum of the KL divergences of what is predicted from x, over the rows of base and weight, from what is predicted
-    from `teacher` over those of base: a float32 scalar, with gradients of x and weight.
+    """Sum of the KL divergences of what is predicted from x, over the rows of base and weight, from
+    what is predicted from `teacher` over those of base: a float32 scalar, with gradients of x and
+    weight.
 
     x, teacher: (P,H). weight, base: as of linear_cross_entropy.
     """

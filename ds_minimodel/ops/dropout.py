@@ -1,8 +1,8 @@
 """Dropout whose bits are a function of sample, site and position, never of history.
 
 A counter-based hash (lowbias32) replaces the random generator: element j of a row is kept if and
-only if hash32(row_key + (j + 1) * GOLDEN) >= floor(p * 2^32), unsigned. So the same sample drops the
-same elements on any rank, in any split of the batch and after any resume, and the backward pass
+only if hash32(row_key + (j + 1) * GOLDEN) >= floor(p * 2^32), unsigned. So the same sample drops
+the same elements on any rank, in any split of the batch and after any resume, and the backward pass
 recomputes the mask where others store it. The sites (which dropout of the network) are numbered in
 common/random.py, which has the same hash for numpy.
 
@@ -45,14 +45,15 @@ def row_keys(sample_keys: Tensor, site: int | range, positions: Tensor) -> Tenso
     """Keys of the rows that one dropout works on.
 
     sample_keys: (B,) int32. positions: (S,) or (B,S) integers, the place of each row in its sample.
-    site: the number of the dropout in the network (common/random.py); or a range of N of them (one for
-    each attention head), which adds an axis.
-    Returns (B,S) int32, or (B,N,S) for a range.
+    site: the number of the dropout in the network (common/random.py); or a range of N of them (one
+    for each attention head), which adds an axis. Returns (B,S) int32, or (B,N,S) for a range.
     """
     positions = positions.to(torch.int32)
     if isinstance(site, range):
         # Made on the device: a copy from the host would make it wait, in every layer and pass.
-        numbers_N = torch.arange(site.start, site.stop, site.step, dtype=torch.int32, device=sample_keys.device)
+        numbers_N = torch.arange(
+            site.start, site.stop, site.step, dtype=torch.int32, device=sample_keys.device
+        )
         steps_N = numbers_N * as_int32(GOLDEN)
         return hash32(hash32(sample_keys[:, None] + steps_N)[:, :, None] + positions.unsqueeze(-2))
     return hash32(hash32(sample_keys + as_int32(site * GOLDEN))[:, None] + positions)
@@ -67,7 +68,9 @@ def keep_mask(row_keys: Tensor, width: int, p: float) -> Tensor:
 
 
 def dropout_reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
-    """Zero the dropped elements of x (..., H) and scale the others by 1 / (1 - p), in torch, without a gradient."""
+    """Zero the dropped elements of x (..., H) and scale the others by 1 / (1 - p), in torch,
+    without a gradient.
+    """
     if row_keys is None or p == 0:
         return x
     return torch.where(keep_mask(row_keys, x.shape[-1], p), x * (1 / (1 - p)), 0)

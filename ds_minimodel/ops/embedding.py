@@ -18,10 +18,11 @@ from ds_minimodel.ops.loading import device_type
 class _TiedEmbedding(torch.autograd.Function):
     """Outputs: the rows, and the table for the output projection.
 
-    Both uses meet here in the backward pass. So the few rows of a batch are added to the projection's gradient in
-    place, where autograd would make a whole table of them, mostly zeros, and add that. They are added up in float32
-    and rounded once; torch adds up a bf16 table's in bf16, by which a token that comes hundreds of times in a batch,
-    as <mask> does, loses a fiftieth of its gradient. At ZeRO 3 the second output keeps the gathered table until then.
+    Both uses meet here in the backward pass. So the few rows of a batch are added to the
+    projection's gradient in place, where autograd would make a whole table of them, mostly zeros,
+    and add that. They are added up in float32 and rounded once; torch adds up a bf16 table's in
+    bf16, by which a token that comes hundreds of times in a batch, as <mask> does, loses a fiftieth
+    of its gradient. At ZeRO 3 the second output keeps the gathered table until then.
     """
 
     @staticmethod
@@ -32,7 +33,9 @@ class _TiedEmbedding(torch.autograd.Function):
         return F.embedding(tokens, weight), weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_table: Tensor | None) -> tuple[None, Tensor | None]:
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_table: Tensor | None
+    ) -> tuple[None, Tensor | None]:
         if grad is None:
             return None, grad_table
         (tokens,) = ctx.saved_tensors
@@ -51,9 +54,16 @@ class _TiedEmbedding(torch.autograd.Function):
 def embedding(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of `weight` by token -> ((..., H), table (V, H)).
 
-    table: `weight`, to be used where it also is the output projection. On the CPU what its user returns as its
-    gradient is then written to, so that must be a tensor of its own, as linear_cross_entropy's is.
+    table: `weight`, to be used where it also is the output projection. On the CPU what its user
+    returns as its gradient is then written to, so that must be a tensor of its own, as
+    linear_cross_entropy's is.
     """
-    if device_type(weight.device) != "cpu" or not weight.requires_grad or torch.compiler.is_compiling():
-        return F.embedding(tokens, weight), weight.view_as(weight)  # at ZeRO 3 it keeps what was gathered
+    if (
+        device_type(weight.device) != "cpu"
+        or not weight.requires_grad
+        or torch.compiler.is_compiling()
+    ):
+        return F.embedding(tokens, weight), weight.view_as(
+            weight
+        )  # at ZeRO 3 it keeps what was gathered
     return _TiedEmbedding.apply(tokens, weight)

@@ -1,4 +1,5 @@
-"""Gated activations (Shazeer 2020, "GLU Variants Improve Transformer"): activation(first half) * second half.
+"""Gated activations (Shazeer 2020, "GLU Variants Improve Transformer"): activation(first half) *
+second half.
 
 Shapes: x (..., 2F), the result (..., F).
 """
@@ -41,7 +42,9 @@ def _backward_reference(grad: Tensor, x: Tensor, activation: int) -> Tensor:
 
 
 _forward = define("gated(Tensor x, int activation) -> Tensor", _forward_reference)
-_backward_op = define("gated_backward(Tensor grad, Tensor x, int activation) -> Tensor", _backward_reference)
+_backward_op = define(
+    "gated_backward(Tensor grad, Tensor x, int activation) -> Tensor", _backward_reference
+)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:

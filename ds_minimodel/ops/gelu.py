@@ -15,7 +15,9 @@ def _forward_reference(x: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(x + bias.to(x.dtype))
 
 
-def _backward_reference(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> tuple[Tensor, Tensor]:
+def _backward_reference(
+    grad: Tensor, x: Tensor, bias: Tensor, trains: bool
+) -> tuple[Tensor, Tensor]:
     grad_x = torch.ops.aten.gelu_backward(grad, x + bias.to(x.dtype))
     if not trains:
         return grad_x, bias.new_empty(0)
@@ -25,7 +27,8 @@ def _backward_reference(grad: Tensor, x: Tensor, bias: Tensor, trains: bool) -> 
 
 _forward = define("bias_gelu(Tensor x, Tensor bias) -> Tensor", _forward_reference)
 _backward_op = define(
-    "bias_gelu_backward(Tensor grad, Tensor x, Tensor bias, bool trains) -> (Tensor grad_x, Tensor grad_bias)",
+    "bias_gelu_backward(Tensor grad, Tensor x, Tensor bias, bool trains) -> (Tensor grad_x, Tensor "
+    "grad_bias)",
     _backward_reference,
 )
 
@@ -44,5 +47,7 @@ _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias) with the exact erf; with a frozen bias the backward pass skips its reduction."""
+    """gelu(x + bias) with the exact erf; with a frozen bias the backward pass skips its
+    reduction.
+    """
     return _differentiable(x, bias)

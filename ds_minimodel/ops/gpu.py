@@ -9,7 +9,8 @@ import torch
 from ds_minimodel.common.errors import UserError
 
 CUDA_13 = (7, 5)  # the lowest compute capability that it knows
-CUDA_12_BUILD = "torch==2.13.0+cu126"  # as scripts/environment.sh takes it; torch has CUDA 12.6 builds up to 2.14
+# As scripts/environment.sh takes it; torch has CUDA 12.6 builds up to 2.14
+CUDA_12_BUILD = "torch==2.13.0+cu126"
 
 
 def device() -> torch.device:
@@ -19,7 +20,9 @@ def device() -> torch.device:
 
 
 def check_gpus(first: int | None = None) -> None:
-    """UserError, which says what to install, where torch has no code for a GPU here, or for one of the first."""
+    """UserError, which says what to install, where torch has no code for a GPU here, or for one of
+    the first.
+    """
     refuse(map(why_no_code, range(torch.cuda.device_count())[:first]))
 
 
@@ -36,7 +39,9 @@ def why_no_code(device: torch.device | int) -> str:
     if has_code(architectures, capability):
         return ""
     if capability < CUDA_13:
-        what = f"install the build for CUDA 12.6: uv pip install --torch-backend=cu126 {CUDA_12_BUILD}"
+        what = (
+            f"install the build for CUDA 12.6: uv pip install --torch-backend=cu126 {CUDA_12_BUILD}"
+        )
     else:
         what = "uninstall torch and install PyPI's, the build for CUDA 13"
     return (
@@ -47,10 +52,12 @@ def why_no_code(device: torch.device | int) -> str:
 
 
 def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for `architectures`, as torch.cuda.get_arch_list() names them, runs on a GPU of `capability`.
+    """Whether code for `architectures`, as torch.cuda.get_arch_list() names them, runs on a GPU of
+    `capability`.
 
-    sm_86 runs on 8.6 and later ones of its generation, compute_80 (PTX) on 8.0 and all later ones, sm_100f on 10.0 and
-    later ones of its generation, sm_90a on 9.0 alone. Names of another kind, or none, say nothing: True.
+    sm_86 runs on 8.6 and later ones of its generation, compute_80 (PTX) on 8.0 and all later ones,
+    sm_100f on 10.0 and later ones of its generation, sm_90a on 9.0 alone. Names of another kind, or
+    none, say nothing: True.
     """
     known = re.findall(r"\b(sm|compute)_(\d+)(\d)([af]?)\b", " ".join(architectures))
     return not known or any(

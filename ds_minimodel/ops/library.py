@@ -21,20 +21,23 @@ REFERENCE_NAMESPACE = "dsmm_reference"
 def define(schema: str, reference: Callable, fake: Callable | None = None) -> Callable:
     """Register one operator and return it as a callable.
 
-    schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
-    reference: the implementation in torch, right for every device and dtype.
-    fake: the outputs without their values, for tracing, where the reference on tensors without memory is not that.
-    Both take what the schema says, of its types.
+    schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`. reference: the
+    implementation in torch, right for every device and dtype. fake: the outputs without their
+    values, for tracing, where the reference on tensors without memory is not that. Both take what
+    the schema says, of its types.
     """
     name, signature = schema.split("(", 1)
     shapes_of = fake or reference
 
     @functools.wraps(shapes_of)
     def checked_fake(*arguments: Any) -> Any:
-        # A tensor without memory beside others would make the fake serve those, too, with results never written.
+        # A tensor without memory beside others would make the fake serve those, too, with results
+        # never written.
         devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
         if len(devices) > 1:
-            raise ValueError(f"{name}: arguments on different devices: {', '.join(sorted(map(str, devices)))}")
+            raise ValueError(
+                f"{name}: arguments on different devices: {', '.join(sorted(map(str, devices)))}"
+            )
         return shapes_of(*arguments)
 
     for namespace in (NAMESPACE, REFERENCE_NAMESPACE):
@@ -45,15 +48,24 @@ def define(schema: str, reference: Callable, fake: Callable | None = None) -> Ca
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def differentiate(op: Any, setup_context: Callable, backward: Callable, outputs: int = 1) -> Callable:
-    """Give `op` a gradient through its first `outputs` outputs, and return a callable that gives those.
+def differentiate(
+    op: Any, setup_context: Callable, backward: Callable, outputs: int = 1
+) -> Callable:
+    """Give `op` a gradient through its first `outputs` outputs, and return a callable that gives
+    those.
 
-    One alone comes as it is, several as a tuple. The others only serve backward(ctx, *grads), where a gradient may be
-    None if there are several.
+    One alone comes as it is, several as a tuple. The others only serve backward(ctx, *grads), where
+    a gradient may be None if there are several.
     """
 
     def of(output: Any) -> Any:
-        return output if not isinstance(output, tuple) else output[0] if outputs == 1 else output[:outputs]
+        return (
+            output
+            if not isinstance(output, tuple)
+            else output[0]
+            if outputs == 1
+            else output[:outputs]
+        )
 
     def save(ctx: Any, inputs: tuple, output: Any) -> None:
         # Else torch fills in zeros as gradients of the outputs that nothing but the backward reads.
@@ -70,8 +82,8 @@ def differentiate(op: Any, setup_context: Callable, backward: Callable, outputs:
 
     torch.library.register_autograd(op, run, setup_context=save)
 
-    # That gradient serves tracing. Without tracing, a Function of the older kind saves some 60 us of
-    # Python for each forward and backward pass, more than the work on a small tensor.
+    # That gradient serves tracing. Without tracing, a Function of the older kind saves some 60 us
+    # of Python for each forward and backward pass, more than the work on a small tensor.
     def forward(ctx: Any, *inputs: Any) -> Any:
         output = op(*inputs)
         ctx.set_materialize_grads(False)
@@ -79,7 +91,9 @@ def differentiate(op: Any, setup_context: Callable, backward: Callable, outputs:
         return of(output)
 
     function: Any = type(
-        op._schema.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(run)}
+        op._schema.name,
+        (torch.autograd.Function,),
+        {"forward": staticmethod(forward), "backward": staticmethod(run)},
     )
 
     def apply(*inputs: Any) -> Any:

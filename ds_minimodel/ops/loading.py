@@ -1,7 +1,8 @@
 """Loading of the compiled kernels, which register themselves in the place of the torch references.
 
-The kernels are optional: without them, or where a build does not load, the references serve (for attention two
-products around masked_softmax), and `backend` says why. Dtypes that the kernels do not take go to the references too.
+The kernels are optional: without them, or where a build does not load, the references serve (for
+attention two products around masked_softmax), and `backend` says why. Dtypes that the kernels do
+not take go to the references too.
 """
 
 import os
@@ -16,7 +17,10 @@ from torch.nn.attention import SDPBackend
 # The names carry the version of the schemas, so that a build of older sources is not taken.
 # setup.py reads them here.
 LIBRARIES = {"cpu": "_kernels_cpu_v5", "cuda": "_kernels_cuda_v5"}
-COMPILED_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
+COMPILED_DTYPES = {
+    "cpu": (torch.float32, torch.bfloat16),
+    "cuda": (torch.float32, torch.float16, torch.bfloat16),
+}
 OPS = """
 residual_norm bias_gelu gated rotary masked_softmax attention window_attention linear_cross_entropy dropout
 """.split()
@@ -28,7 +32,9 @@ _meta_device: ContextVar[str] = ContextVar("meta_device", default="cpu")
 
 @contextmanager
 def meta_stands_for(device: str) -> Iterator[None]:
-    """Serve tensors without memory (device "meta") as those of `device` ("cpu", "cuda") would be, in this context."""
+    """Serve tensors without memory (device "meta") as those of `device` ("cpu", "cuda") would be,
+    in this context.
+    """
     token = _meta_device.set(device)
     try:
         yield
@@ -42,7 +48,9 @@ def device_type(device: torch.device) -> str:
 
 
 def load_kernels(device: str) -> str:
-    """Load the kernels for "cpu" or "cuda", once; say in words what serves the operators there, and why."""
+    """Load the kernels for "cpu" or "cuda", once; say in words what serves the operators there, and
+    why.
+    """
     if device not in _serving:
         _serving[device] = _load(device)
     return _serving[device]
@@ -58,11 +66,17 @@ def _load(device: str) -> str:
         torch.ops.load_library(library)
     except OSError as error:
         return f"torch (kernels do not load: {error})"
-    return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})" if device == "cpu" else "compiled"
+    return (
+        f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})"
+        if device == "cpu"
+        else "compiled"
+    )
 
 
 def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> str:
-    """The implementation of an operator, in words: compiled kernels with their instruction set, or torch and why."""
+    """The implementation of an operator, in words: compiled kernels with their instruction set, or
+    torch and why.
+    """
     device = torch.device(device)
     kind = device_type(device)
     if op.endswith("attention") and kind == "cuda":
@@ -70,7 +84,8 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
             causal = f"{_torchs_kernel(device, dtype)} where causal"
             return f"torch ({causal}, else memory-efficient; with dropout products in fp32)"
         return (
-            f"torch ({_torchs_kernel(device, dtype)}, with padding memory-efficient; with dropout two products around "
+            f"torch ({_torchs_kernel(device, dtype)}, with padding memory-efficient; with dropout "
+            "two products around "
             "masked_softmax)"
         )
     serving = load_kernels(kind)

@@ -1,7 +1,8 @@
 """Matrix products that are fast on every device.
 
-torch emulates bf16 products on a CPU that has none, at a third to a fifth of the speed of fp32 ones. There the
-operands are cast to fp32 for the product, and its result is rounded. What the backward pass needs is kept in bf16.
+torch emulates bf16 products on a CPU that has none, at a third to a fifth of the speed of fp32
+ones. There the operands are cast to fp32 for the product, and its result is rounded. What the
+backward pass needs is kept in bf16.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from ds_minimodel.ops.cpu import has_bf16_products
 
 
 def is_emulated(x: Tensor) -> bool:
-    """Whether torch would have to emulate a product of `x`. False where it traces: then the product stays whole."""
+    """Whether torch would have to emulate a product of `x`. False where it traces: then the product
+    stays whole.
+    """
     return (
         x.dtype == torch.bfloat16
         and x.device.type == "cpu"
@@ -28,9 +31,9 @@ def is_emulated(x: Tensor) -> bool:
 def rows_for_few_shapes(num_rows: int, x: Tensor) -> int:
     """The number of rows, at least `num_rows`, that products with tensors like `x` should have.
 
-    Where a CPU has bf16 products, oneDNN compiles one for each shape that it meets, for up to twenty times as long as
-    the product takes. So there the number is rounded up to one of at most 8 in each octave, to 128 at least; elsewhere
-    it stays, and so do the bits.
+    Where a CPU has bf16 products, oneDNN compiles one for each shape that it meets, for up to
+    twenty times as long as the product takes. So there the number is rounded up to one of at most 8
+    in each octave, to 128 at least; elsewhere it stays, and so do the bits.
     """
     if x.dtype != torch.bfloat16 or x.device.type != "cpu" or not has_bf16_products():
         return num_rows
@@ -39,7 +42,9 @@ def rows_for_few_shapes(num_rows: int, x: Tensor) -> int:
 
 
 def upcast_if_emulated(first: Tensor, *others: Tensor | None) -> tuple:
-    """The tensors, in fp32 where torch would have to emulate a product of the first. None stays None."""
+    """The tensors, in fp32 where torch would have to emulate a product of the first. None stays
+    None.
+    """
     tensors = (first, *others)
     return tuple(t if t is None else t.float() for t in tensors) if is_emulated(first) else tensors
 
@@ -88,11 +93,20 @@ ALL = slice(None)
 
 
 class _LowRankLinear(torch.autograd.Function):
-    """The small products add to the results of the large ones, forward and backward, where they lie."""
+    """The small products add to the results of the large ones, forward and backward, where they
+    lie.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, scale: float, outputs: slice
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        down: Tensor,
+        up: Tensor,
+        scale: float,
+        outputs: slice,
     ) -> Tensor:
         flat, *wide = upcast_if_emulated(x.flatten(0, -2), weight[outputs], bias, down, up)
         low = flat @ wide[2].T
@@ -109,7 +123,9 @@ class _LowRankLinear(torch.autograd.Function):
         own = weight[ctx.outputs], down, up, low
         rows, flat, *wide = upcast_if_emulated(grad.flatten(0, -2), x.flatten(0, -2), *own)
         grad_low = _times(rows, wide[2], ctx.scale)
-        grad_x = (rows @ wide[0]).addmm_(grad_low, wide[1]).to(x.dtype).view(x.shape) if of_x else None
+        grad_x = (
+            (rows @ wide[0]).addmm_(grad_low, wide[1]).to(x.dtype).view(x.shape) if of_x else None
+        )
         grad_weight = None
         if of_weight:
             grad_weight = torch.zeros_like(weight)
@@ -131,11 +147,17 @@ def _times(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 def low_rank_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, scale: float, outputs: slice = ALL
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    down: Tensor,
+    up: Tensor,
+    scale: float,
+    outputs: slice = ALL,
 ) -> Tensor:
     """x (weight[outputs] + scale * up down)^T + bias -> (..., O).
 
-    x (..., I), weight with rows (O, I) at `outputs`, bias (O,), down (R, I), up (O, R). Nothing as large as the result
-    is made beside it.
+    x (..., I), weight with rows (O, I) at `outputs`, bias (O,), down (R, I), up (O, R). Nothing as
+    large as the result is made beside it.
     """
     return _LowRankLinear.apply(x, weight, bias, down, up, scale, outputs)

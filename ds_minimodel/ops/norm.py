@@ -1,4 +1,5 @@
-"""The norm of residual + dropout(x), where sublayers of a transformer meet, in one pass; and that sum.
+"""The norm of residual + dropout(x), where sublayers of a transformer meet, in one pass; and that
+sum.
 
 Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
 """
@@ -56,18 +57,29 @@ def _forward_fake(x, residual, weight, bias, eps, p, row_keys, rms):
     return x.new_empty(x.shape), total, statistics
 
 
-def _backward_reference(grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms):
+def _backward_reference(
+    grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms
+):
     mean, rstd = statistics.view(2, *total.shape[:-1], 1)
     if rms:
         wide = accumulation_dtype(total.dtype)
         normalised, weighted = total.to(wide) * rstd, grad.to(wide) * weight
-        grad_total = ((weighted - normalised * (weighted * normalised).mean(-1, keepdim=True)) * rstd).to(total.dtype)
+        grad_total = (
+            (weighted - normalised * (weighted * normalised).mean(-1, keepdim=True)) * rstd
+        ).to(total.dtype)
         rows = grad.to(wide).flatten(0, -2)
         grad_weight, grad_bias = (rows * normalised.flatten(0, -2)).sum(0), rows.sum(0)
     else:
         (weight_like,) = _parameters(total, weight)
         grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-            grad.contiguous(), total, total.shape[-1:], mean, rstd, weight_like, weight_like, [True, trains, trains]
+            grad.contiguous(),
+            total,
+            total.shape[-1:],
+            mean,
+            rstd,
+            weight_like,
+            weight_like,
+            [True, trains, trains],
         )
     if grad_sum is not None:
         grad_total = grad_total + grad_sum
@@ -81,7 +93,9 @@ def _backward_reference(grad, grad_sum, total, statistics, weight, p, row_keys, 
     )
 
 
-def _backward_fake(grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms):
+def _backward_fake(
+    grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms
+):
     shape = total.shape
     needs_own_grad_x = row_keys is not None or not has_residual
     return (
@@ -100,10 +114,11 @@ _forward = define(
     _forward_fake,
 )
 
-# grad_sum: of the sum itself. grad_x is empty where it equals grad_residual (no dropout); an output may not alias
-# another.
+# grad_sum: of the sum itself. grad_x is empty where it equals grad_residual (no dropout); an output
+# may not alias another.
 _backward_op = define(
-    "residual_norm_backward(Tensor grad, Tensor? grad_sum, Tensor total, Tensor statistics, Tensor weight, float p, "
+    "residual_norm_backward(Tensor grad, Tensor? grad_sum, Tensor total, Tensor statistics, Tensor "
+    "weight, float p, "
     "Tensor? row_keys, bool has_residual, bool trains, bool rms) "
     "-> (Tensor grad_x, Tensor grad_residual, Tensor grad_weight, Tensor grad_bias)",
     _backward_reference,
@@ -122,9 +137,21 @@ def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
 def _backward(ctx: Any, grad: Tensor | None, grad_sum: Tensor | None) -> tuple[Tensor | None, ...]:
     total, statistics, weight, row_keys = ctx.saved_tensors
     trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
-    grad, grad_sum = torch.zeros_like(total) if grad is None else grad, grad_sum if ctx.has_total else None
+    grad, grad_sum = (
+        torch.zeros_like(total) if grad is None else grad,
+        grad_sum if ctx.has_total else None,
+    )
     grad_x, grad_residual, grad_weight, grad_bias = _backward_op(
-        grad, grad_sum, total, statistics, weight, ctx.p, row_keys, ctx.has_residual, trains, ctx.rms
+        grad,
+        grad_sum,
+        total,
+        statistics,
+        weight,
+        ctx.p,
+        row_keys,
+        ctx.has_residual,
+        trains,
+        ctx.rms,
     )
     if not ctx.has_residual:
         grad_residual = None
@@ -132,7 +159,16 @@ def _backward(ctx: Any, grad: Tensor | None, grad_sum: Tensor | None) -> tuple[T
         grad_x = grad_residual
     if not trains:
         grad_weight = None
-    return grad_x, grad_residual, grad_weight, grad_bias if trains and ctx.has_bias else None, None, None, None, None
+    return (
+        grad_x,
+        grad_residual,
+        grad_weight,
+        grad_bias if trains and ctx.has_bias else None,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 _differentiable = differentiate(_forward, _setup_context, _backward, outputs=2)
@@ -150,15 +186,16 @@ def residual_norm(
 ) -> tuple[Tensor, Tensor]:
     """LayerNorm(residual + dropout(x)) over the last axis, and the sum itself; both have gradients.
 
-    residual, bias: None for none. rms: divided by the root of the mean square (Zhang and Sennrich 2019), nothing taken
-    away. Statistics and sums are kept in float32 (float64 for float64). With frozen weight and bias the backward pass
-    skips their reductions.
+    residual, bias: None for none. rms: divided by the root of the mean square (Zhang and Sennrich
+    2019), nothing taken away. Statistics and sums are kept in float32 (float64 for float64). With
+    frozen weight and bias the backward pass skips their reductions.
     """
     if p == 0:
         row_keys = None
     is_small = x.device.type == "cpu" and x.numel() < TORCH_IS_FASTER_BELOW.get(x.dtype, 0)
     trains = weight.requires_grad or (bias is not None and bias.requires_grad)
-    # In bf16 torch adds up the gradients of weight and bias in bf16, which loses a hundredth of them.
+    # In bf16 torch adds up the gradients of weight and bias in bf16, which loses a hundredth of
+    # them.
     is_exact = x.dtype == weight.dtype and (x.dtype == torch.float32 or not trains)
     if is_small and is_exact and row_keys is None and not rms:
         total = x if residual is None else residual + x

@@ -9,10 +9,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device, key: str = "engine.precision") -> str:
-    """The precision that `auto` means on `device`; UserError, which names `key`, for one that the device does not have.
+    """The precision that `auto` means on `device`; UserError, which names `key`, for one that the
+    device does not have.
 
-    auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or ARM's
-    bf16), fp16 on older GPUs, else fp32.
+    auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or
+    ARM's bf16), fp16 on older GPUs, else fp32.
     """
     if precision == "fp16" and device.type == "cpu":
         raise UserError(f"{key}: fp16 needs a GPU; use bf16, fp32 or auto")

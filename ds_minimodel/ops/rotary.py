@@ -1,4 +1,5 @@
-"""Rotary positions: queries and keys turned by angles that grow with their position (RoFormer, Su et al. 2021).
+"""Rotary positions: queries and keys turned by angles that grow with their position (RoFormer, Su
+et al. 2021).
 
 Shapes: B batch, S sequence, N heads, D head width, C columns.
 """
@@ -22,18 +23,27 @@ def rotary_table(waves: Tensor, length: int) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), 1)
 
 
-def _reference(x: Tensor, table: Tensor, num_heads: int, positions: Tensor | None, back: bool) -> Tensor:
+def _reference(
+    x: Tensor, table: Tensor, num_heads: int, positions: Tensor | None, back: bool
+) -> Tensor:
     turns = table[: x.shape[1]] if positions is None else table[positions]
     cosine, sine = turns.unsqueeze(-3).unbind(-2)  # (…, S, 1, D/2)
     sine = -sine if back else sine
     width = num_heads * 2 * table.shape[-1]
     wide = torch.promote_types(x.dtype, torch.float32)
     first, second = x[..., :width].unflatten(-1, (num_heads, -1)).to(wide).chunk(2, -1)
-    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype).flatten(-2)
+    turned = (
+        torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
+        .to(x.dtype)
+        .flatten(-2)
+    )
     return torch.cat((turned, x[..., width:]), -1)
 
 
-_rotary = define("rotary(Tensor x, Tensor table, int num_heads, Tensor? positions, bool back) -> Tensor", _reference)
+_rotary = define(
+    "rotary(Tensor x, Tensor table, int num_heads, Tensor? positions, bool back) -> Tensor",
+    _reference,
+)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
@@ -51,12 +61,16 @@ _differentiable = differentiate(_rotary, _setup_context, _backward)
 
 
 def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = None) -> Tensor:
-    """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the others stay.
+    """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the
+    others stay.
 
-    table: of rotary_table. positions: (S,) or (B, S) int64, below the table's length; None: 0 … S - 1.
-    In fp32 inside, as in Llama's and ModernBERT's published code. A position outside the table is a RuntimeError, which
-    a GPU raises when the host next waits for it.
+    table: of rotary_table. positions: (S,) or (B, S) int64, below the table's length; None: 0 … S -
+    1. In fp32 inside, as in Llama's and ModernBERT's published code. A position outside the table
+    is a RuntimeError, which a GPU raises when the host next waits for it.
     """
     if positions is not None:
-        torch._assert_async(((positions >= 0) & (positions < len(table))).all(), "rotary: position outside the table")
+        torch._assert_async(
+            ((positions >= 0) & (positions < len(table))).all(),
+            "rotary: position outside the table",
+        )
     return _differentiable(x, table, num_heads, positions, False)

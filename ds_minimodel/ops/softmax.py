@@ -21,7 +21,9 @@ def _forward_reference(scores, lengths, scale, p, row_keys):
         masked_BK = torch.arange(num_keys, device=scores.device) >= lengths[:, None]
         scaled = scaled.masked_fill(masked_BK[:, None, None, :], -torch.inf)
     probs = torch.softmax(scaled, -1)
-    if lengths is not None:  # a sample without keys is a row of -inf alone, whose softmax is nan; it attends to nothing
+    if (
+        lengths is not None
+    ):  # a sample without keys is a row of -inf alone, whose softmax is nan; it attends to nothing
         probs = probs.masked_fill((lengths <= 0)[:, None, None, None], 0)
     probs = probs.to(scores.dtype)
     if row_keys is None:
@@ -63,7 +65,11 @@ _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def masked_softmax(
-    scores: Tensor, lengths: Tensor | None, scale: float, p: float = 0.0, row_keys: Tensor | None = None
+    scores: Tensor,
+    lengths: Tensor | None,
+    scale: float,
+    p: float = 0.0,
+    row_keys: Tensor | None = None,
 ) -> Tensor:
     """dropout(softmax(scale * scores)) over the last axis, in float32 inside.
 

@@ -5,16 +5,16 @@ import sys
 from collections.abc import Iterable
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.jobs.first_pack import check_vectors
-from ds_minimodel.jobs.records import refuse_if_stale
-from ds_minimodel.jobs.training import text_steps
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.launch.hosts import name_the_cpu
 from ds_minimodel.ops.gpu import check_gpus, device
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.pipeline.launch import name_the_cpu
+from ds_minimodel.pipeline.first_pack import check_vectors
+from ds_minimodel.pipeline.records import refuse_if_stale
 from ds_minimodel.pipeline.registry import Step
-from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.steps.corpus import check_text
-from ds_minimodel.steps.finetune import check_tasks
+from ds_minimodel.pipeline.steps.corpus import check_text
+from ds_minimodel.pipeline.steps.finetune import check_tasks
+from ds_minimodel.pipeline.training import text_steps
 from ds_minimodel.training.run import Accounting, Execution, Run, replicas_of, split_batch
 from ds_minimodel.training.zero.config import check_deepspeed
 
@@ -22,9 +22,9 @@ from ds_minimodel.training.zero.config import check_deepspeed
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
     """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
-    Every text file must exist, every task file be readable with the task's labels, every batch of text divide
-    among the `ranks`, what initialises the packs be there, what draws the plots be installed, and torch have
-    code for the GPUs. Language packs alone can be had without plots.
+    Every text file must exist, every task file be readable with the task's labels, every batch of
+    text divide among the `ranks`, what initialises the packs be there, what draws the plots be
+    installed, and torch have code for the GPUs. Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     if (own := device()).type == "cuda":
@@ -39,11 +39,17 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     if recipe.finetune.tasks:
         check_plots()
         return list(steps)
-    left, end = [step for step in steps if not step.needs_tasks], "and a report of their costs and losses"
+    left, end = (
+        [step for step in steps if not step.needs_tasks],
+        "and a report of their costs and losses",
+    )
     if not _can_plot():
         left = [step for step in left if step.name != "report"]
         end = "without a report, which needs matplotlib"
-    print(f"the recipe names no finetune.tasks: the run ends with the language packs {end}", file=sys.stderr)
+    print(
+        f"the recipe names no finetune.tasks: the run ends with the language packs {end}",
+        file=sys.stderr,
+    )
     return left
 
 
@@ -52,16 +58,29 @@ def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     engine, file, section = recipe.engine, recipe.engine.deepspeed, recipe.adapt
     if file.path:
         precision = "fp32" if engine.precision == "auto" else engine.precision
-        execution = Execution(section.batch_size, engine.micro_batch_size, engine.zero_stage, precision)
+        execution = Execution(
+            section.batch_size, engine.micro_batch_size, engine.zero_stage, precision
+        )
         schedule, cost = section.lr_schedule, Accounting(1)
         name_the_cpu()
         check_deepspeed(
-            Run(schedule, execution, cost, recipe.optimizer, recipe.checkpoint, file.settings, file.path), replicas
+            Run(
+                schedule,
+                execution,
+                cost,
+                recipe.optimizer,
+                recipe.checkpoint,
+                file.settings,
+                file.path,
+            ),
+            replicas,
         )
 
 
 def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:
-    """UserError where what a step has made is of another recipe, so that no step before it works in vain."""
+    """UserError where what a step has made is of another recipe, so that no step before it works in
+    vain.
+    """
     for step in steps:
         for job in step.jobs(recipe):
             refuse_if_stale(job)

@@ -1,4 +1,6 @@
-"""What new tokens bring to a language that is added to a base's vocabulary, and what they cost, by their number."""
+"""What new tokens bring to a language that is added to a base's vocabulary, and what they cost, by
+their number.
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -8,31 +10,35 @@ from typing import Any
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import read_record
+from ds_minimodel.config.extension import FEW_TOKENS, FEWEST_NEW, FEWEST_TOKENS
+from ds_minimodel.config.flops import step_work
+from ds_minimodel.config.schema import Recipe
 from ds_minimodel.models.flops import step_flops
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import read_record
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step_here
-from ds_minimodel.recipe.extension import FEW_TOKENS, FEWEST_NEW, FEWEST_TOKENS
-from ds_minimodel.recipe.flops import step_work
-from ds_minimodel.recipe.schema import Recipe
 from ds_minimodel.text.corpus import Corpus, words_of
-from ds_minimodel.vocabulary.extension import Extension, read_extension
+from ds_minimodel.tokenizers.extension import Extension, read_extension
 
 SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 
 
 def fertility(recipe: Recipe) -> list[dict[str, Any]]:
-    """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as its text supports.
+    """Rows as JSON: for each target and number of new pieces, among them the recipe's, as many as
+    its text supports.
 
-    tokens, tokens_per_word, bytes_per_token: of the text to train on, extrapolated from its counted part; an unknown
-    byte counts as a token in the last. unknown: share of the bytes. rarest: occurrences of the rarest new piece.
-    output_megabytes: of the new rows in fp32. flops_per_byte: of step 2 over the whole body, by which vocabularies
-    compare. best: the cheapest of those that know the text and whose pieces occur OFTEN. Missing corpora are made.
-    UserError for a recipe without a base, or one whose vocabulary cannot be extended.
+    tokens, tokens_per_word, bytes_per_token: of the text to train on, extrapolated from its counted
+    part; an unknown byte counts as a token in the last. unknown: share of the bytes. rarest:
+    occurrences of the rarest new piece. output_megabytes: of the new rows in fp32. flops_per_byte:
+    of step 2 over the whole body, by which vocabularies compare. best: the cheapest of those that
+    know the text and whose pieces occur OFTEN. Missing corpora are made. UserError for a recipe
+    without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
-        raise UserError("fertility: the recipe has no base whose vocabulary new tokens would extend")
+        raise UserError(
+            "fertility: the recipe has no base whose vocabulary new tokens would extend"
+        )
     if is_pending(STEPS["corpus"], recipe):
         run_step_here(STEPS["corpus"], recipe)
     with tempfile.TemporaryDirectory() as folder:
@@ -44,43 +50,64 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def choose_vocabulary(
-    recipe: Recipe, vocab_size: int | None, trained: int, passes: float, say: Callable[[str], None] = print
+    recipe: Recipe,
+    vocab_size: int | None,
+    trained: int,
+    passes: float,
+    say: Callable[[str], None] = print,
 ) -> tuple[dict[str, Any], int]:
-    """Choose the number of new tokens: (the row of `fertility` for `vocab_size` or the best one; tokens of a sample).
+    """Choose the number of new tokens: (the row of `fertility` for `vocab_size` or the best one;
+    tokens of a sample).
 
-    trained: tokens in all, of at most so many passes over the text. Where the body trains on too few of them for new
-    ones to pay, the fewest are the best. A sample gets as many bytes as adapt.seq_length tokens have with the best
-    number. UserError where there is too little text, or another number is to be given.
+    trained: tokens in all, of at most so many passes over the text. Where the body trains on too
+    few of them for new ones to pay, the fewest are the best. A sample gets as many bytes as
+    adapt.seq_length tokens have with the best number. UserError where there is too little text, or
+    another number is to be given.
     """
     (language,), samples, (system,) = recipe.languages.targets, recipe.adapt, recipe.chosen_systems
     by_size = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (cheapest,) = by_size[0], [row for row in by_size.values() if row["best"]]
     fewest = by_size.get(FEWEST_NEW, before)
-    is_short = min(trained, passes * fewest["tokens"]) <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
+    is_short = (
+        min(trained, passes * fewest["tokens"]) <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
+    )
     best = fewest if vocab_size is None and system.trains and is_short else cheapest
     if best["tokens"] < FEWEST_TOKENS:
         raise UserError(
-            f"{language}: {best['tokens']:,} tokens of text are less than a step of {FEWEST_TOKENS:,}; give more text"
+            f"{language}: {best['tokens']:,} tokens of text are less than a step of "
+            f"{FEWEST_TOKENS:,}; give more text"
         )
     if vocab_size is None and best["new_pieces"] < FEWEST_NEW:
         raise UserError(
-            f"{language}: no new tokens pay: they occur too seldom in this text, or the model's own split it as well; "
+            f"{language}: no new tokens pay: they occur too seldom in this text, or the model's "
+            "own split it as well; "
             f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
         )
     chosen = by_size.get(vocab_size or best["new_pieces"])
     if chosen is None:
         raise UserError(
-            f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give more text"
+            f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give "
+            "more text"
         )
     if chosen["unknown"] > MOST_UNKNOWN:
         raise UserError(
-            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with {chosen['new_pieces']:,} new tokens; "
+            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with "
+            f"{chosen['new_pieces']:,} new tokens; "
             "raise --vocab-size"
         )
-    others = "" if chosen is cheapest else f", with {cheapest['new_pieces']:,} {cheapest['bytes_per_token']:.2f}"
-    pay = f", which pay in trainings of more than {FEW_TOKENS:,} tokens" if best is not cheapest else ""
+    others = (
+        ""
+        if chosen is cheapest
+        else f", with {cheapest['new_pieces']:,} {cheapest['bytes_per_token']:.2f}"
+    )
+    pay = (
+        f", which pay in trainings of more than {FEW_TOKENS:,} tokens"
+        if best is not cheapest
+        else ""
+    )
     say(
-        f"{language}: {chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token (before "
+        f"{language}: {chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes "
+        "per token (before "
         f"{before['bytes_per_token']:.2f}{others}{pay}); {chosen['tokens']:,} tokens of text"
     )
     length = round(samples.seq_length * best["bytes_per_token"] / chosen["bytes_per_token"])
@@ -91,20 +118,37 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
     rows, layout = [], WorkdirLayout(recipe.workdir)
     kept = words_of(layout.corpus(language) for language in recipe.languages_kept)
     for language in recipe.languages.targets:
-        corpus, own = Corpus(layout.corpus(language)), recipe.tokenizer.vocab_size if recipe.num_base else 0
+        corpus, own = (
+            Corpus(layout.corpus(language)),
+            recipe.tokenizer.vocab_size if recipe.num_base else 0,
+        )
         extension = read_extension(base, corpus.words(), kept, max(SIZES[-1], own))
-        sizes = {*SIZES, own, *([extension.often] if extension.often < SIZES[1] else [])}  # of a short text
+        sizes = {
+            *SIZES,
+            own,
+            *([extension.often] if extension.often < SIZES[1] else []),
+        }  # of a short text
         sizes = {size for size in sizes if size <= len(extension.pieces)}
-        of_language = [_row(recipe, language, extension, corpus.share_counted, size) for size in sorted(sizes)]
+        of_language = [
+            _row(recipe, language, extension, corpus.share_counted, size) for size in sorted(sizes)
+        ]
         known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
-        able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[:1]
+        able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[
+            :1
+        ]
         best = min(able, key=lambda row: row["flops_per_byte"])
         rows += [{**row, "best": row is best} for row in of_language]
     return rows
 
 
-def _row(recipe: Recipe, language: str, extension: Extension, share: float, size: int) -> dict[str, Any]:
-    (tokens, unknown), config, num_base = extension.tokens_with(size), recipe.body_config, recipe.source_vocab_size
+def _row(
+    recipe: Recipe, language: str, extension: Extension, share: float, size: int
+) -> dict[str, Any]:
+    (tokens, unknown), config, num_base = (
+        extension.tokens_with(size),
+        recipe.body_config,
+        recipe.source_vocab_size,
+    )
     num_bytes = extension.num_bytes / max(1, tokens + unknown * extension.num_bytes)
     section = recipe.adapt
     work = step_work(recipe.trained_by, config, section, num_base + size, num_base=num_base)

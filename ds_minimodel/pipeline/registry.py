@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ds_minimodel.jobs.context import Context
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job
+from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import Job
 
 if TYPE_CHECKING:
-    from ds_minimodel.recipe.schema import Recipe
+    from ds_minimodel.config.schema import Recipe
     from ds_minimodel.text.workers import MpiRanks
-    from ds_minimodel.training.ranks.world import World
+    from ds_minimodel.training.world import World
 
 
 class RunsOn(Enum):
@@ -25,7 +25,9 @@ class RunsOn(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the pipeline and the command of its name; what it does: steps/NAME.py, with _ for -."""
+    """A step of the pipeline and the command of its name; what it does: pipeline/steps/NAME.py,
+    with _ for -.
+    """
 
     name: str
     help: str
@@ -34,7 +36,9 @@ class Step:
 
     def jobs(self, recipe: "Recipe", ranks: "World | MpiRanks | None" = None) -> list[Job]:
         """Its jobs for a recipe; ranks: what they are done by, where they are to be done."""
-        module = importlib.import_module(f"ds_minimodel.steps.{self.name.replace('-', '_')}")
+        module = importlib.import_module(
+            f"ds_minimodel.pipeline.steps.{self.name.replace('-', '_')}"
+        )
         return module.jobs(recipe, Context(WorkdirLayout(recipe.workdir), ranks))
 
 
@@ -45,11 +49,29 @@ STEPS: dict[str, Step] = {
         Step("corpus", "read the text of each language", RunsOn.MPI_RANKS),
         Step("tokenizer", "train a vocabulary for each language", RunsOn.MPI_RANKS),
         Step("prepare", "tokenise the text into token stores", RunsOn.MPI_RANKS),
-        Step("pretrain", "step 1: train the bodies with their heads on the source language", RunsOn.RANKS),
+        Step(
+            "pretrain",
+            "step 1: train the bodies with their heads on the source language",
+            RunsOn.RANKS,
+        ),
         Step("build-mini", "step 1b: train MiniPost's new layers", RunsOn.RANKS),
-        Step("adapt", "step 2: train each target language's embeddings over a frozen mini-model", RunsOn.RANKS),
-        Step("finetune", "step 3: finetune the bodies on tasks in the source language", RunsOn.RANKS, needs_tasks=True),
-        Step("evaluate", "step 4: plug the languages in and score them", RunsOn.RANKS, needs_tasks=True),
+        Step(
+            "adapt",
+            "step 2: train each target language's embeddings over a frozen mini-model",
+            RunsOn.RANKS,
+        ),
+        Step(
+            "finetune",
+            "step 3: finetune the bodies on tasks in the source language",
+            RunsOn.RANKS,
+            needs_tasks=True,
+        ),
+        Step(
+            "evaluate",
+            "step 4: plug the languages in and score them",
+            RunsOn.RANKS,
+            needs_tasks=True,
+        ),
         Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
     )
 }

@@ -13,27 +13,37 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
 from ds_minimodel.common.files import lock
 from ds_minimodel.common.memory import return_blocks, trim
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, is_complete
-from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, note_work, sweep_up, withdraw
-from ds_minimodel.pipeline.launch import check_ranks, launch, launch_on_hosts, name_the_cpu
+from ds_minimodel.launch.hosts import check_ranks, launch, launch_on_hosts, name_the_cpu
+from ds_minimodel.launch.process import end_with_launcher, launched, processes_of_mpirun
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import Job, is_complete
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step, steps_of
-from ds_minimodel.training.ranks.process import end_with_launcher, launched, processes_of_mpirun
+from ds_minimodel.pipeline.work import (
+    begin,
+    finish,
+    move_aside_if_stale,
+    note_work,
+    sweep_up,
+    withdraw,
+)
 
 if TYPE_CHECKING:
-    from ds_minimodel.recipe.schema import Recipe
+    from ds_minimodel.config.schema import Recipe
     from ds_minimodel.text.workers import MpiRanks
-    from ds_minimodel.training.ranks.world import World
+    from ds_minimodel.training.world import World
 
 
-OnMain = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank, and gives its value on all
+OnMain = Callable[
+    [Callable[[], Any]], Any
+]  # calls a function on the first rank, and gives its value on all
 
 
 def run_recipe(recipe: Recipe, rebuild: bool = False) -> Path:
-    """Do all that is left of a recipe in this process, on one rank; the workdir. UserError for what stops it.
+    """Do all that is left of a recipe in this process, on one rank; the workdir. UserError for what
+    stops it.
 
-    What the steps say goes to standard error. rebuild: as of run_step. SIGINT and SIGTERM save a training run and raise
-    Stopped; the same call goes on from there.
+    What the steps say goes to standard error. rebuild: as of run_step. SIGINT and SIGTERM save a
+    training run and raise Stopped; the same call goes on from there.
     """
     check_alone()
     name_the_cpu()  # before the imports, which bring DeepSpeed
@@ -45,11 +55,16 @@ def run_recipe(recipe: Recipe, rebuild: bool = False) -> Path:
 def check_alone() -> None:
     """UserError where a launcher has started this process: not all steps run on ranks."""
     if launched():
-        raise UserError("run: start it without a launcher and give --ranks or --hostfile; launchers take single steps")
+        raise UserError(
+            "run: start it without a launcher and give --ranks or --hostfile; launchers take "
+            "single steps"
+        )
 
 
 def steps_to_run(recipe: Recipe, ranks: int, rebuild: bool) -> list[Step]:
-    """The steps of a recipe, checked as far as can be before the first is begun; UserError for what is wrong."""
+    """The steps of a recipe, checked as far as can be before the first is begun; UserError for what
+    is wrong.
+    """
     from ds_minimodel.pipeline.check import check_ahead, check_made
 
     steps = check_ahead(recipe, STEPS.values(), ranks)
@@ -68,10 +83,12 @@ def do_step(
     deepspeed_args: Sequence[str] | None = None,
     rebuild: bool = False,
 ) -> int:
-    """Do one step, in this process or on ranks that it starts; the exit code, which these have explained.
+    """Do one step, in this process or on ranks that it starts; the exit code, which these have
+    explained.
 
-    path, overrides: of the recipe, for ranks. ranks: to start here, or on each host of `hostfile`, which DeepSpeed's
-    launcher starts with `deepspeed_args`; without both this process is the only rank, or one that a launcher started.
+    path, overrides: of the recipe, for ranks. ranks: to start here, or on each host of `hostfile`,
+    which DeepSpeed's launcher starts with `deepspeed_args`; without both this process is the only
+    rank, or one that a launcher started.
     """
     if step.runs_on is not RunsOn.RANKS:
         name_the_cpu()  # before the step is imported, which may bring DeepSpeed
@@ -79,7 +96,8 @@ def do_step(
             from ds_minimodel.text.workers import MpiRanks
 
             run_step(step, recipe, MpiRanks.join(processes), rebuild)
-            MpiRanks.end()  # not after an error: a process that ends without it makes mpirun end the others
+            # Not after an error: a process that ends without it makes mpirun end the others
+            MpiRanks.end()
             return 0
         if launched():
             raise UserError(f"{step.name}: it runs in one process; start it without a launcher")
@@ -105,21 +123,26 @@ def run_step_here(step: Step, recipe: Recipe, rebuild: bool = False) -> None:
     if step.runs_on is not RunsOn.RANKS:
         run_step(step, recipe, rebuild=rebuild)
         return
-    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.world import join_ranks
 
     run_step(step, recipe, join_ranks(recipe.engine.tensor_parallel), rebuild)
 
 
-def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, rebuild: bool = False) -> None:
+def run_step(
+    step: Step, recipe: Recipe, world: World | MpiRanks | None = None, rebuild: bool = False
+) -> None:
     """Do the incomplete jobs of one step.
 
-    world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the first does the work.
-    rebuild: move aside what was made from another recipe and make it again, instead of refusing.
+    world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the
+    first does the work. rebuild: move aside what was made from another recipe and make it again,
+    instead of refusing.
     """
     on_main: OnMain = (lambda compute: compute()) if world is None else world.broadcast_from_rank0
     is_main = world is None or world.is_main
-    if rebuild and step.needs_tasks:  # now, and not when what was made from better files is moved aside
-        from ds_minimodel.steps.finetune import check_tasks
+    if (
+        rebuild and step.needs_tasks
+    ):  # now, and not when what was made from better files is moved aside
+        from ds_minimodel.pipeline.steps.finetune import check_tasks
 
         on_main(lambda: check_tasks(recipe))
     layout = WorkdirLayout(recipe.workdir)
@@ -136,10 +159,14 @@ def run_step(step: Step, recipe: Recipe, world: World | MpiRanks | None = None, 
 
 
 def _places(recipe: Recipe) -> dict[Path, str]:
-    """{folder: which of all of the recipe's jobs lies there, in words}; empty where not all can be named yet."""
+    """{folder: which of all of the recipe's jobs lies there, in words}; empty where not all can be
+    named yet.
+    """
     with contextlib.suppress(UserError):
         folders = [job.folder for step in steps_of(recipe) for job in step.jobs(recipe)]
-        return {folder: f"job {number} of {len(folders)}" for number, folder in enumerate(folders, 1)}
+        return {
+            folder: f"job {number} of {len(folders)}" for number, folder in enumerate(folders, 1)
+        }
     return {}
 
 
@@ -180,12 +207,19 @@ def _report(recipe: Recipe) -> None:
 
     check_plots()
     from ds_minimodel.pipeline.fertility import fertility
-    from ds_minimodel.steps import report
+    from ds_minimodel.pipeline.steps import report
 
-    needed = [job for step in STEPS.values() if step.runs_on is not RunsOn.MPI_RANKS for job in step.jobs(recipe)]
+    needed = [
+        job
+        for step in STEPS.values()
+        if step.runs_on is not RunsOn.MPI_RANKS
+        for job in step.jobs(recipe)
+    ]
     for job in needed:
         if not is_complete(job):
-            raise UserError(f"{job.folder}: not complete; run that step first, or `ds-minimodel run`")
+            raise UserError(
+                f"{job.folder}: not complete; run that step first, or `ds-minimodel run`"
+            )
     rows = fertility(recipe) if recipe.num_base else []
     for line in report.write(recipe, WorkdirLayout(recipe.workdir), needed, rows):
         print(printable(line), file=sys.stderr)

@@ -1,4 +1,6 @@
-"""What a recipe's jobs have come to, read from the workdir while ranks may be at work in it; nothing is written."""
+"""What a recipe's jobs have come to, read from the workdir while ranks may be at work in it;
+nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,19 @@ from typing import TYPE_CHECKING
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, State, state_of
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import Job, State, state_of
 from ds_minimodel.pipeline.registry import Step, steps_of
 
 if TYPE_CHECKING:
-    from ds_minimodel.recipe.schema import Recipe
+    from ds_minimodel.config.schema import Recipe
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """A training run: optimizer steps done and in all, steps a second of late, seconds left at that rate."""
+    """A training run: optimizer steps done and in all, steps a second of late, seconds left at that
+    rate.
+    """
 
     step: int
     steps: int
@@ -32,7 +36,9 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job: its step, its folder below the workdir, its state and why, its training, bytes of all that it has."""
+    """A job: its step, its folder below the workdir, its state and why, its training, bytes of all
+    that it has.
+    """
 
     step: str
     name: str
@@ -47,7 +53,9 @@ def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
 
     verify: read every byte of what is complete.
     """
-    return [_status(recipe, step, job, verify) for step in steps_of(recipe) for job in step.jobs(recipe)]
+    return [
+        _status(recipe, step, job, verify) for step in steps_of(recipe) for job in step.jobs(recipe)
+    ]
 
 
 def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
@@ -64,12 +72,26 @@ def training_in(folder: Path) -> TrainingProgress | None:
         facts = read_json(folder / "run.json")
         steps, per_step = int(facts["steps"]), float(facts["tokens_per_step"])
         with open(folder / "metrics.jsonl", encoding="utf-8") as file:
-            lines = collections.deque((line for line in file if line.endswith("\n")), 5)  # else it is being written
-        records = [record for record in map(json.loads, lines) if record["step"]]  # 0: before training
+            lines = collections.deque(
+                (line for line in file if line.endswith("\n")), 5
+            )  # else it is being written
+        records = [
+            record for record in map(json.loads, lines) if record["step"]
+        ]  # 0: before training
         step = int(records[-1]["step"])
-        rate = statistics.fmean(float(record["tokens_per_second"]) / per_step for record in records[1:] or records)
+        rate = statistics.fmean(
+            float(record["tokens_per_second"]) / per_step for record in records[1:] or records
+        )
         return TrainingProgress(step, steps, rate, (steps - step) / rate)
-    except (UserError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+    except (
+        UserError,
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ):
         return None  # not begun, being written at this moment, or damaged
 
 

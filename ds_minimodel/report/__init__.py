@@ -1,1 +1,3 @@
-"""Costs and results of runs: curves, compute to near-maximal performance, tables, plots, the report."""
+"""Costs and results of runs: curves, compute to near-maximal performance, tables, plots, the
+report.
+"""

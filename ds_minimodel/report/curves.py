@@ -1,6 +1,8 @@
-"""Training curves of a run, compute to near-maximal performance (paper section 4.2), and speedups (Figure 1).
+"""Training curves of a run, compute to near-maximal performance (paper section 4.2), and speedups
+(Figure 1).
 
-Every system has every task, language, seed and step: score rows are those of one run (steps/report.py).
+Every system has every task, language, seed and step: score rows are those of one run
+(pipeline/steps/report.py).
 """
 
 import math
@@ -15,8 +17,8 @@ import pandas as pd
 from pydantic import Field
 
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
-from ds_minimodel.recipe.schema import Recipe
-from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.config.systems import BASELINE, SYSTEMS
 from ds_minimodel.report.kept import Kept
 
 Row = Mapping[str, Any]  # of scores or costs, as JSON holds it
@@ -40,7 +42,9 @@ class ComputeUnit(NamedTuple):
     per_eflop: float
 
     def text(self, eflops: float) -> str:
-        """`eflops` in this unit, printed with three significant digits at most; ∞ where it is infinite."""
+        """`eflops` in this unit, printed with three significant digits at most; ∞ where it is
+        infinite.
+        """
         value = eflops * self.per_eflop
         if value == float("inf"):
             return "∞"
@@ -48,11 +52,18 @@ class ComputeUnit(NamedTuple):
         return f"{value:.{decimals}f}"
 
 
-_FLOPS = [ComputeUnit("EFLOPs", 1), ComputeUnit("PFLOPs", 1e3), ComputeUnit("TFLOPs", 1e6), ComputeUnit("GFLOPs", 1e9)]
+_FLOPS = [
+    ComputeUnit("EFLOPs", 1),
+    ComputeUnit("PFLOPs", 1e3),
+    ComputeUnit("TFLOPs", 1e6),
+    ComputeUnit("GFLOPs", 1e9),
+]
 
 
 def flops_unit(largest_eflops: float) -> ComputeUnit:
-    """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs, not EFLOPs."""
+    """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs,
+    not EFLOPs.
+    """
     return next((unit for unit in _FLOPS if largest_eflops * unit.per_eflop >= 1), _FLOPS[-1])
 
 
@@ -65,7 +76,9 @@ KEY = ["system", "task", "language"]
 
 
 class Estimate(NamedTuple):
-    """Compute at which a target is reached, between the checkpoints before (lower) and after (upper)."""
+    """Compute at which a target is reached, between the checkpoints before (lower) and after
+    (upper).
+    """
 
     eflops: float
     lower: float
@@ -76,20 +89,33 @@ NEVER = Estimate(math.inf, math.inf, math.inf)
 
 
 def training_curves(rows: Iterable[Row], metric: str = "score") -> pd.DataFrame:
-    """Checkpoints: columns eflops, mean, std (NaN with one seed) and num_seeds by system, task, language and step.
+    """Checkpoints: columns eflops, mean, std (NaN with one seed) and num_seeds by system, task,
+    language and step.
 
-    Of the rows that have `metric`; tasks and languages in their order. "avg" is the mean over a task's
-    languages; its deviation is that of the seeds' means.
+    Of the rows that have `metric`; tasks and languages in their order. "avg" is the mean over a
+    task's languages; its deviation is that of the seeds' means.
     """
     points = ["system", "task", "language", "step"]
-    scores = pd.DataFrame([row for row in rows if metric in row], columns=[*points, "seed", "eflops", metric])
-    averages = scores.groupby(["system", "task", "step", "seed"], as_index=False)[["eflops", metric]].mean()
+    scores = pd.DataFrame(
+        [row for row in rows if metric in row], columns=[*points, "seed", "eflops", metric]
+    )
+    averages = scores.groupby(["system", "task", "step", "seed"], as_index=False)[
+        ["eflops", metric]
+    ].mean()
     scores = pd.concat([scores, averages.assign(language=AVERAGE)])
-    orders = {"system": in_order(scores["system"]), **{name: scores[name].unique() for name in KEY[1:]}}
+    orders = {
+        "system": in_order(scores["system"]),
+        **{name: scores[name].unique() for name in KEY[1:]},
+    }
     for name, order in orders.items():
         scores[name] = pd.Categorical(scores[name], order, ordered=True)
     groups = scores.groupby(points, observed=True)
-    return groups.agg(eflops=("eflops", "mean"), mean=(metric, "mean"), std=(metric, "std"), num_seeds=("seed", "size"))
+    return groups.agg(
+        eflops=("eflops", "mean"),
+        mean=(metric, "mean"),
+        std=(metric, "std"),
+        num_seeds=("seed", "size"),
+    )
 
 
 def last_points(curves: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +134,9 @@ def names_in(curves: pd.DataFrame, level: str) -> list[str]:
 
 
 def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
-    """Compute to 95 % of BL_BASE's score at training completion, of every curve; nothing without BL_BASE."""
+    """Compute to 95 % of BL_BASE's score at training completion, of every curve; nothing without
+    BL_BASE.
+    """
     if BASELINE not in names_in(curves, "system"):
         return {}
     targets = NEAR_MAXIMAL * last_points(curves)["mean"].loc[BASELINE]
@@ -119,11 +147,12 @@ def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
 
 
 def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
-    """Compute at which `curve` (eflops, mean) first scores `target`, interpolated linearly between two checkpoints.
+    """Compute at which `curve` (eflops, mean) first scores `target`, interpolated linearly between
+    two checkpoints.
 
-    0 where a first checkpoint at 0 EFLOPs is there already. Where the first checkpoint is there but has cost
-    something, nothing is known before it: the estimate is its cost, the lower bound 0. NEVER where no
-    checkpoint reaches the target.
+    0 where a first checkpoint at 0 EFLOPs is there already. Where the first checkpoint is there but
+    has cost something, nothing is known before it: the estimate is its cost, the lower bound 0.
+    NEVER where no checkpoint reaches the target.
     """
     eflops, scores = curve["eflops"].to_numpy(), curve["mean"].to_numpy()
     there = scores >= target
@@ -138,11 +167,11 @@ def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
 
 
 class Speedup(NamedTuple):
-    """How many times less compute than BL_BASE a system takes to near-maximal performance; 0: it never gets there, or
-    BL_BASE is there unadapted.
+    """How many times less compute than BL_BASE a system takes to near-maximal performance; 0: it
+    never gets there, or BL_BASE is there unadapted.
 
-    low, high: the smallest and the largest of single seeds' curves. at_equal_compute: its score − BL_BASE's where the
-    cheaper of both ends, in points. reaches: whether it ever gets there.
+    low, high: the smallest and the largest of single seeds' curves. at_equal_compute: its score −
+    BL_BASE's where the cheaper of both ends, in points. reaches: whether it ever gets there.
     """
 
     value: float
@@ -153,12 +182,19 @@ class Speedup(NamedTuple):
 
 
 def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
-    """{system: {task, or "all tasks" of several: Speedup}} of all but BL_BASE; nothing without BL_BASE."""
-    scores = pd.DataFrame(rows, columns=["system", "task", "language", "seed", "step", "eflops", "score"])
+    """{system: {task, or "all tasks" of several: Speedup}} of all but BL_BASE; nothing without
+    BL_BASE.
+    """
+    scores = pd.DataFrame(
+        rows, columns=["system", "task", "language", "seed", "step", "eflops", "score"]
+    )
     systems, tasks = in_order(scores["system"]), list(scores["task"].unique())
     groups = {ALL_TASKS: tasks} | ({task: [task] for task in tasks} if len(tasks) > 1 else {})
     return {
-        system: {name: _speedup(scores[scores["task"].isin(members)], system) for name, members in groups.items()}
+        system: {
+            name: _speedup(scores[scores["task"].isin(members)], system)
+            for name, members in groups.items()
+        }
         for system in systems
         if BASELINE in systems and system != BASELINE
     }
@@ -167,13 +203,17 @@ def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
 def _speedup(scores: pd.DataFrame, system: str) -> Speedup:
     curve, base = _pooled(scores, system), _pooled(scores, BASELINE)
     cells = scores.groupby("seed")[["task", "language"]].agg(lambda names: len(set(names)))
-    complete = cells.index[(cells == cells.max()).all(axis=1)]  # tasks that are not finetuned have one seed
+    complete = cells.index[
+        (cells == cells.max()).all(axis=1)
+    ]  # tasks that are not finetuned have one seed
     of_seeds = [
         _ratio(_pooled(of_seed, system), _pooled(of_seed, BASELINE))
         for of_seed in (scores[scores["seed"] == seed] for seed in complete)
     ]
     end = min(curve["eflops"].iloc[-1], base["eflops"].iloc[-1])
-    one, other = (float(np.interp(end, points["eflops"], points["mean"])) for points in (curve, base))
+    one, other = (
+        float(np.interp(end, points["eflops"], points["mean"])) for points in (curve, base)
+    )
     reaches = compute_to_reach(curve, NEAR_MAXIMAL * base["mean"].iloc[-1]).eflops < math.inf
     return Speedup(_ratio(curve, base), min(of_seeds), max(of_seeds), one - other, reaches)
 
@@ -186,7 +226,9 @@ def _pooled(scores: pd.DataFrame, system: str) -> pd.DataFrame:
 
 
 def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
-    """BL_BASE's compute over the system's; of one that is there unadapted, over its next checkpoint's."""
+    """BL_BASE's compute over the system's; of one that is there unadapted, over its next
+    checkpoint's.
+    """
     target = NEAR_MAXIMAL * base["mean"].iloc[-1]
     own = compute_to_reach(curve, target).eflops
     if own == 0 and len(curve) > 1:
@@ -206,15 +248,24 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: held_out, [(step, bits per byte)]; hours of steps; GiB at most. None without a log."""
+    """Loss row of one run: held_out, [(step, bits per byte)]; hours of steps; GiB at most. None
+    without a log.
+    """
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
     records = read_model_lines(path, LossRecord, advice)
     if not any(record.step for record in records):
         return None
     of_body = any(record.body_bits is not None for record in records)
     held_out = [(record.step, record.body_bits if of_body else record.bits) for record in records]
-    work, rates = [0.0, *(record.eflops for record in records)], (record.tflops_per_second for record in records)
-    seconds = sum((end - start) * 1e6 / rate for (start, end), rate in zip(pairwise(work), rates, strict=True) if rate)
+    work, rates = (
+        [0.0, *(record.eflops for record in records)],
+        (record.tflops_per_second for record in records),
+    )
+    seconds = sum(
+        (end - start) * 1e6 / rate
+        for (start, end), rate in zip(pairwise(work), rates, strict=True)
+        if rate
+    )
     return {
         "system": system,
         "stage": stage,
@@ -228,8 +279,10 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
 SCORES_FILE = "scores.json"
 # Scores that are shown of a task that has one of them, and their units; less of them is better.
 BITS = {"bits_per_byte": "bits per byte", "bits_per_hidden_byte": "bits per byte of hidden words"}
-OF_SOURCE = "source_pack_"  # begins the name of a score that the source language's own pack has: the untouched model's
-ON_SOURCE = "on_source_"  # and of one that an added language's pack has on the source's texts; there "cut" is the
+# Begins the name of a score that the source language's own pack has: the untouched model's
+OF_SOURCE = "source_pack_"
+# And of one that an added language's pack has on the source's texts; there "cut" is the
+ON_SOURCE = "on_source_"
 # percentage of their bytes that stand in new pieces
 
 
@@ -248,7 +301,9 @@ class ScoreRow(Stored):
 
 
 def shown_score(row: Row, metric: str) -> tuple[str, str]:
-    """(column, name) of the score that a sentence or a card shows of rows like this; metric: what "score" is."""
+    """(column, name) of the score that a sentence or a card shows of rows like this; metric: what
+    "score" is.
+    """
     return next((shown for shown in BITS.items() if shown[0] in row), ("score", metric))
 
 
@@ -261,9 +316,10 @@ def further_columns(rows: Iterable[Row]) -> list[str]:
 class RunResults:
     """Results of a recipe in its workdir.
 
-    facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}. scores: of all languages
-    and steps with every seed. losses: as of read_losses. fertility: rows of pipeline/fertility.py where a base's
-    vocabulary is extended. compressed: {(task, language): bits per byte that xz takes}. kept: of {(system, language)}.
+    facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}.
+    scores: of all languages and steps with every seed. losses: as of read_losses. fertility: rows
+    of pipeline/fertility.py where a base's vocabulary is extended. compressed: {(task, language):
+    bits per byte that xz takes}. kept: of {(system, language)}.
     """
 
     recipe: Recipe

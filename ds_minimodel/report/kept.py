@@ -1,4 +1,6 @@
-"""What a decoder has kept while a language was added, as hf/kept.py finds it; a verdict and the page say it."""
+"""What a decoder has kept while a language was added, as extend/retention.py finds it; a verdict
+and the page say it.
+"""
 
 import re
 
@@ -33,9 +35,10 @@ class Sample(Stored):
 class Kept(Stored):
     """What a decoder has kept at a strength.
 
-    key: hash of what it is of. pack: identity of the adaptation; "": of none that there is. sentences: of the strength,
-    answers and chats; texts: of texts; worse: as of a Verdict. measures: of all of these. answers: those to look at,
-    lost ones first. chats: what is said to held-out questions.
+    key: hash of what it is of. pack: identity of the adaptation; "": of none that there is.
+    sentences: of the strength, answers and chats; texts: of texts; worse: as of a Verdict.
+    measures: of all of these. answers: those to look at, lost ones first. chats: what is said to
+    held-out questions.
     """
 
     key: str

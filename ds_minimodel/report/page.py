@@ -1,4 +1,6 @@
-"""Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands alone."""
+"""Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands
+alone.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ds_minimodel.common.files import atomic_folder, write_json
-from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.config.flops import recipe_costs
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
     BITS,
@@ -29,25 +31,35 @@ _CONTINUED = "The likeliest tokens after the first words of a held-out document.
 _ANSWERED = "First those that were right before and are not any more."
 _SAID = "What was asked first in dialogues that were held out."
 _NEXT = (
-    "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with more --hours, and "
+    "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with "
+    "more --hours, and "
     "into another --out teaches a decoder to answer, from --chats."
 )
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (
-    "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal performance, 95 % of "
-    "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single seeds."
+    "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal "
+    "performance, 95 % of "
+    "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single "
+    "seeds."
 )
-_FIGURE_3 = f"Figure 3, averaged over languages: score against the compute of step 2, by the paper's formula. {_BANDS}"
+_FIGURE_3 = (
+    "Figure 3, averaged over languages: score against the compute of step 2, by the paper's "
+    f"formula. {_BANDS}"
+)
 
 
 def write_report(out_folder: Path, run: RunResults) -> list[str]:
-    """Write scores.json, verdicts.json, report.md, report.html and the PNGs; `out_folder` is replaced as a whole.
+    """Write scores.json, verdicts.json, report.md, report.html and the PNGs; `out_folder` is
+    replaced as a whole.
 
     What the page says first, a line each.
     """
     verdicts = verdicts_of(run)
     first, title = findings(run, verdicts), ADDED if run.recipe.base else TITLE
-    blocks = [Findings(first), *(added_blocks(run, verdicts) if run.recipe.base else report_blocks(run))]
+    blocks = [
+        Findings(first),
+        *(added_blocks(run, verdicts) if run.recipe.base else report_blocks(run)),
+    ]
     with atomic_folder(out_folder) as folder:
         write_json(folder / SCORES_FILE, run.target_scores)
         write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in verdicts])
@@ -67,7 +79,9 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
         blocks += [tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
         blocks += [tables.samples_table("Questions answered", kept.answers, _ANSWERED)]
-        blocks += [tables.samples_table("Questions of your dialogues", kept.chats, _SAID)] * bool(kept.chats)
+        blocks += [tables.samples_table("Questions of your dialogues", kept.chats, _SAID)] * bool(
+            kept.chats
+        )
     blocks += _held_out_blocks(run)
     if len(run.recipe.systems) > 1:
         blocks += [Heading("Systems"), Facts(_systems(run))]
@@ -89,12 +103,16 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
         if row["stage"] == "adapt" and len(row["held_out"]) > 2:
             own = {"system": row["system"], "task": task, "language": row["language"], "seed": 1}
             a_step = costs[row["system"]] / steps
-            rows += [own | {"step": step, "eflops": a_step * step, "score": bits} for step, bits in row["held_out"]]
+            rows += [
+                own | {"step": step, "eflops": a_step * step, "score": bits}
+                for step, bits in row["held_out"]
+            ]
     if not rows:
         return []
     drawn = plots.plot_scores(training_curves(rows), "bits per byte", task, near_maximal=False)
     caption = (
-        "Bits per byte of held-out text while it trained, lower is better. Its samples are as long as those of the "
+        "Bits per byte of held-out text while it trained, lower is better. Its samples are as long "
+        "as those of the "
         "training, so these are not the numbers of the table above."
     )
     return [Heading("Held-out loss"), Plot("held-out-loss.png", drawn, caption)]
@@ -107,21 +125,32 @@ def report_blocks(run: RunResults) -> list[Block]:
     if run.target_scores:
         curves = training_curves(run.target_scores)
         if gains := speedups(run.target_scores):
-            blocks += [tables.speedups_table(gains), Plot("figure-1.png", plots.plot_speedups(gains), _FIGURE_1)]
+            blocks += [
+                tables.speedups_table(gains),
+                Plot("figure-1.png", plots.plot_speedups(gains), _FIGURE_1),
+            ]
         if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
             drawn = plots.plot_scores(curves, "mean over languages")
             blocks += [Heading("Training curves"), Plot("figure-3.png", drawn, _FIGURE_3)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         if run.source_scores:
-            blocks += [Heading("Source language"), tables.source_table(source, training_curves(run.source_scores))]
-    blocks += [Heading("Costs"), tables.cost_table(costs, languages=len(run.recipe.languages.targets))]
+            blocks += [
+                Heading("Source language"),
+                tables.source_table(source, training_curves(run.source_scores)),
+            ]
+    blocks += [
+        Heading("Costs"),
+        tables.cost_table(costs, languages=len(run.recipe.languages.targets)),
+    ]
     if any(row["held_out"] for row in run.losses):
         blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
     return blocks
 
 
-def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]) -> list[Block]:
+def _task_blocks(
+    run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]
+) -> list[Block]:
     """Tables 2 and 3 and Figure 3 of a task by language, its further scores."""
     rows = [row for row in run.target_scores if row["task"] == task]
     metric, estimates = run.metrics[task], near_maximal(curves)
@@ -129,7 +158,9 @@ def _task_blocks(run: RunResults, task: str, curves: pd.DataFrame, costs: Sequen
     blocks: list[Block] = [Heading(task), tables.final_scores_table(task, title, curves, costs)]
     for column in further_columns(rows):
         scale, further = tables.SCALES.get(column, tables.PERCENT), training_curves(rows, column)
-        blocks.append(tables.final_scores_table(task, column.replace("_", " "), further, costs, scale))
+        blocks.append(
+            tables.final_scores_table(task, column.replace("_", " "), further, costs, scale)
+        )
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"

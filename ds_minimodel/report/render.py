@@ -1,4 +1,6 @@
-"""A page as data (headings, facts, tables, plots), printed as Markdown and as HTML that stands alone."""
+"""A page as data (headings, facts, tables, plots), printed as Markdown and as HTML that stands
+alone.
+"""
 
 import base64
 import re
@@ -45,7 +47,9 @@ class Plot(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Entry of a table: its text, what qualifies it (± or bounds), and whether it is the best of its column."""
+    """Entry of a table: its text, what qualifies it (± or bounds), and whether it is the best of
+    its column.
+    """
 
     text: str
     detail: str = ""
@@ -61,7 +65,8 @@ CellRow = Sequence[Cell | str]
 
 @dataclass(frozen=True)
 class Table:
-    """Table; each row holds an entry for each of `columns`. `references` are rows that the others compare with.
+    """Table; each row holds an entry for each of `columns`. `references` are rows that the others
+    compare with.
 
     of_text: its entries are sentences, which stand below each other where a screen is narrow.
     """
@@ -78,13 +83,19 @@ Block = Heading | Facts | Findings | Plot | Table
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
-    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls within the page."""
+    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls within
+    the page.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("ds_minimodel.report", ".")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
+    )
     by_kind = [(type(block).__name__, block) for block in blocks]
-    return without_controls(environment.get_template("page.html.j2").render(title=title, blocks=by_kind))
+    return without_controls(
+        environment.get_template("page.html.j2").render(title=title, blocks=by_kind)
+    )
 
 
 def to_markdown(title: str, blocks: Iterable[Block]) -> str:
@@ -95,7 +106,10 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
             case Heading(text, level):
                 lines += [f"{'#' * level} {escape_markdown(text)}", ""]
             case Facts(by_label):
-                lines += [f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in by_label.items()]
+                lines += [
+                    f"- **{escape_markdown(name)}**: {escape_markdown(text)}"
+                    for name, text in by_label.items()
+                ]
                 lines += [""]
             case Findings(sentences):
                 lines += [*(f"- {escape_markdown(line)}" for line in sentences), ""]
@@ -131,19 +145,22 @@ def without_controls(text: str) -> str:
     return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
-# What Markdown reads as its own in the middle of a line, and what makes a link or an image of brackets. An underscore
-# inside a word is no mark.
+# What Markdown reads as its own in the middle of a line, and what makes a link or an image of
+# brackets. An underscore inside a word is no mark.
 _MARKS = re.compile(r"[\\|*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _BRACKETS = re.compile(r"(?<!\\)[\[\]]")
 
 
 def escape_markdown(text: str, in_brackets: bool = False) -> str:
-    """`text` in one line in which no mark, link, image or HTML is left; a table or a paragraph takes it as it is.
+    """`text` in one line in which no mark, link, image or HTML is left; a table or a paragraph
+    takes it as it is.
 
-    An address that stands there as itself (http://…) stays, of which GitHub makes a link. in_brackets: it is to
-    stand in those of a link or an image.
+    An address that stands there as itself (http://…) stays, of which GitHub makes a link.
+    in_brackets: it is to stand in those of a link or an image.
     """
-    in_a_line = without_controls(" ".join(text.splitlines())).replace("&", "&amp;").replace("<", "&lt;")
+    in_a_line = (
+        without_controls(" ".join(text.splitlines())).replace("&", "&amp;").replace("<", "&lt;")
+    )
     escaped = _MARKS.sub(r"\\\g<0>", in_a_line)
     return _BRACKETS.sub(r"\\\g<0>", escaped) if in_brackets else escaped
 
@@ -160,5 +177,7 @@ def size_of(count: int) -> str:
     """Bytes in the largest unit of which there is one or more."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
-            return f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"
+            return (
+                f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"
+            )
     return f"{count} B"

@@ -1,4 +1,6 @@
-"""Tables of the paper for one's own run, as data; render.py prints them. `curves` are those of curves.py."""
+"""Tables of the paper for one's own run, as data; render.py prints them. `curves` are those of
+curves.py.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.config.systems import BASELINE
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
-from ds_minimodel.recipe.systems import BASELINE
 from ds_minimodel.report.curves import (
     ALL_TASKS,
     AVERAGE,
@@ -44,7 +46,11 @@ class Scale(NamedTuple):
 
     def cell(self, mean: float, std: float, best: float | None) -> Cell:
         """Cell with a mean and its deviation, bold where it is the best."""
-        return Cell(self.form.format(mean), "" if math.isnan(std) else f"±{self.form.format(std)}", mean == best)
+        return Cell(
+            self.form.format(mean),
+            "" if math.isnan(std) else f"±{self.form.format(std)}",
+            mean == best,
+        )
 
 
 PERCENT = Scale()
@@ -52,7 +58,9 @@ SCALES = dict.fromkeys(BITS, Scale("{:.3f}", min))  # of further scores
 
 
 def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
-    """{system: EFLOPs of step 2 for one language, by the paper's formula} of the rows of recipe_costs."""
+    """{system: EFLOPs of step 2 for one language, by the paper's formula} of the rows of
+    recipe_costs.
+    """
     return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
 
 
@@ -77,15 +85,22 @@ def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
     rows: list[CellRow] = []
     for system, by_group in by_system.items():
         cells = [
-            Cell(f"{own.value:.2f}", f"(single seeds {own.low:.2f}–{own.high:.2f})" if own.low < own.high else "")
+            Cell(
+                f"{own.value:.2f}",
+                f"(single seeds {own.low:.2f}–{own.high:.2f})" if own.low < own.high else "",
+            )
             for own in by_group.values()
         ]
         rows.append([name_of(system), *cells, f"{by_group[ALL_TASKS].at_equal_compute:+.2f}"])
     notes = [
-        "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves averaged over seeds, "
-        "languages and tasks. In brackets the lowest and the highest of single finetuning seeds' own curves: that of "
-        "the averaged curve may lie outside. Another pretraining may differ by more. 0: never, or BL_BASE is there "
-        "unadapted. A system that is there unadapted counts with its next checkpoint: it is at least as fast. At equal "
+        "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves "
+        "averaged over seeds, "
+        "languages and tasks. In brackets the lowest and the highest of single finetuning seeds' "
+        "own curves: that of "
+        "the averaged curve may lie outside. Another pretraining may differ by more. 0: never, or "
+        "BL_BASE is there "
+        "unadapted. A system that is there unadapted counts with its next checkpoint: it is at "
+        "least as fast. At equal "
         "compute: difference in points where the cheaper of both ends."
     ]
     return Table("Speedup over BL_BASE", ["System", *groups, "at equal compute"], rows, notes=notes)
@@ -96,44 +111,68 @@ def final_scores_table(
 ) -> Table:
     """Table 2 for one task: training cost, and the score at training completion in each language.
 
-    metric: what the scores are, such as "accuracy". Below it the scores before any training (step 0: unadapted
-    embeddings).
+    metric: what the scores are, such as "accuracy". Below it the scores before any training (step
+    0: unadapted embeddings).
     """
-    ends, first = last_points(curves).xs(task, level="task"), first_points(curves).xs(task, level="task")
+    ends, first = (
+        last_points(curves).xs(task, level="task"),
+        first_points(curves).xs(task, level="task"),
+    )
     spent = adapt_costs(costs)
     unit = flops_unit(max(spent.values(), default=0))
-    best = {language: scale.best(means) for language, means in ends["mean"].groupby(level="language", observed=True)}
+    best = {
+        language: scale.best(means)
+        for language, means in ends["mean"].groupby(level="language", observed=True)
+    }
     rows, before = list[CellRow](), list[CellRow]()
     for system in names_in(ends, "system"):
         cost = unit.text(spent[system]) if system in spent else EMPTY
         rows.append([name_of(system), cost, *_score_cells(ends.loc[system], scale, best)])
         if (first.loc[system]["step"] == 0).all():
-            before.append([f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)])
+            before.append(
+                [f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)]
+            )
     title = f"Table 2 ({task}): performance at training completion, {metric}"
     columns = ["System", unit.name, *names_in(ends, "language"), AVERAGE]
     seeds = ends["num_seeds"].max()
     note = (
-        f"Bold: the best. After {ends['step'].max():,} updates of step 2, whose cost is that of one language. "
+        f"Bold: the best. After {ends['step'].max():,} updates of step 2, whose cost is that of "
+        "one language. "
         f"{'One seed' if seeds == 1 else f'Mean ± standard deviation over {seeds} finetuning seeds'}."
     )
     return Table(title, columns, rows, before, [note])
 
 
-def _score_cells(points: pd.DataFrame, scale: Scale, best: Mapping[str, float] | None = None) -> list[Cell]:
+def _score_cells(
+    points: pd.DataFrame, scale: Scale, best: Mapping[str, float] | None = None
+) -> list[Cell]:
     """Cells of a system's points by language."""
-    return [scale.cell(point.mean, point.std, (best or {}).get(point.Index)) for point in points.itertuples()]
+    return [
+        scale.cell(point.mean, point.std, (best or {}).get(point.Index))
+        for point in points.itertuples()
+    ]
 
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
-    """Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the estimate."""
+    """Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the
+    estimate.
+    """
     by_system: dict[str, dict[str, Estimate]] = {}
     for (system, of_task, language), estimate in estimates.items():
         if of_task == task and language != AVERAGE:
             by_system.setdefault(system, {})[language] = estimate
     languages = list(next(iter(by_system.values())))
-    reached = [one.upper for of_system in by_system.values() for one in of_system.values() if one.upper < math.inf]
+    reached = [
+        one.upper
+        for of_system in by_system.values()
+        for one in of_system.values()
+        if one.upper < math.inf
+    ]
     unit = flops_unit(max(reached, default=0))
-    best = {language: min(of_system[language].eflops for of_system in by_system.values()) for language in languages}
+    best = {
+        language: min(of_system[language].eflops for of_system in by_system.values())
+        for language in languages
+    }
     rows: list[CellRow] = [
         [
             name_of(system),
@@ -143,8 +182,10 @@ def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
         for system, of_system in by_system.items()
     ]
     notes = [
-        "To 95 % of BL_BASE's score at training completion, for every system. Interpolated linearly between the "
-        "checkpoints before and after, whose compute is in brackets. ∞: never reached. *: without the languages that "
+        "To 95 % of BL_BASE's score at training completion, for every system. Interpolated "
+        "linearly between the "
+        "checkpoints before and after, whose compute is in brackets. ∞: never reached. *: without "
+        "the languages that "
         "never reach it."
     ]
     title = f"Table 3 ({task}): {unit.name} to near-maximal performance"
@@ -162,17 +203,25 @@ def _estimate_cell(estimate: Estimate, unit: ComputeUnit, best: float) -> Cell:
 def _mean_estimate(eflops: Sequence[float], unit: ComputeUnit) -> str:
     """The mean over the languages that reach the target."""
     finite = [value for value in eflops if value < math.inf]
-    return unit.text(statistics.fmean(finite)) + "*" * (len(finite) < len(eflops)) if finite else "∞"
+    return (
+        unit.text(statistics.fmean(finite)) + "*" * (len(finite) < len(eflops)) if finite else "∞"
+    )
 
 
 def source_table(source: str, curves: pd.DataFrame) -> Table:
-    """Table 5: final scores in the source language, by system and task; `curves` hold that language's."""
+    """Table 5: final scores in the source language, by system and task; `curves` hold that
+    language's.
+    """
     ends = last_points(curves).xs(source, level="language")
     best = ends["mean"].groupby(level="task", observed=True).max().to_dict()
     rows: list[CellRow] = [
-        [name_of(system), *_score_cells(ends.loc[system], PERCENT, best)] for system in names_in(ends, "system")
+        [name_of(system), *_score_cells(ends.loc[system], PERCENT, best)]
+        for system in names_in(ends, "system")
     ]
-    title, notes = f"Table 5: performance in the source language, {source}", ["With that language's own embeddings."]
+    title, notes = (
+        f"Table 5: performance in the source language, {source}",
+        ["With that language's own embeddings."],
+    )
     return Table(title, ["System", *names_in(ends, "task")], rows, notes=notes)
 
 
@@ -188,7 +237,9 @@ def change_table(verdicts: Sequence[Verdict]) -> Table:
             change = f"{100 * (own.after / own.before - 1):+.1f} %" if own.before else EMPTY
             rows.append([f"{named}{own.what}", own.unit, *own.texts, change])
     notes = ["Fewer bits are better. All text was held out of the training."]
-    return Table("Before and after", ["Of what", "unit", "before", "after", "change"], rows, notes=notes)
+    return Table(
+        "Before and after", ["Of what", "unit", "before", "after", "change"], rows, notes=notes
+    )
 
 
 def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
@@ -198,7 +249,8 @@ def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
         return Cell(text, ", ".join(["(right)"] * is_right + ["(loops)"] * loops(text)))
 
     rows: list[CellRow] = [
-        [own.opening, written(own.before, own.was_right), written(own.after, own.is_right)] for own in samples
+        [own.opening, written(own.before, own.was_right), written(own.after, own.is_right)]
+        for own in samples
     ]
     return Table(title, ["Opening", "before", "after"], rows, notes=[note], of_text=True)
 
@@ -207,15 +259,19 @@ def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
 
 
 def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -> Table:
-    """Cost of every step: the paper's formula, V100 time by it (in_days), and what this implementation executes.
+    """Cost of every step: the paper's formula, V100 time by it (in_days), and what this
+    implementation executes.
 
     languages: so many share what is paid once; of more than one a row says what each costs then.
     """
     by_system = {
-        system: [row for row in costs if row["system"] == system] for system in in_order(r["system"] for r in costs)
+        system: [row for row in costs if row["system"] == system]
+        for system in in_order(r["system"] for r in costs)
     }
     if languages > 1:
-        by_system = {system: [*rows, *_shared(rows, languages)] for system, rows in by_system.items()}
+        by_system = {
+            system: [*rows, *_shared(rows, languages)] for system, rows in by_system.items()
+        }
     largest = max((row["formula_eflops"] for row in costs), default=0)
     flops = flops_unit(largest)
     rows: list[CellRow] = [
@@ -231,25 +287,34 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
         for row in rows
     ]
     notes = [
-        f"Formula: the paper's appendix A.1{', and V100 time by it at 30 TFLOP/s' if in_days else ''}. Executed: the "
-        "matrix products that run here, of recomputed layers once. Both are computed from the sizes, not measured. "
+        "Formula: the paper's appendix "
+        f"A.1{', and V100 time by it at 30 TFLOP/s' if in_days else ''}. Executed: the "
+        "matrix products that run here, of recomputed layers once. Both are computed from the "
+        "sizes, not measured. "
         "adapt is for one language."
     ]
     if "minipost" in by_system:
         notes[0] += " MiniPost's pretraining is BL_BASE's and is paid once."
     if costs and not any(row["step"] == "pretrain" for row in costs):
-        notes.append("The body was pretrained elsewhere: what that took is not known and not counted.")
+        notes.append(
+            "The body was pretrained elsewhere: what that took is not known and not counted."
+        )
     columns = ["System", "Step", f"formula, {flops.name}", *(["V100 days"] if in_days else [])]
     columns += [f"executed, {flops.name}", "executed ÷ formula"]
     return Table("Cost of each step", columns, rows, notes=notes)
 
 
 def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
-    """The cost of a language where so many share the steps before adapt; none where there are no such steps."""
+    """The cost of a language where so many share the steps before adapt; none where there are no
+    such steps.
+    """
     if len(rows) == 1:
         return []
     kinds = "formula_eflops", "executed_eflops"
-    each = {kind: sum(row[kind] / (1 if row["step"] == "adapt" else languages) for row in rows) for kind in kinds}
+    each = {
+        kind: sum(row[kind] / (1 if row["step"] == "adapt" else languages) for row in rows)
+        for kind in kinds
+    }
     return [{"system": rows[0]["system"], "step": f"each of {languages} languages", **each}]
 
 
@@ -277,7 +342,8 @@ def fertility_table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     title = (
-        f"What new tokens bring. Bold: the cheapest number whose tokens all occur {OFTEN} times in the text and leave "
+        f"What new tokens bring. Bold: the cheapest number whose tokens all occur {OFTEN} times in "
+        "the text and leave "
         f"at most {MOST_UNKNOWN:.0%} of it unknown"
     )
     return Table(title, columns, cells)
@@ -286,8 +352,10 @@ def fertility_table(rows: Sequence[Row]) -> Table:
 def held_out_table(losses: Iterable[Row]) -> Table:
     """Held-out loss after the last step of every training, and at the best one."""
     note = (
-        "Bits per byte of text that was not trained on, after the last step; of step 2 (adapt) those of the whole body "
-        "with the pack plugged in. Beside it the best of the training, where it is another one: in step 2 the best "
+        "Bits per byte of text that was not trained on, after the last step; of step 2 (adapt) "
+        "those of the whole body "
+        "with the pack plugged in. Beside it the best of the training, where it is another one: in "
+        "step 2 the best "
         "snapshot."
     )
     cells = {}
@@ -298,7 +366,9 @@ def held_out_table(losses: Iterable[Row]) -> Table:
             detail = "" if best == last else f"best {least:.3f} at step {best:,}"
             cells[row["system"], row["stage"], row["language"]] = Cell(f"{bits:.3f}", detail)
     stages = ["pretrain", "build-mini", "adapt"]
-    columns = sorted(dict.fromkeys(run[1:] for run in cells), key=lambda column: stages.index(column[0]))
+    columns = sorted(
+        dict.fromkeys(run[1:] for run in cells), key=lambda column: stages.index(column[0])
+    )
     rows: list[CellRow] = [
         [name_of(system), *(cells.get((system, *column), EMPTY) for column in columns)]
         for system in in_order(system for system, _, _ in cells)

@@ -1,4 +1,5 @@
-"""What a run has come to, in a sentence for each system and language: scores before and after, and what it cost.
+"""What a run has come to, in a sentence for each system and language: scores before and after, and
+what it cost.
 
 The page, the last lines of `run` and the cards of exports say it.
 """
@@ -10,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from ds_minimodel.common.files import Count, Stored
-from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.recipe.systems import BASELINE, SYSTEMS
+from ds_minimodel.config.flops import recipe_costs
+from ds_minimodel.config.systems import BASELINE, SYSTEMS
 from ds_minimodel.report import curves
 from ds_minimodel.report.kept import Measure
 from ds_minimodel.report.render import duration
@@ -21,7 +22,10 @@ VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
 FORGETS = {  # by whether the body trains
     False: "has become worse: raise adapt.new_token_penalty in the recipe, or lower adapt.lr",
-    True: "has become worse: export-hf with a smaller --strength keeps more of it, or take --train embeddings",
+    True: (
+        "has become worse: export-hf with a smaller --strength keeps more of it, or take --train "
+        "embeddings"
+    ),
 }
 _MOST_LOST = 0.002  # of the source's score, without a line that says so
 
@@ -29,8 +33,9 @@ _MOST_LOST = 0.002  # of the source's score, without a line that says so
 class Verdict(Stored):
     """Of a system in a language.
 
-    steps: updates of the pack. clauses: {task: what became of it}. measures: of all tasks, and of a Kept, whose
-    sentences are `kept`. worse: in which the untouched model is better, and what to do, a line each. cost: of step 2.
+    steps: updates of the pack. clauses: {task: what became of it}. measures: of all tasks, and of a
+    Kept, whose sentences are `kept`. worse: in which the untouched model is better, and what to do,
+    a line each. cost: of step 2.
     """
 
     system: str
@@ -44,7 +49,10 @@ class Verdict(Stored):
 
     def sentence(self, tasks: Collection[str]) -> str:
         """Of these tasks."""
-        return "; ".join([*(text for task, text in self.clauses.items() if task in tasks), self.cost]) + "."
+        return (
+            "; ".join([*(text for task, text in self.clauses.items() if task in tasks), self.cost])
+            + "."
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -56,7 +64,11 @@ class Verdict(Stored):
 def verdicts_of(run: curves.RunResults) -> list[Verdict]:
     """Those of a recipe with a base; without one nothing was there before."""
     systems = curves.in_order(row["system"] for row in run.target_scores) if run.recipe.base else []
-    return [_verdict(run, system, language) for system in systems for language in run.recipe.languages.targets]
+    return [
+        _verdict(run, system, language)
+        for system in systems
+        for language in run.recipe.languages.targets
+    ]
 
 
 def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
@@ -81,13 +93,23 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
             source = run.recipe.languages.source
             own = [row for row in of_task if row["language"] == source]
             of_source = _mean(own, column), _mean(rows, curves.ON_SOURCE + column)
-            measures.append(measure(what=f"{source}, {what}", before=of_source[0], after=of_source[1]))
+            measures.append(
+                measure(what=f"{source}, {what}", before=of_source[0], after=of_source[1])
+            )
             before, after = measures[-1].texts
             clauses[task] += f"; {source}{named}: {before} before, {after} after"
             if curves.ON_SOURCE + "cut" in rows[0]:
-                clauses[task] += f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
-            lost = abs(of_source[1] - of_source[0]) > _MOST_LOST * of_source[0]  # a Kept says it by its own bounds
-            if lost and of_source[1] != scale.best(of_source) and (system, language) not in run.kept:
+                clauses[task] += (
+                    f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
+                )
+            lost = (
+                abs(of_source[1] - of_source[0]) > _MOST_LOST * of_source[0]
+            )  # a Kept says it by its own bounds
+            if (
+                lost
+                and of_source[1] != scale.best(of_source)
+                and (system, language) not in run.kept
+            ):
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
@@ -96,7 +118,9 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
         measures += kept.measures
         worse += kept.worse
         facts["kept"] = [*kept.sentences, *kept.texts]
-    return Verdict(system=system, language=language, steps=steps, cost=_cost(run, system, language), **facts)
+    return Verdict(
+        system=system, language=language, steps=steps, cost=_cost(run, system, language), **facts
+    )
 
 
 def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:
@@ -106,12 +130,20 @@ def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -
 
 
 def _cost(run: curves.RunResults, system: str, language: str) -> str:
-    """Time, memory and executed FLOPs of training, that of a mini-model too; FLOPs by those of all weights."""
+    """Time, memory and executed FLOPs of training, that of a mini-model too; FLOPs by those of all
+    weights.
+    """
     names = language, run.recipe.languages.source
     losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
-    own, whole = (sum(row["executed_eflops"] for row in costs if row["system"] == name) for name in (system, "full"))
-    hours, memory = sum(loss["hours"] for loss in losses), max((loss["memory_gib"] for loss in losses), default=0)
+    own, whole = (
+        sum(row["executed_eflops"] for row in costs if row["system"] == name)
+        for name in (system, "full")
+    )
+    hours, memory = (
+        sum(loss["hours"] for loss in losses),
+        max((loss["memory_gib"] for loss in losses), default=0),
+    )
     here = f"{duration(hours)} and {memory:.1f} GiB on this machine; " if losses else ""
     return f"{here}{100 * own / whole:.0f} % of the FLOPs of training all weights"
 
@@ -121,12 +153,21 @@ def _mean(rows: list[curves.Row], column: str) -> float:
 
 
 def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
-    """What the page and the last lines of `run` say first: verdicts, or how systems compare with BL_BASE."""
+    """What the page and the last lines of `run` say first: verdicts, or how systems compare with
+    BL_BASE.
+    """
     if verdicts or not run.target_scores:
         return [line for verdict in verdicts for line in verdict.lines]
-    points, costs, said = curves.training_curves(run.target_scores), adapt_costs(recipe_costs(run.recipe)), []
+    points, costs, said = (
+        curves.training_curves(run.target_scores),
+        adapt_costs(recipe_costs(run.recipe)),
+        [],
+    )
     for system, by_group in curves.speedups(run.target_scores).items():
-        score, cost = 100 * retained(points)[system], f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute"
+        score, cost = (
+            100 * retained(points)[system],
+            f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute",
+        )
         times, reaches = by_group[curves.ALL_TASKS].value, by_group[curves.ALL_TASKS].reaches
         if not reaches:
             speed = "never reaches 95 % of it"
@@ -135,10 +176,17 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
         else:
             more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
             speed = f"reaches 95 % of it with {more} compute"
-        kept = f"takes {cost}" if math.isnan(score) else f"keeps {score:.0f} % of its score for {cost}, and {speed}"
+        kept = (
+            f"takes {cost}"
+            if math.isnan(score)
+            else f"keeps {score:.0f} % of its score for {cost}, and {speed}"
+        )
         said.append(f"{curves.name_of(system)} {kept}")
     if said:
         return [f"Against BL_BASE after all of its training, {'; '.join(said)}."]
     ends = averages(points)
-    said = [f"{curves.name_of(system)} {score:.1f} in {task}" for (system, task), score in ends.stack().items()]
+    said = [
+        f"{curves.name_of(system)} {score:.1f} in {task}"
+        for (system, task), score in ends.stack().items()
+    ]
     return [f"Mean scores over languages after all of the training: {'; '.join(said)}."]

@@ -1,7 +1,8 @@
-"""A language's text as one artifact: it is read once, and all that comes after reads this, in the reader's own form.
+"""A language's text as one artifact: it is read once, and all that comes after reads this, in the
+reader's own form.
 
-A folder of two files of documents, those that training can reach and those that are held out, and the counts of words.
-Of more text than training can use a part is drawn.
+A folder of two files of documents, those that training can reach and those that are held out, and
+the counts of words. Of more text than training can use a part is drawn.
 """
 
 from __future__ import annotations
@@ -52,12 +53,16 @@ _FILES = f"training{DOCUMENTS}.gz", f"held_out{DOCUMENTS}.gz"
 _WORDS = "words.json.gz"
 _WORD = re.compile(r"\s*\S+|\s+")
 # The rest of a UTF-8 character where a block begins, the beginning of one where it ends.
-_CUT_CHARACTER = re.compile(rb"^[\x80-\xbf]{1,3}|([\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z")
+_CUT_CHARACTER = re.compile(
+    rb"^[\x80-\xbf]{1,3}|([\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z"
+)
 _LEVEL = 1  # of compression: six times as fast as the default
 
 
 class CorpusManifest(files.Manifest):
-    """Manifest of a corpus. documents, bytes: of training and held out. text: names. counted: bytes, of training."""
+    """Manifest of a corpus. documents, bytes: of training and held out. text: names. counted:
+    bytes, of training.
+    """
 
     text: list[str]
     documents: list[files.Count]
@@ -72,16 +77,21 @@ class CorpusManifest(files.Manifest):
 
 
 class Corpus:
-    """A corpus on disk. training, held_out: files that reader.py reads, of the latter none where it has no document."""
+    """A corpus on disk. training, held_out: files that reader.py reads, of the latter none where it
+    has no document.
+    """
 
     def __init__(self, folder: str | Path):
         self.facts, self._folder = files.read_artifact(folder, CorpusManifest), Path(folder)
         self.training, self.held_out = (
-            [self._folder / name] if number else [] for name, number in zip(_FILES, self.facts.documents, strict=True)
+            [self._folder / name] if number else []
+            for name, number in zip(_FILES, self.facts.documents, strict=True)
         )
 
     def words(self) -> Counter[str]:
-        """How often each word occurs in the counted part of what training can reach, as of count_words."""
+        """How often each word occurs in the counted part of what training can reach, as of
+        count_words.
+        """
         return Counter(json.loads(gzip.decompress((self._folder / _WORDS).read_bytes())))
 
     @property
@@ -97,7 +107,9 @@ def words_of(folders: Iterable[Path]) -> Counter[str]:
 
 def count_words(texts: Iterable[Sequence[str]]) -> Counter[str]:
     """How often each word occurs in the lines of documents, each with the white space before it."""
-    return Counter(word for lines in texts for line in lines if line.strip() for word in _WORD.findall(line))
+    return Counter(
+        word for lines in texts for line in lines if line.strip() for word in _WORD.findall(line)
+    )
 
 
 def make_corpus(
@@ -114,18 +126,25 @@ def make_corpus(
 ) -> None:
     """Write the corpus `out` of the files, globs and data sets that `text` names.
 
-    Documents of fewer than `min_words` words are dropped; the share `held_out` of the others is kept apart. Lines are
-    kept as they are where documents are `whole`, else without white space around them and without empty ones. column:
-    where files of rows have their text. draw: of a longer text about so many bytes are taken. The result does
-    not depend on the number of `workers`, or of `ranks`, which work instead of them where given. UserError for text
-    that cannot be read, and where nothing is left to train on.
+    Documents of fewer than `min_words` words are dropped; the share `held_out` of the others is
+    kept apart. Lines are kept as they are where documents are `whole`, else without white space
+    around them and without empty ones. column: where files of rows have their text. draw: of a
+    longer text about so many bytes are taken. The result does not depend on the number of
+    `workers`, or of `ranks`, which work instead of them where given. UserError for text that cannot
+    be read, and where nothing is left to train on.
     """
     sources = pinned(find_text(text))
     whole = max(1, bytes_of_text(sources))
     expected = min(whole, draw or whole)
     numbered = enumerate(read_drawn(sources, draw, column))
-    sort_out = functools.partial(_sort_out, held_out, min_words, whole_documents, min(1.0, COUNTED_BYTES / expected))
-    parts = ranks.ordered_map(sort_out, numbered) if ranks else ordered_map(sort_out, numbered, workers, FEW_CHUNKS)
+    sort_out = functools.partial(
+        _sort_out, held_out, min_words, whole_documents, min(1.0, COUNTED_BYTES / expected)
+    )
+    parts = (
+        ranks.ordered_map(sort_out, numbered)
+        if ranks
+        else ordered_map(sort_out, numbered, workers, FEW_CHUNKS)
+    )
     totals, words, lines = np.zeros((4, 2), np.int64), Counter[str](), [np.zeros(0, np.uint32)]
     with files.atomic_folder(out) as folder, contextlib.ExitStack() as stack:
         progress = Progress(label, None, "documents")
@@ -144,25 +163,37 @@ def make_corpus(
         kept, sizes, (dropped, _), (counted, _) = totals.tolist()
         if not kept[0]:
             raise UserError(
-                f"{', '.join(map(str, text))}: no document is left ({dropped} have fewer than min_words={min_words} "
+                f"{', '.join(map(str, text))}: no document is left ({dropped} have fewer than "
+                f"min_words={min_words} "
                 f"words, {kept[1]} are held out by data.held_out={held_out})"
             )
         for file in written:
             file.flush()
-        (folder / _WORDS).write_bytes(gzip.compress(json.dumps(words, ensure_ascii=False).encode(), _LEVEL, mtime=0))
+        (folder / _WORDS).write_bytes(
+            gzip.compress(json.dumps(words, ensure_ascii=False).encode(), _LEVEL, mtime=0)
+        )
         of_lines = np.concatenate(lines)
         repeated = 1 - len(np.unique(of_lines)) / max(1, len(of_lines))
         facts = {"documents": kept, "bytes": sizes, "dropped": dropped, "counted": counted}
-        files.write_manifest(folder, kind="corpus", text=names_of(sources), repeated_lines=round(repeated, 4), **facts)
+        files.write_manifest(
+            folder,
+            kind="corpus",
+            text=names_of(sources),
+            repeated_lines=round(repeated, 4),
+            **facts,
+        )
         drawn = f", drawn from {whole:,}" if expected < whole else ""
         progress.close(
-            f"{sizes[0]:,} bytes{drawn}, and {kept[1]:,} documents held out; {repeated:.1%} of lines are repetitions"
+            f"{sizes[0]:,} bytes{drawn}, and {kept[1]:,} documents held out; {repeated:.1%} of "
+            "lines are repetitions"
         )
 
 
 class _Part(NamedTuple):
-    """A sorted chunk. texts: compressed, for training and held out; totals: of these two documents and bytes, then
-    (documents dropped, 0), (bytes whose words are counted, 0). lines: a hash of each counted one."""
+    """A sorted chunk. texts: compressed, for training and held out; totals: of these two documents
+    and bytes, then (documents dropped, 0), (bytes whose words are counted, 0). lines: a hash of
+    each counted one.
+    """
 
     texts: list[bytes]
     totals: list[list[int]]
@@ -171,50 +202,73 @@ class _Part(NamedTuple):
 
 
 def _sort_out(
-    held_out: float, min_words: int, whole_documents: bool, share_counted: float, numbered: tuple[int, Chunk]
+    held_out: float,
+    min_words: int,
+    whole_documents: bool,
+    share_counted: float,
+    numbered: tuple[int, Chunk],
 ) -> _Part:
     number, chunk = numbered
     read = list(documents(chunk, whole_documents))
-    kept = [lines for lines in read if not min_words or sum(len(line.split()) for line in lines) >= min_words]
+    kept = [
+        lines
+        for lines in read
+        if not min_words or sum(len(line.split()) for line in lines) >= min_words
+    ]
     sides: tuple[list[list[str]], list[list[str]]] = [], []
     for lines in kept:
         sides[held_out > 0 and is_held_out(lines, held_out)].append(lines)
     texts = [b"".join(map(as_document, side)) for side in sides]
-    is_counted = math.ceil((number + 1) * share_counted) > math.ceil(number * share_counted)  # the first is
+    is_counted = math.ceil((number + 1) * share_counted) > math.ceil(
+        number * share_counted
+    )  # the first is
     counted = sides[0] if is_counted else []
-    hashes = [zlib.crc32(line.encode()) for line in itertools.chain.from_iterable(counted) if line.strip()]
+    hashes = [
+        zlib.crc32(line.encode()) for line in itertools.chain.from_iterable(counted) if line.strip()
+    ]
     return _Part(
         [gzip.compress(data, _LEVEL, mtime=0) if data else b"" for data in texts],
-        [[*map(len, sides)], [*map(len, texts)], [len(read) - len(kept), 0], [len(texts[0]) * is_counted, 0]],
+        [
+            [*map(len, sides)],
+            [*map(len, texts)],
+            [len(read) - len(kept), 0],
+            [len(texts[0]) * is_counted, 0],
+        ],
         count_words(counted),
         np.array(hashes, np.uint32),
     )
 
 
 def is_held_out(document: Sequence[str], share: float) -> bool:
-    """Whether a document, a list of lines, is among the `share` of all that is held out: by a hash of its text, without
-    empty lines and white space around lines."""
+    """Whether a document, a list of lines, is among the `share` of all that is held out: by a hash
+    of its text, without empty lines and white space around lines.
+    """
     text = "\n".join(filter(None, map(str.strip, document)))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 
-# A draw from more text than training can use: so many bytes from all over it, and hardly more is read. Plain files are
-# read in blocks that a seeded permutation names, without the documents that a block cuts; of files of rows, compressed
-# ones and data sets of the Hub, which cannot be entered anywhere, the beginning. A file of rows is read through once
-# all the same: what tells it from others is the whole of it.
+# A draw from more text than training can use: so many bytes from all over it, and hardly more is
+# read. Plain files are read in blocks that a seeded permutation names, without the documents that a
+# block cuts; of files of rows, compressed ones and data sets of the Hub, which cannot be entered
+# anywhere, the beginning. A file of rows is read through once all the same: what tells it from
+# others is the whole of it.
 
 BLOCK_BYTES = 1 << 17
 
 
 def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
-    """Choose byte ranges of each file and data set, about `most` bytes in all; () for one that is taken whole.
+    """Choose byte ranges of each file and data set, about `most` bytes in all; () for one that is
+    taken whole.
 
     most: None takes all. What cannot be read from the middle gets one range at its beginning.
     """
     if most is None or sum(sizes := [bytes_of_text([source]) or most for source in text]) <= most:
         return [()] * len(text)
-    drawn, owed = list[Parts](), 0  # bytes that are still to be drawn up to here: many small files have one block each
+    drawn, owed = (
+        list[Parts](),
+        0,
+    )  # bytes that are still to be drawn up to here: many small files have one block each
     for number, (source, size) in enumerate(zip(text, sizes, strict=True)):
         owed, parts = owed + max(1, most * size // sum(sizes)), list[tuple[int, int]]()
         if owed <= 0:
@@ -225,7 +279,9 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
             owed -= max(owed, min(size, CHUNK_BYTES))
             continue
         blocks = -(-size // BLOCK_BYTES)
-        for place in np.sort(permute(np.arange(min(blocks, -(-owed // BLOCK_BYTES))), blocks, 0, number)).tolist():
+        for place in np.sort(
+            permute(np.arange(min(blocks, -(-owed // BLOCK_BYTES))), blocks, 0, number)
+        ).tolist():
             start, end = place * BLOCK_BYTES, min(size, (place + 1) * BLOCK_BYTES)
             if parts and parts[-1][1] == start and start - parts[-1][0] < CHUNK_BYTES:
                 start, _ = parts.pop()
@@ -236,7 +292,9 @@ def draw_parts(text: Sequence[TextSource], most: int | None) -> list[Parts]:
 
 
 def read_drawn(text: Sequence[TextSource], most: int | None, column: str) -> Iterator[Chunk]:
-    """Chunks of the drawn parts, as of read_chunks; but lines of a plain file are counted from the part's start."""
+    """Chunks of the drawn parts, as of read_chunks; but lines of a plain file are counted from the
+    part's start.
+    """
     for number, (source, parts) in enumerate(zip(text, draw_parts(text, most), strict=True)):
         if parts == NOTHING:
             continue
@@ -261,5 +319,7 @@ def _blocks(path: Path, number: int, parts: Parts) -> Iterator[Chunk]:
                 last = data.rfind(mark) + len(mark) if end < size else len(data)
                 if data[first:last].strip() and (mark in data or (start == 0 and end == size)):
                     name = f"{path} from byte {start + first:,}" if start else str(path)
-                    yield Chunk(name, number, 1, data[first:last] if mark else _CUT_CHARACTER.sub(b"", data))
+                    yield Chunk(
+                        name, number, 1, data[first:last] if mark else _CUT_CHARACTER.sub(b"", data)
+                    )
                     break

@@ -1,4 +1,5 @@
-"""Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents; or rows of a table.
+"""Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents; or
+rows of a table.
 
 Text is read in chunks of at most CHUNK_BYTES, cut at blank lines, so that memory stays bounded and
 chunks can be worked on in parallel.
@@ -33,8 +34,9 @@ COLUMN = "text"  # of rows
 
 
 class Chunk(NamedTuple):
-    """Some of a file's decompressed bytes. file: its number among those that are read. line: of the file (from 1), in
-    which they begin. of_rows: whether they are documents of rows."""
+    """Some of a file's decompressed bytes. file: its number among those that are read. line: of the
+    file (from 1), in which they begin. of_rows: whether they are documents of rows.
+    """
 
     path: str
     file: int
@@ -44,7 +46,8 @@ class Chunk(NamedTuple):
 
 
 def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
-    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub (rows.HubText).
+    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub
+    (rows.HubText).
 
     UserError where there is no file, and for one that does not hold text; a Hub is not asked.
     """
@@ -81,7 +84,8 @@ _OTHER_FORMS = {  # what a file is, and how it begins
     "weights of a model": rb".{3}\0{5}\{|GGUF.\0",
 }
 _TAKEN = (
-    "plain text is read, and rows in .jsonl, .csv, .tsv and .parquet, also as .gz, .xz and .zst; unpack or convert it, "
+    "plain text is read, and rows in .jsonl, .csv, .tsv and .parquet, also as .gz, .xz and .zst; "
+    "unpack or convert it, "
     "or let its name say what it is"
 )
 
@@ -91,12 +95,19 @@ def _refuse_other_forms(path: Path) -> None:
     form, head = _form(path), b""
     if form in (rows.PARQUET, rows.DOCUMENTS):
         return
-    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # reading says where it is damaged
-        head = next(filter(None, _bytes_of(path, stack)), b"")  # a block of zstd may need more than one read
+    with (
+        contextlib.ExitStack() as stack,
+        contextlib.suppress(OSError),
+    ):  # reading says where it is damaged
+        head = next(
+            filter(None, _bytes_of(path, stack)), b""
+        )  # a block of zstd may need more than one read
         head = head.removeprefix(codecs.BOM_UTF8)
     taken = {"JSON"} if form in rows.JSON_LINES else set()
     for what, begins in _OTHER_FORMS.items():
-        if what not in taken and (re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")):
+        if what not in taken and (
+            re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")
+        ):
             raise UserError(f"{path}: {what}; {_TAKEN}")
 
 
@@ -104,7 +115,8 @@ def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[C
     """Chunks of the files. column: where rows have their text, each a document.
 
     A document that a chunk cannot hold is cut at a line end, a line that it cannot hold at a space.
-    Raises UserError for a damaged or unreadable file, for one without text and for a row without one.
+    Raises UserError for a damaged or unreadable file, for one without text and for a row without
+    one.
     """
     for number, file in enumerate(files):
         yield from _chunks_of_file(file, number, column)
@@ -113,31 +125,49 @@ def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[C
 def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
     """Documents of a chunk, each a list of its lines, those of rows with their empty ones.
 
-    whole: whether lines keep white space around them, else empty ones are left out, too.
-    Raises UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for ends of CR.
+    whole: whether lines keep white space around them, else empty ones are left out, too. Raises
+    UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for
+    ends of CR.
     """
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.line == 1 else chunk.data
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
+        raise UserError(
+            f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 "
+            "-t UTF-8"
+        )
     if not chunk.of_rows and (nul := data.find(b"\0")) >= 0:
         line_number = chunk.line + data.count(b"\n", 0, nul)
-        raise UserError(f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'")
+        raise UserError(
+            f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'"
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         line_number = chunk.line + data.count(b"\n", 0, error.start)
         raise UserError(
-            f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+            f"{chunk.path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for "
+            "example with iconv"
         ) from None
-    # A line that is longer than a chunk may have a CR inside; lines that end in CR are shorter on average.
-    if chunk.line == 1 and "\n" not in text and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r"):
-        raise UserError(f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'")
+    # A line that is longer than a chunk may have a CR inside; lines that end in CR are shorter on
+    # average.
+    if (
+        chunk.line == 1
+        and "\n" not in text
+        and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r")
+    ):
+        raise UserError(
+            f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'"
+        )
     groups: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
     if chunk.of_rows:  # a chunk may end within a document or its end
-        groups = (part.strip("\n").replace(rows.BLANK, "").split("\n") for part in text.split("\n\n"))
+        groups = (
+            part.strip("\n").replace(rows.BLANK, "").split("\n") for part in text.split("\n\n")
+        )
     else:
         runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
-        groups = ([line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank)
+        groups = (
+            [line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank
+        )
     for lines in groups:
         stripped = [*filter(None, map(str.strip, lines))]
         if stripped:
@@ -145,15 +175,19 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
 
 
 def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
-    """All documents of the files that `patterns` name; column: of rows. Lines keep white space around them."""
+    """All documents of the files that `patterns` name; column: of rows. Lines keep white space
+    around them.
+    """
     for chunk in read_chunks(find_text(patterns), column=column):
         yield from documents(chunk, True)
 
 
 def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Rows:
-    """All rows of the files that `patterns` name, with these columns at least, as far as they have them.
+    """All rows of the files that `patterns` name, with these columns at least, as far as they have
+    them.
 
-    UserError for a damaged or unreadable file, and for one of plain text."""
+    UserError for a damaged or unreadable file, and for one of plain text.
+    """
     for path in find_text(patterns):
         if isinstance(path, Path) and _form(path) not in _ROWS:
             raise UserError(f"{path}: rows are expected; name files of {', '.join(_ROWS)}")
@@ -161,17 +195,24 @@ def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Ro
             with contextlib.ExitStack() as stack:
                 yield from _rows(path, columns, stack)
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error}); it is damaged, cut short or not readable") from error
+            raise UserError(
+                f"{path}: cannot be read ({error}); it is damaged, cut short or not readable"
+            ) from error
 
 
 def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chunk]:
     blank, line = True, 1  # nothing but white space so far
-    buffer, of_rows = bytearray(), isinstance(path, rows.HubText) or _form(path) in (rows.DOCUMENTS, *_ROWS)
+    buffer, of_rows = (
+        bytearray(),
+        isinstance(path, rows.HubText) or _form(path) in (rows.DOCUMENTS, *_ROWS),
+    )
     try:
         with contextlib.ExitStack() as stack:
             if isinstance(path, rows.HubText) or _form(path) in _ROWS:
                 table = _rows(path, (column,), stack)
-                pieces = filter(None, (rows.document_of(row, column, where) for where, row in table))
+                pieces = filter(
+                    None, (rows.document_of(row, column, where) for where, row in table)
+                )
             else:
                 pieces = filter(None, _bytes_of(path, stack))
             while True:
@@ -204,10 +245,13 @@ def names_of(text: Iterable[TextSource]) -> list[str]:
     return [source.name if isinstance(source, Path) else str(source) for source in text]
 
 
-def identity_of_text(text: Sequence[TextSource], parts: Iterable[Parts] = ()) -> list[dict[str, Any]]:
-    """What tells each text from others, and from what it was before it was edited: of a file name, size and Content;
-    of a data set its name, with the commit where it is `pinned`. parts: of each, that are read; by default all. Of a
-    file of rows, of which it is not known how far it is read, the whole counts.
+def identity_of_text(
+    text: Sequence[TextSource], parts: Iterable[Parts] = ()
+) -> list[dict[str, Any]]:
+    """What tells each text from others, and from what it was before it was edited: of a file name,
+    size and Content; of a data set its name, with the commit where it is `pinned`. parts: of each,
+    that are read; by default all. Of a file of rows, of which it is not known how far it is read,
+    the whole counts.
     """
     return [
         {"name": source.name, "bytes": source.stat().st_size, "sha256": _content(source, own or ())}
@@ -227,11 +271,15 @@ def _has_rows(path: Path) -> bool:
 
 def is_plain(source: TextSource) -> bool:
     """Whether it is a file whose bytes are text, which can be entered anywhere."""
-    return isinstance(source, Path) and source.suffix.lower() not in _STREAMS and not _has_rows(source)
+    return (
+        isinstance(source, Path) and source.suffix.lower() not in _STREAMS and not _has_rows(source)
+    )
 
 
 def bytes_of_text(text: Iterable[TextSource]) -> int:
-    """About how many bytes of text the files hold, a compressed one three times its size; 0 for a data set."""
+    """About how many bytes of text the files hold, a compressed one three times its size; 0 for a
+    data set.
+    """
     return sum(
         source.stat().st_size * (3 if source.suffix.lower() in _STREAMS else 1)
         for source in text
@@ -252,7 +300,9 @@ def _cut(buffer: bytearray) -> int:
 
 
 def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> rows.Rows:
-    """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as it has them."""
+    """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as
+    it has them.
+    """
     if isinstance(path, rows.HubText):
         return rows.rows_of_hub(path)
     if (form := _form(path)) == rows.PARQUET:
@@ -277,10 +327,11 @@ def _bytes_of(path: Path, stack: contextlib.ExitStack) -> Iterator[bytes]:
 
 
 def _decompressed(file: IO[bytes], new_stream: Callable[[], Any]) -> Iterator[bytes]:
-    """What a file of streams, one after another, holds; OSError for all that is no whole stream, but for NUL bytes.
+    """What a file of streams, one after another, holds; OSError for all that is no whole stream,
+    but for NUL bytes.
 
-    (The file objects of lzma and zstandard take damage after the end of a stream for the end of the text.)
-    new_stream: a decompressor.
+    (The file objects of lzma and zstandard take damage after the end of a stream for the end of the
+    text.) new_stream: a decompressor.
     """
     data = file.read(_PIECE)
     while data:
@@ -301,11 +352,15 @@ def _zstd_stream() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise UserError("a .zst file is read with the package zstandard; pip install 'ds_minimodel[zstd]'") from None
+        raise UserError(
+            "a .zst file is read with the package zstandard; pip install 'ds_minimodel[zstd]'"
+        ) from None
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # as zstd --long=31
 
 
-_PIECE = 1 << 12  # compressed bytes that are decompressed at a time: they can become 30,000 times as many
+_PIECE = (
+    1 << 12
+)  # compressed bytes that are decompressed at a time: they can become 30,000 times as many
 _STREAMS: dict[str, Callable[[], Any]] = {  # a decompressor by suffix
     ".gz": lambda: zlib.decompressobj(31),
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),

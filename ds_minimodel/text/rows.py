@@ -1,7 +1,8 @@
-"""Rows with named columns: JSON objects and their texts, and the text of JSON lines, tables and data sets.
+"""Rows with named columns: JSON objects and their texts, and the text of JSON lines, tables and
+data sets.
 
-A row's text becomes a document in the form of reader.py: its lines, of which an empty one is written as BLANK, and an
-empty line after them.
+A row's text becomes a document in the form of reader.py: its lines, of which an empty one is
+written as BLANK, and an empty line after them.
 """
 
 import csv
@@ -16,7 +17,10 @@ from ds_minimodel.common.hub import hub_api
 
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"  # suffixes
 # In tab-separated files a quote is a character like others, as in the benchmarks' own.
-TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+TABLES: dict[str, dict[str, Any]] = {
+    ".csv": {},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
 DOCUMENTS = ".documents"  # suffix of documents in this form, as a corpus has them
 BLANK = "\0"  # which no text has
 _CHATS = "messages", "conversations", "conversation"  # columns
@@ -24,7 +28,9 @@ _MOST_BYTES = 1 << 26  # of a line of JSON
 _BATCH = 64  # rows of a Parquet file that are in memory
 
 
-Rows = Iterator[tuple[str, Mapping[str, Any]]]  # where one is, as messages say it, and {column: value}
+Rows = Iterator[
+    tuple[str, Mapping[str, Any]]
+]  # where one is, as messages say it, and {column: value}
 
 
 def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
@@ -35,14 +41,18 @@ def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{where}: not JSON ({error}); one object a line is expected") from None
+                raise UserError(
+                    f"{where}: not JSON ({error}); one object a line is expected"
+                ) from None
             if not isinstance(row, dict):
                 raise UserError(f"{where}: not a JSON object; one object a line is expected")
             yield where, row
 
 
 def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
-    """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes; values are text."""
+    """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes; values are
+    text.
+    """
     csv.field_size_limit(_MOST_BYTES)
     lines = (f"{line}\n" for line in _text_lines(pieces, path))
     reader, header = csv.reader(lines, strict=True, **TABLES[form]), list[str]()
@@ -52,10 +62,13 @@ def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
             if not header:
                 header = fields
                 if repeated := [name for name in header if name and header.count(name) > 1]:
-                    raise UserError(f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one")
+                    raise UserError(
+                        f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one"
+                    )
             elif len(fields) != len(header):
                 raise UserError(
-                    f"{where}: {len(fields)} fields where the header names {len(header)}; check separators and quotes"
+                    f"{where}: {len(fields)} fields where the header names {len(header)}; check "
+                    "separators and quotes"
                 )
             else:
                 yield where, dict(zip(header, fields, strict=True))
@@ -64,14 +77,16 @@ def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
 
 
 def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
-    """The rows of a Parquet file with those of the `columns` that it has, some in memory at a time; where it has none,
-    one row of all columns without values."""
+    """The rows of a Parquet file with those of the `columns` that it has, some in memory at a time;
+    where it has none, one row of all columns without values.
+    """
     try:
         import pyarrow as arrow
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise UserError(
-            f"{path}: pyarrow, which reads .parquet files, is not installed; pip install 'ds_minimodel[parquet]'"
+            f"{path}: pyarrow, which reads .parquet files, is not installed; pip install "
+            "'ds_minimodel[parquet]'"
         ) from None
     try:
         with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
@@ -81,14 +96,24 @@ def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
                 yield str(path), dict.fromkeys(names)
             for column in present:
                 if names.count(column) > 1:
-                    raise UserError(f"{path}: {column!r:.40} comes twice; data.column names the column of the text")
-            for batch in file.iter_batches(_BATCH, columns=present, use_threads=False) if present else ():
+                    raise UserError(
+                        f"{path}: {column!r:.40} comes twice; data.column names the column of the "
+                        "text"
+                    )
+            for batch in (
+                file.iter_batches(_BATCH, columns=present, use_threads=False) if present else ()
+            ):
                 for values in zip(*batch.columns, strict=True):
                     number += 1
                     try:
-                        row = {name: value.as_py() for name, value in zip(batch.schema.names, values, strict=True)}
+                        row = {
+                            name: value.as_py()
+                            for name, value in zip(batch.schema.names, values, strict=True)
+                        }
                     except UnicodeDecodeError as error:
-                        raise UserError(f"{path}: row {number}: not UTF-8 text ({error.reason})") from None
+                        raise UserError(
+                            f"{path}: row {number}: not UTF-8 text ({error.reason})"
+                        ) from None
                     yield f"{path}: row {number}", row
     except arrow.ArrowException as error:
         raise OSError(" ".join(str(error).split())) from None
@@ -101,7 +126,8 @@ def _text_lines(pieces: Iterable[bytes], path: Path) -> Iterator[str]:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{path}:{number}: not UTF-8 text ({error.reason}); convert the file, for example with iconv"
+                f"{path}:{number}: not UTF-8 text ({error.reason}); convert the file, for example "
+                "with iconv"
             ) from None
 
 
@@ -113,7 +139,8 @@ def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
         number += len(lines)
         if len(rest) > _MOST_BYTES:
             raise UserError(
-                f"{path}:{number}: a line of more than {_MOST_BYTES:,} bytes; one object a line is expected"
+                f"{path}:{number}: a line of more than {_MOST_BYTES:,} bytes; one object a line is "
+                "expected"
             )
     if rest:
         yield rest
@@ -124,7 +151,8 @@ def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     chat = next((name for name in _CHATS if name in row and column not in row), None)
     if chat:
         raise UserError(
-            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats, of a language that is added, or "
+            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats, of a language "
+            "that is added, or "
             "write each as one text in a column of its own, which data.column names"
         )
     try:
@@ -160,7 +188,8 @@ def text_field(row: Mapping[str, object], name: str, where: str) -> str:
         value.encode()
     except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
         raise UserError(
-            f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are not UTF-8)"
+            f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are "
+            "not UTF-8)"
         ) from None
     return value
 
@@ -187,8 +216,12 @@ class HubText(NamedTuple):
     def of(cls, text: str) -> Self:
         match = _FORM.fullmatch(text)
         if not match:
-            raise UserError(f"{text}: not of the form hf://datasets/NAME[@REVISION][:CONFIG[:SPLIT]]")
-        return cls(match["name"], match["revision"], match["config"] or None, match["split"] or "train")
+            raise UserError(
+                f"{text}: not of the form hf://datasets/NAME[@REVISION][:CONFIG[:SPLIT]]"
+            )
+        return cls(
+            match["name"], match["revision"], match["config"] or None, match["split"] or "train"
+        )
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
@@ -206,7 +239,8 @@ def rows_of_hub(text: HubText) -> Rows:
         import datasets
     except ImportError:
         raise UserError(
-            f"{text}: datasets, which reads hf:// names, is not installed; pip install 'ds_minimodel[datasets]'"
+            f"{text}: datasets, which reads hf:// names, is not installed; pip install "
+            "'ds_minimodel[datasets]'"
         ) from None
     with hub_api(str(text)):
         rows: Any = datasets.load_dataset(

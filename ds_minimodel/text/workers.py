@@ -1,4 +1,6 @@
-"""Parallel maps that keep the order and hold few items at once: over processes of this host, or over MPI ranks."""
+"""Parallel maps that keep the order and hold few items at once: over processes of this host, or
+over MPI ranks.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, few: int = 0
 ) -> Generator[Result, None, None]:
-    """Yield function(item) for each item, in order, computed by `workers` processes (1: in this one).
+    """Yield function(item) for each item, in order, computed by `workers` processes (1: in this
+    one).
 
-    few: as many items at most are not worth the start of processes. Two items a worker are under way at any time.
-    Raises UserError where a worker was killed; an error in `function` is raised here in its item's turn.
+    few: as many items at most are not worth the start of processes. Two items a worker are under
+    way at any time. Raises UserError where a worker was killed; an error in `function` is raised
+    here in its item's turn.
     """
     items = iter(items)
     first = [*itertools.islice(items, few + 1)]
@@ -41,8 +45,12 @@ def ordered_map(
         yield from results_in_order(lambda item: pool.submit(function, item), items, 2 * workers)
 
 
-def results_in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int) -> Iterator[Result]:
-    """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a time."""
+def results_in_order(
+    submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int
+) -> Iterator[Result]:
+    """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a
+    time.
+    """
     pending: collections.deque[Future[Result]] = collections.deque()
     try:
         for item in items:
@@ -53,7 +61,8 @@ def results_in_order(submit: Callable[[Item], Future[Result]], items: Iterable[I
             yield pending.popleft().result()
     except BrokenProcessPool:
         raise UserError(
-            "a worker process was killed (out of memory?); what is complete is kept: run again, with fewer data.workers"
+            "a worker process was killed (out of memory?); what is complete is kept: run again, "
+            "with fewer data.workers"
         ) from None
     finally:
         for future in pending:
@@ -61,10 +70,15 @@ def results_in_order(submit: Callable[[Item], Future[Result]], items: Iterable[I
 
 
 class _Pool(ProcessPoolExecutor):
-    """Processes that import what they call, and never the main script: without a guard it would run in each of them."""
+    """Processes that import what they call, and never the main script: without a guard it would run
+    in each of them.
+    """
 
     def submit(self, *call: Any, **named: Any) -> Future[Any]:
-        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")  # what multiprocessing looks at
+        main, sys.modules["__main__"] = (
+            sys.modules["__main__"],
+            ModuleType("__main__"),
+        )  # what multiprocessing looks at
         try:
             return super().submit(*call, **named)
         finally:
@@ -72,7 +86,9 @@ class _Pool(ProcessPoolExecutor):
 
 
 def process_pool(workers: int) -> Executor:
-    """Processes that are started, not forked: libraries have threads here. Ctrl-C is left to this one."""
+    """Processes that are started, not forked: libraries have threads here. Ctrl-C is left to this
+    one.
+    """
     return _Pool(workers, multiprocessing.get_context("spawn"), _be_worker)
 
 
@@ -106,24 +122,29 @@ class MpiRanks:
 
     @classmethod
     def join(cls, processes: int) -> MpiRanks:
-        """All of the `processes` that mpirun has started; UserError where mpi4py is missing or of another MPI.
+        """All of the `processes` that mpirun has started; UserError where mpi4py is missing or of
+        another MPI.
 
-        mpi4py is imported here alone. Call `end` where all processes end well; one that ends without makes mpirun end
-        the others.
+        mpi4py is imported here alone. Call `end` where all processes end well; one that ends
+        without makes mpirun end the others.
         """
         try:
             import mpi4py
 
-            mpi4py.rc.finalize = False  # else a process that failed would wait at its exit for all others
+            mpi4py.rc.finalize = (
+                False  # else a process that failed would wait at its exit for all others
+            )
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise UserError(
-                f"mpirun: ranks are found through mpi4py, which does not load ({_first_line(error)}); "
+                "mpirun: ranks are found through mpi4py, which does not load "
+                f"({_first_line(error)}); "
                 "pip install 'ds_minimodel[mpi]'"
             ) from None
         if MPI.COMM_WORLD.size != processes:
             raise UserError(
-                f"mpirun started {processes} processes, of which mpi4py sees {MPI.COMM_WORLD.size}: it loads another "
+                f"mpirun started {processes} processes, of which mpi4py sees "
+                f"{MPI.COMM_WORLD.size}: it loads another "
                 f"MPI ({_first_line(MPI.Get_library_version())})"
             )
         return cls(MPI.COMM_WORLD)
@@ -138,20 +159,26 @@ class MpiRanks:
     def broadcast_from_rank0(self, compute: Callable[[], Result]) -> Result:
         """The picklable value that `compute()` gives on rank 0, on every rank.
 
-        The other ranks wait for it, without load on their cores, and compute what it hands to `ordered_map`.
-        If it fails, every rank ends: rank 0 with the error, the others with OtherRankFailed.
+        The other ranks wait for it, without load on their cores, and compute what it hands to
+        `ordered_map`. If it fails, every rank ends: rank 0 with the error, the others with
+        OtherRankFailed.
         """
         from mpi4py.futures import MPICommExecutor  # not above: a worker process must not meet MPI
 
         state: Any = None
         value: Any = None
         error: BaseException | None = None
-        with MPICommExecutor(self.comm) as self.executor:  # the others stay in here until rank 0 leaves
+        with MPICommExecutor(
+            self.comm
+        ) as self.executor:  # the others stay in here until rank 0 leaves
             if self.is_main:
                 try:
                     state, value = "ok", compute()
                 except BaseException as caught:
-                    state, error = "user error" if isinstance(caught, UserError) else "failed", caught
+                    state, error = (
+                        "user error" if isinstance(caught, UserError) else "failed",
+                        caught,
+                    )
         state, value = self.comm.bcast((state, value))
         if error is not None:
             raise error
@@ -159,13 +186,19 @@ class MpiRanks:
             raise OtherRankFailed(0, state == "user error")
         return value
 
-    def ordered_map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
-        """Yield function(item) for each item, in order, computed on all ranks; on rank 0, in `broadcast_from_rank0`.
+    def ordered_map(
+        self, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Generator[Result, None, None]:
+        """Yield function(item) for each item, in order, computed on all ranks; on rank 0, in
+        `broadcast_from_rank0`.
 
-        Two items a rank are under way at any time. An error in `function` is raised here in its item's turn.
+        Two items a rank are under way at any time. An error in `function` is raised here in its
+        item's turn.
         """
         here: list[Future[Result]] = []  # what this rank's own worker computes
-        with process_pool(1) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
+        with process_pool(
+            1
+        ) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
 
             def submit(item: Item) -> Future[Result]:
                 here[:] = [future for future in here if not future.done()]

@@ -1,4 +1,6 @@
-"""Configuration of training: what a recipe says of a run on text, of the optimizer, the engine and checkpoints."""
+"""Configuration of training: what a recipe says of a run on text, of the optimizer, the engine and
+checkpoints.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -25,11 +27,12 @@ WARM_UP = 0.08  # of the steps
 class Schedule:
     """Linear warm-up to the peak rate, then linear decay to 0 at the last step.
 
-    For another form (a cosine) change `lr_at`; nothing else knows it. So no record names the form either: a run that is
-    under way would go on by the new one.
+    For another form (a cosine) change `lr_at`; nothing else knows it. So no record names the form
+    either: a run that is under way would go on by the new one.
 
-    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is reached. decay_steps: the
-    rate stays there until so many are left; 0: it falls from the warm-up on.
+    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is
+    reached. decay_steps: the rate stays there until so many are left; 0: it falls from the warm-up
+    on.
     """
 
     steps: int
@@ -39,7 +42,9 @@ class Schedule:
 
     @property
     def stable_steps(self) -> int:
-        """Steps before the decay, which a longer run repeats exactly; 0 for a schedule without a stable phase."""
+        """Steps before the decay, which a longer run repeats exactly; 0 for a schedule without a
+        stable phase.
+        """
         return self.steps - self.decay_steps if self.decay_steps else 0
 
     def lr_at(self, step: int) -> float:
@@ -48,7 +53,11 @@ class Schedule:
             return self.lr * (step + 1) / self.warmup_steps
         if step < self.stable_steps:
             return self.lr
-        return self.lr * (self.steps - step) / max(1, self.decay_steps or self.steps - self.warmup_steps)
+        return (
+            self.lr
+            * (self.steps - step)
+            / max(1, self.decay_steps or self.steps - self.warmup_steps)
+        )
 
 
 class Training(Section):
@@ -68,10 +77,14 @@ class Training(Section):
     @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if self.decay_steps and self.warmup_steps is None:
-            raise ValueError("schedule wsd: give warmup_steps; a share of the steps would grow with them")
+            raise ValueError(
+                "schedule wsd: give warmup_steps; a share of the steps would grow with them"
+            )
         if self.warmup + max(1, self.decay_steps) > self.steps:
             decay = f" and a decay of {self.decay_steps} steps" if self.decay_steps else ""
-            raise ValueError(f"warmup_steps {self.warmup}{decay} do not fit into steps {self.steps}")
+            raise ValueError(
+                f"warmup_steps {self.warmup}{decay} do not fit into steps {self.steps}"
+            )
         return self
 
     @property
@@ -91,7 +104,9 @@ class Training(Section):
 
 
 class AdamWConfig(Section):
-    """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the paper's."""
+    """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the
+    paper's.
+    """
 
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's weight decay."""
@@ -116,9 +131,9 @@ class Engine(Section):
     """Compute layers again in the backward pass: less memory, more work."""
     tensor_parallel: Annotated[Few, DECIDES_ROUNDING] = 1
     """Ranks that hold one replica between them. Divides `num_heads` and `ffn_size`."""
-    deepspeed: Annotated[DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)] = (
-        DeepSpeedFile()
-    )
+    deepspeed: Annotated[
+        DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)
+    ] = DeepSpeedFile()
     """A JSON of DeepSpeed's with further settings."""
 
 

@@ -17,13 +17,19 @@ from ds_minimodel import __version__
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.common.memory import keeping_blocks, trim
+from ds_minimodel.launch.process import Stopped, StopSignals
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 from ds_minimodel.training.metrics import MetricsLogger
 from ds_minimodel.training.partition import Partition, partition_of_run
-from ds_minimodel.training.ranks.process import Stopped, StopSignals
-from ds_minimodel.training.ranks.world import World, break_dead_connections
 from ds_minimodel.training.run import Run
-from ds_minimodel.training.zero.engine import backward_and_step, build_engine, destroy, gradient_norm, set_learning_rate
+from ds_minimodel.training.world import World, break_dead_connections
+from ds_minimodel.training.zero.engine import (
+    backward_and_step,
+    build_engine,
+    destroy,
+    gradient_norm,
+    set_learning_rate,
+)
 from ds_minimodel.training.zero.state import read_masters
 
 if TYPE_CHECKING:
@@ -37,8 +43,9 @@ Weights = dict[str, torch.Tensor]
 class Evaluation(NamedTuple):
     """Scores of the model while it trains, which change nothing of the training.
 
-    steps: after which it is evaluated; 0: before the first. scores: called on every rank with (step, the module in
-    evaluation mode, a function that gives the trained weights); gives {name: number} for the metrics.
+    steps: after which it is evaluated; 0: before the first. scores: called on every rank with
+    (step, the module in evaluation mode, a function that gives the trained weights); gives {name:
+    number} for the metrics.
     """
 
     steps: Collection[int] = ()
@@ -57,25 +64,29 @@ def train(
     on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
     evaluation: Evaluation = Evaluation(),  # noqa: B008  (it is immutable)
 ) -> Weights:
-    """Train the parameters of `module` that require gradients; return them when the steps of `run` are done.
+    """Train the parameters of `module` that require gradients; return them when the steps of `run`
+    are done.
 
-    module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor (losses,).
-    batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list of dicts of host
+    module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor
+    (losses,). batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list
+    of dicts of host
         tensors with "count", the number of loss terms; a function of the step alone, so that a resumed run
         sees what an uninterrupted one would.
-    folder: of the run; an earlier run's checkpoints in it are continued.
-    job: hash of all that decides the outcome; a checkpoint of another job is refused.
-    evaluation: of the model on the way, whose scores stand in the metrics beside the loss.
-    on_snapshot: called on every rank with (step, trained weights) after each step in `snapshot_steps`.
-    Returns {name: fp32 tensor on the CPU} of what trained. The gradient is that of the mean over losses of
-    (sum over all ranks and micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
+    folder: of the run; an earlier run's checkpoints in it are continued. job: hash of all that
+    decides the outcome; a checkpoint of another job is refused. evaluation: of the model on the
+    way, whose scores stand in the metrics beside the loss. on_snapshot: called on every rank with
+    (step, trained weights) after each step in `snapshot_steps`. Returns {name: fp32 tensor on the
+    CPU} of what trained. The gradient is that of the mean over losses of (sum over all ranks and
+    micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
     """
     partition = partition_of_run(module, run, world)
     engine = build_engine(module, run, world, partition.zero, partition.whole)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
     break_dead_connections()  # of the groups that DeepSpeed and the checkpoints have made
     steps, first = run.schedule.steps, checkpoints.load_newest()
-    world.broadcast_from_rank0(lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition)))
+    world.broadcast_from_rank0(
+        lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition))
+    )
     if first == 0 and 0 in snapshot_steps:
         on_snapshot(0, read_masters(engine))
 
@@ -104,9 +115,12 @@ def train(
             )
 
     with (
-        # At stage 3 gathered weights come and go between activations, and a heap would keep the holes.
+        # At stage 3 gathered weights come and go between activations, and a heap would keep the
+        # holes.
         contextlib.nullcontext() if run.execution.zero_stage == 3 else keeping_blocks(),
-        MetricsLogger(cast(list[str], module.loss_names), run, world, folder, label, first) as metrics,
+        MetricsLogger(
+            cast(list[str], module.loss_names), run, world, folder, label, first
+        ) as metrics,
         StopSignals() as stop,
         checkpoints,
         contextlib.closing(prefetched(batches, first, steps)) as stream,
@@ -116,8 +130,12 @@ def train(
         done = first
         for step in range(first, steps):
             micro_batches = next(stream)
-            counted = sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
-            count, stopping, failed = world.sum(counted, stop.received or 0, checkpoints.error is not None)
+            counted = (
+                sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
+            )
+            count, stopping, failed = world.sum(
+                counted, stop.received or 0, checkpoints.error is not None
+            )
             if failed:
                 checkpoints.wait()
             end_if(stopping, step)
@@ -143,9 +161,15 @@ def train(
 
 
 def optimizer_step(
-    engine: DeepSpeedEngine, micro_batches: list[Batch], count: int, run: Run, world: World, step: int
+    engine: DeepSpeedEngine,
+    micro_batches: list[Batch],
+    count: int,
+    run: Run,
+    world: World,
+    step: int,
 ) -> list[torch.Tensor]:
-    """Forward, backward and update of one step; sums of losses of each micro-batch, still on the device.
+    """Forward, backward and update of one step; sums of losses of each micro-batch, still on the
+    device.
 
     count: loss terms of the whole batch on all ranks, at least 1.
     """
@@ -160,14 +184,20 @@ def optimizer_step(
 
 
 def _check_finite(weights: Weights, label: str) -> None:
-    """Raise UserError for weights that are not finite: the last update comes after the last check of the loss."""
+    """Raise UserError for weights that are not finite: the last update comes after the last check
+    of the loss.
+    """
     for name, weight in weights.items():
         if not weight.isfinite().all():
-            raise UserError(f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32")
+            raise UserError(
+                f"{label}: {name} is not finite after the last step; lower lr, or use bf16 or fp32"
+            )
 
 
 def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
-    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; the partition."""
+    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; the
+    partition.
+    """
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {
         **run.record(),
@@ -190,7 +220,9 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def prefetched(batches: Batches, first: int, end: int) -> Generator[list[Batch], None, None]:
-    """The micro-batches of the steps from `first` on, below `end`; a thread makes them, two steps ahead."""
+    """The micro-batches of the steps from `first` on, below `end`; a thread makes them, two steps
+    ahead.
+    """
     pool = ThreadPoolExecutor(1)
     coming: deque[Future[list[Batch]]] = deque()
     try:

@@ -15,13 +15,21 @@ from typing import Any
 import torch
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Count, Stored, atomic_write, clear_write_errors, read_model_lines
+from ds_minimodel.common.files import (
+    Count,
+    Stored,
+    atomic_write,
+    clear_write_errors,
+    read_model_lines,
+)
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.training.ranks.world import World
 from ds_minimodel.training.run import Run
+from ds_minimodel.training.world import World
 
 MetricsLine = dict[str, float]  # one line of metrics.jsonl
-Scores = Callable[[int], MetricsLine]  # of a step: what an evaluation of the model after it adds to its line
+Scores = Callable[
+    [int], MetricsLine
+]  # of a step: what an evaluation of the model after it adds to its line
 
 
 class _Line(Stored):
@@ -31,37 +39,55 @@ class _Line(Stored):
 
 
 class MetricsLogger:
-    """Adds up losses on the device; each `report` writes their means, rate and cost to `folder`/metrics.jsonl, to
-    TensorBoard and to progress.
+    """Adds up losses on the device; each `report` writes their means, rate and cost to
+    `folder`/metrics.jsonl, to TensorBoard and to progress.
 
-    A context manager: the files that it writes are open within. A resumed run drops the records after its start, which
-    it is about to write again.
+    A context manager: the files that it writes are open within. A resumed run drops the records
+    after its start, which it is about to write again.
     """
 
     def __init__(
-        self, names: Sequence[str], run: Run, world: World, folder: Path | str, label: str, start: int
+        self,
+        names: Sequence[str],
+        run: Run,
+        world: World,
+        folder: Path | str,
+        label: str,
+        start: int,
     ) -> None:
         """names: of the losses. start: step that the run goes on from."""
-        self.names, self.run, self.world, self.folder, self.label = names, run, world, Path(folder), label
+        self.names, self.run, self.world, self.folder, self.label = (
+            names,
+            run,
+            world,
+            Path(folder),
+            label,
+        )
         self.start = self.last_step = start
         self.last_time = time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.note = ""  # the last of the last scores, for progress
         self.every = max(1, min(100, run.schedule.steps // 100))
-        self.gradient_norm: float | None = None  # of the step that is reported next, where it is known
+        self.gradient_norm: float | None = (
+            None  # of the step that is reported next, where it is known
+        )
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
 
     def add(self, sums: torch.Tensor, count: int) -> None:
-        """sums: (losses,) of one micro-batch on this rank. count: loss terms of the whole batch on all ranks."""
+        """sums: (losses,) of one micro-batch on this rank. count: loss terms of the whole batch on
+        all ranks.
+        """
         self.sums = self.sums + sums / count
 
     def is_due(self, step: int) -> bool:
         return step % self.every == 0 or step == self.run.schedule.steps
 
     def report(self, step: int, scores: Scores = lambda _: {}) -> None:
-        """Write the means over the steps since the last report; UserError where the loss is not finite."""
+        """Write the means over the steps since the last report; UserError where the loss is not
+        finite.
+        """
         if step == self.last_step:
             return
         record = self._read(step)
@@ -70,7 +96,9 @@ class MetricsLogger:
         self.progress.update(step, f"loss {record['loss']:.3f}{self.note}")
 
     def write(self, record: MetricsLine, scores: Scores) -> None:
-        """Write a record with the scores of its step; the time that they take does not count as training's."""
+        """Write a record with the scores of its step; the time that they take does not count as
+        training's.
+        """
         values = scores(int(record["step"]))
         record |= values
         self.last_time = time.monotonic()
@@ -82,7 +110,8 @@ class MetricsLogger:
     def _check(self, record: MetricsLine) -> None:
         if not math.isfinite(record["loss"]):
             raise UserError(
-                f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use bf16 "
+                f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use "
+                "bf16 "
                 "or fp32; the last checkpoint is from before"
             )
 
@@ -95,7 +124,11 @@ class MetricsLogger:
         seconds = now - self.last_time
         self.sums, self.last_step, self.last_time = 0, step, now
         run, accounting = self.run, self.run.accounting
-        record: MetricsLine = {"step": step, "loss": sum(losses) / len(losses), "lr": run.schedule.lr_at(step - 1)}
+        record: MetricsLine = {
+            "step": step,
+            "loss": sum(losses) / len(losses),
+            "lr": run.schedule.lr_at(step - 1),
+        }
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
         if self.gradient_norm is not None:
@@ -123,11 +156,15 @@ class MetricsLogger:
                 self._close()
 
     def _open(self) -> None:
-        """Open metrics.jsonl and the TensorBoard events; UserError, here and below, where they cannot be written."""
+        """Open metrics.jsonl and the TensorBoard events; UserError, here and below, where they
+        cannot be written.
+        """
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder / "metrics.jsonl"
-        lines = read_model_lines(path, _Line, "delete this line, or the file: training does not depend on it")
+        lines = read_model_lines(
+            path, _Line, "delete this line, or the file: training does not depend on it"
+        )
         with atomic_write(path, "w") as file:
             kept = [line for line in lines if line.step <= self.start] if self.start else []
             file.writelines(json.dumps(line.model_dump()) + "\n" for line in kept)
@@ -155,8 +192,13 @@ class MetricsLogger:
             threading.excepthook = self.hook
 
     def _report_thread(self, failure: threading.ExceptHookArgs) -> None:
-        """Say what a thread died of; not of TensorBoard's, whose error writing or closing raises."""
-        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
+        """Say what a thread died of; not of TensorBoard's, whose error writing or closing
+        raises.
+        """
+        if not (
+            isinstance(failure.exc_value, OSError)
+            and type(failure.thread).__module__.startswith("tensorboard.")
+        ):
             self.hook(failure)
 
 

@@ -1,11 +1,13 @@
-"""The partition of a run: which weights each rank holds whole, which it shares, and the sizes of DeepSpeed's buckets.
+"""The partition of a run: which weights each rank holds whole, which it shares, and the sizes of
+DeepSpeed's buckets.
 
-Below ZeRO 3 every rank holds all weights. At ZeRO 3 what trains is partitioned; frozen parameters stay whole on each
-rank, in the module's order, as long as a rank's weights, gradients and optimizer state leave half of its memory to
-activations; the others are partitioned, too. Results do not depend on it.
+Below ZeRO 3 every rank holds all weights. At ZeRO 3 what trains is partitioned; frozen parameters
+stay whole on each rank, in the module's order, as long as a rank's weights, gradients and optimizer
+state leave half of its memory to activations; the others are partitioned, too. Results do not
+depend on it.
 
-Symbols: W replicas, b bytes of a parameter (4 in fp32, else 2). Partitions are padded to equal lengths, which is
-counted. tests/training/test_costs.py holds the bytes against DeepSpeed.
+Symbols: W replicas, b bytes of a parameter (4 in fp32, else 2). Partitions are padded to equal
+lengths, which is counted. tests/training/test_costs.py holds the bytes against DeepSpeed.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from ds_minimodel.training.run import Split, replicas_of, split_batch
 from ds_minimodel.training.zero import config
 
 if TYPE_CHECKING:
-    from ds_minimodel.training.ranks.world import World
     from ds_minimodel.training.run import Run
+    from ds_minimodel.training.world import World
 
 _NO_FILE = config.ZeroMemory()
 
@@ -32,8 +34,8 @@ _NO_FILE = config.ZeroMemory()
 class Setup(NamedTuple):
     """The sizes of a run and of its ranks that memory and traffic depend on.
 
-    ranks: in all. device_memory: bytes that one rank has. tensor_parallel: ranks that hold one replica. zero: of the
-    recipe's DeepSpeed JSON.
+    ranks: in all. device_memory: bytes that one rank has. tensor_parallel: ranks that hold one
+    replica. zero: of the recipe's DeepSpeed JSON.
     """
 
     zero_stage: int
@@ -86,8 +88,8 @@ class ParameterInfo(NamedTuple):
 class Partition:
     """Where the parameters of a module lie in a run.
 
-    whole: names of frozen parameters that each rank holds whole at ZeRO 3. splits_linear: whether the weight of a
-    linear layer is partitioned.
+    whole: names of frozen parameters that each rank holds whole at ZeRO 3. splits_linear: whether
+    the weight of a linear layer is partitioned.
     """
 
     setup: Setup
@@ -107,7 +109,8 @@ class Partition:
 
     @property
     def bucket(self) -> int:
-        """Elements of the buffer that gradients are reduced through: all that train, up to BUCKET; or as the file says.
+        """Elements of the buffer that gradients are reduced through: all that train, up to BUCKET;
+        or as the file says.
 
         The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
         """
@@ -126,20 +129,29 @@ class Partition:
         return self.setup.zero_stage < 3 or parameter.name in self.whole
 
     def record(self) -> dict[str, Any]:
-        """The partition as JSON. At ZeRO 3 the first `frozen_whole` of the `frozen` parameters are whole."""
+        """The partition as JSON. At ZeRO 3 the first `frozen_whole` of the `frozen` parameters are
+        whole.
+        """
         frozen = [parameter for parameter in self.parameters if not parameter.trains]
-        return {"frozen": len(frozen), "frozen_whole": sum(map(self.is_whole, frozen)), "zero_optimization": self.zero}
+        return {
+            "frozen": len(frozen),
+            "frozen_whole": sum(map(self.is_whole, frozen)),
+            "zero_optimization": self.zero,
+        }
 
 
 def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
     """The partition of a module, with `requires_grad` as it trains; by the rule that is above."""
     parameters = tuple(
-        ParameterInfo(name, parameter.numel(), parameter.requires_grad) for name, parameter in module.named_parameters()
+        ParameterInfo(name, parameter.numel(), parameter.requires_grad)
+        for name, parameter in module.named_parameters()
     )
     partition = Partition(setup, parameters)
     if setup.zero_stage < 3:
         return partition
-    state = 0 if setup.offloads_optimizer else 12 + (4 if setup.accumulates_in_fp32 else setup.width)
+    state = (
+        0 if setup.offloads_optimizer else 12 + (4 if setup.accumulates_in_fp32 else setup.width)
+    )
     held = sum(setup.share(one.numel) * (setup.width + state * one.trains) for one in parameters)
     most, whole = setup.device_memory // 2, set()
     for parameter in parameters:
@@ -148,20 +160,31 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
             if held > most:
                 break
             whole.add(parameter.name)
-    linear = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)}
+    linear = {
+        f"{name}.weight"
+        for name, part in module.named_modules()
+        if isinstance(part, torch.nn.Linear)
+    }
     return replace(partition, whole=frozenset(whole), splits_linear=not linear <= whole)
 
 
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:
-    """The partition of a run, the same on every rank: where the module is split, that of the largest parts."""
+    """The partition of a run, the same on every rank: where the module is split, that of the
+    largest parts.
+    """
     ranks_of_hosts = Counter(world.all_gather_object(socket.gethostname)).values()
 
     def find() -> Partition:
-        memory, zero = memory_of(world.device, max(ranks_of_hosts)), config.zero_memory(run.deepspeed)
+        memory, zero = (
+            memory_of(world.device, max(ranks_of_hosts)),
+            config.zero_memory(run.deepspeed),
+        )
         setup = Setup(**asdict(run.execution), ranks=world.size, device_memory=memory, zero=zero)
         return partition_of(module, setup._replace(tensor_parallel=world.tensor.size))
 
-    return world.all_gather_object(find)[-1]  # the last rank's share is never less than another's (Group.shares)
+    return world.all_gather_object(find)[
+        -1
+    ]  # the last rank's share is never less than another's (Group.shares)
 
 
 def memory_of(device: torch.device, ranks_per_node: int) -> int:

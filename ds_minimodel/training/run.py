@@ -1,4 +1,6 @@
-"""The specification of one training run, resolved: all numbers that the loop needs, each part owned by its reader."""
+"""The specification of one training run, resolved: all numbers that the loop needs, each part owned
+by its reader.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,11 +12,12 @@ from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 
 @dataclass(frozen=True)
 class Execution:
-    """Precision, ZeRO stage and sizes of a run's batches; what is computed does not depend on them, but for rounding.
+    """Precision, ZeRO stage and sizes of a run's batches; what is computed does not depend on them,
+    but for rounding.
 
-    batch_size: samples an optimizer step, over all ranks. micro_batch_size: at most this many samples a rank and a
-    forward pass. zero_stage: 0 to 3. precision: "fp32", "bf16" or "fp16"; a recipe's "auto" is resolved before
-    (ops/precision.py).
+    batch_size: samples an optimizer step, over all ranks. micro_batch_size: at most this many
+    samples a rank and a forward pass. zero_stage: 0 to 3. precision: "fp32", "bf16" or "fp16"; a
+    recipe's "auto" is resolved before (ops/precision.py).
     """
 
     batch_size: int
@@ -35,13 +38,15 @@ class Split(NamedTuple):
 
 
 def split_batch(batch_size: int, micro_batch_size: int, replicas: int) -> Split:
-    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not divide.
+    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not
+    divide.
 
     replicas: ranks among which samples are divided (World.data).
     """
     if batch_size % replicas:
         raise UserError(
-            f"batch_size {batch_size} cannot be divided among {replicas} ranks; choose a multiple of "
+            f"batch_size {batch_size} cannot be divided among {replicas} ranks; choose a multiple "
+            "of "
             f"{replicas} or another number of ranks"
         )
     per_rank = batch_size // replicas
@@ -55,10 +60,11 @@ def split_batch(batch_size: int, micro_batch_size: int, replicas: int) -> Split:
 
 
 def fill_batch(batch_size: int, micro_batch_size: int, replicas: int) -> tuple[int, int]:
-    """(slots, samples a micro-batch): the fewest slots that hold a batch and that every rank shares equally.
+    """(slots, samples a micro-batch): the fewest slots that hold a batch and that every rank shares
+    equally.
 
-    slots >= batch_size, and split_batch(slots, samples a micro-batch, replicas) succeeds. Slots beyond the
-    batch are for fillers without a loss.
+    slots >= batch_size, and split_batch(slots, samples a micro-batch, replicas) succeeds. Slots
+    beyond the batch are for fillers without a loss.
     """
     per_rank = -(-batch_size // replicas)
     accumulation = -(-per_rank // micro_batch_size)
@@ -67,20 +73,26 @@ def fill_batch(batch_size: int, micro_batch_size: int, replicas: int) -> tuple[i
 
 
 def replicas_of(ranks: int, tensor_parallel: int) -> int:
-    """Number of replicas that `ranks` ranks hold; UserError where `tensor_parallel` does not divide them."""
+    """Number of replicas that `ranks` ranks hold; UserError where `tensor_parallel` does not divide
+    them.
+    """
     if ranks % tensor_parallel:
         raise UserError(
-            f"engine.tensor_parallel: {tensor_parallel} ranks to a replica do not divide {ranks} in all; "
-            f"give --ranks a multiple of {tensor_parallel}, or choose another engine.tensor_parallel"
+            f"engine.tensor_parallel: {tensor_parallel} ranks to a replica do not divide {ranks} "
+            "in all; "
+            f"give --ranks a multiple of {tensor_parallel}, or choose another "
+            "engine.tensor_parallel"
         )
     return ranks // tensor_parallel
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend on them.
+    """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend
+    on them.
 
-    tokens_per_step: over all ranks. formula_flops, executed_flops: of one step, by the paper's formula and as executed.
+    tokens_per_step: over all ranks. formula_flops, executed_flops: of one step, by the paper's
+    formula and as executed.
     """
 
     tokens_per_step: int
@@ -96,8 +108,8 @@ class Accounting:
 class Run:
     """One training run: schedule, optimizer, execution, and what is kept and counted.
 
-    deepspeed, deepspeed_file: the settings of the DeepSpeed JSON that the recipe names (training/zero/config.py),
-    and its path.
+    deepspeed, deepspeed_file: the settings of the DeepSpeed JSON that the recipe names
+    (training/zero/config.py), and its path.
     """
 
     schedule: Schedule

@@ -1,1 +1,3 @@
-"""Example data for the pipeline: real text and labelled tasks in several languages, from Debian packages."""
+"""Example data for the pipeline: real text and labelled tasks in several languages, from Debian
+packages.
+"""

@@ -1,4 +1,5 @@
-"""Documents out of a package's files, by format: HTML, Mallard, LibreOffice's help, man pages, catalogues, sayings.
+"""Documents out of a package's files, by format: HTML, Mallard, LibreOffice's help, man pages,
+catalogues, sayings.
 
 Each extractor takes the folder of an unpacked package and yields `text.Document`.
 """
@@ -27,7 +28,9 @@ BLOCKS = frozenset(
     "html body main section article div p ul ol li dl dt dd table thead tbody tr td th "
     "caption h1 h2 h3 h4 h5 h6 blockquote hr".split()
 )
-MALLARD_BLOCKS = frozenset("page section title desc p list steps item terms table tr td note".split())
+MALLARD_BLOCKS = frozenset(
+    "page section title desc p list steps item terms table tr td note".split()
+)
 # Code, navigation and tables of contents are not text.
 SKIPPED = frozenset("head script style pre nav form svg math".split())
 MALLARD_SKIPPED = frozenset("credit code screen revision license media".split())
@@ -50,7 +53,9 @@ def pages_in(folder: str, language: str) -> Extractor:
 
 
 def pages_by_folder(folder: str) -> Extractor:
-    """Extractor for a package with one folder of HTML pages a language in `folder`, named by locale."""
+    """Extractor for a package with one folder of HTML pages a language in `folder`, named by
+    locale.
+    """
 
     def extract(root: Path) -> Iterator[Document]:
         for base in sorted(root.glob(f"{folder}/*")):
@@ -86,7 +91,10 @@ def mallard_by_folder(root: Path) -> Iterator[Document]:
 def html_documents(base: Path, language: str, skip_folder: str | None = None) -> Iterator[Document]:
     """Yield the documents of the HTML pages below `base`, one folder of it left out."""
     for path in sorted(base.rglob("*.html")):
-        if any(name in path.name for name in SKIPPED_FILES) or skip_folder in path.relative_to(base).parts:
+        if (
+            any(name in path.name for name in SKIPPED_FILES)
+            or skip_folder in path.relative_to(base).parts
+        ):
             continue
         tree = html.parse(str(path), html.HTMLParser(encoding="utf-8")).getroot()
         if tree is not None:
@@ -102,14 +110,18 @@ def _document(
         yield {"language": language, "lines": lines}
 
 
-def block_lines(root: etree._Element, blocks: frozenset[str] = BLOCKS, skipped: frozenset[str] = SKIPPED) -> list[str]:
+def block_lines(
+    root: etree._Element, blocks: frozenset[str] = BLOCKS, skipped: frozenset[str] = SKIPPED
+) -> list[str]:
     """Clean lines of the text below `root`; a line ends where a block element begins or ends."""
     pieces: list[str] = []
     _collect(root, blocks, skipped, pieces)
     return [line for line in map(clean, "".join(pieces).split(LINE_END)) if line]
 
 
-def _collect(node: etree._Element, blocks: frozenset[str], skipped: frozenset[str], pieces: list[str]) -> None:
+def _collect(
+    node: etree._Element, blocks: frozenset[str], skipped: frozenset[str], pieces: list[str]
+) -> None:
     """Append the text of a node in reading order to `pieces`, LINE_END around blocks."""
     if not isinstance(node.tag, str):  # a comment
         return
@@ -137,9 +149,10 @@ HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 class Element:
     """A heading or paragraph of a page.
 
-    `key` (id and how many elements of the page had it before) is the same in all languages; None where
-    the element has no id. `embedded`: it belongs to another page. `extended`: the part of a paragraph
-    that is marked as extended help, a one-sentence description of what the page's last heading names.
+    `key` (id and how many elements of the page had it before) is the same in all languages; None
+    where the element has no id. `embedded`: it belongs to another page. `extended`: the part of a
+    paragraph that is marked as extended help, a one-sentence description of what the page's last
+    heading names.
     """
 
     heading: bool
@@ -186,7 +199,9 @@ def read_page(path: Path) -> list[Element]:
         text = clean(node.text_content())
         if not text:
             continue
-        embedded = any(EMBEDDED & set((parent.get("class") or "").split()) for parent in node.iterancestors())
+        embedded = any(
+            EMBEDDED & set((parent.get("class") or "").split()) for parent in node.iterancestors()
+        )
         key, name = None, node.get("id")
         if name and not embedded:
             key = f"{name}#{seen[name]}"
@@ -205,7 +220,10 @@ def _extended_help(node: etree._Element) -> str | None:
 
 # Requests of man(7) whose arguments are text of the running paragraph.
 FONTS = frozenset("B I R BR IR RB RI BI IB SM SB".split())
-BLOCK_BEGIN, BLOCK_END = frozenset("nf EX TS EQ SY ig".split()), frozenset("fi EE TE EN YS .".split())
+BLOCK_BEGIN, BLOCK_END = (
+    frozenset("nf EX TS EQ SY ig".split()),
+    frozenset("fi EE TE EN YS .".split()),
+)
 _REQUEST = re.compile(r"[.']\s*([A-Za-z.]*)\s*(.*)")
 # Names of two letters, each before its character.
 _NAMED = "aq' dq\" lq“ rq” oq‘ cq’ en– em— bu ha^ ti~ rs\\ co© hy- Fo« Fc»"
@@ -213,7 +231,9 @@ _GLYPHS = {word[:2]: word[2:] for word in _NAMED.split()}
 
 
 def man_page_documents(root: Path) -> Iterator[Document]:
-    """Yield the man pages in an unpacked package; those in mdoc(7) are left out: another markup language."""
+    """Yield the man pages in an unpacked package; those in mdoc(7) are left out: another markup
+    language.
+    """
     base = root / "usr/share/man"
     for path in sorted(base.rglob("*.gz")):
         locale = path.relative_to(base).parts[0]
@@ -229,7 +249,9 @@ def man_page_documents(root: Path) -> Iterator[Document]:
 
 
 def paragraphs(source: str) -> Iterator[str]:
-    """Yield the clean text lines of a man(7) page: headings and paragraphs; tables and literal blocks are left out."""
+    """Yield the clean text lines of a man(7) page: headings and paragraphs; tables and literal
+    blocks are left out.
+    """
     words: list[str] = []
     in_block = False
     for line in source.split("\n"):
@@ -268,10 +290,16 @@ def plain(text: str) -> str:
     text = re.sub(r'\\".*', "", text)
     text = re.sub(r"\\f(\[[^]]*\]|\(..|.)", "", text)
     text = re.sub(r"\\[smhvwk]([+-]?\d+|'[^']*'|\[[^]]*\])", "", text)
-    text = re.sub(r"\\(?:\((..)|\[([^]]*)\])", lambda match: _GLYPHS.get(match[1] or match[2], ""), text)
+    text = re.sub(
+        r"\\(?:\((..)|\[([^]]*)\])", lambda match: _GLYPHS.get(match[1] or match[2], ""), text
+    )
     text = re.sub(r"\\[*n](\[[^]]*\]|\(..|.)", "", text)
     return re.sub(
-        r"\\(.)", lambda match: {"-": "-", "e": "\\", " ": " ", "~": " ", "0": " ", "\\": "\\"}.get(match[1], ""), text
+        r"\\(.)",
+        lambda match: {"-": "-", "e": "\\", " ": " ", "~": " ", "0": " ", "\\": "\\"}.get(
+            match[1], ""
+        ),
+        text,
     )
 
 
@@ -286,9 +314,11 @@ _ACCELERATOR = re.compile(r"[~_&](?=\w)")
 
 
 def catalogue_documents(root: Path) -> Iterator[Document]:
-    """Yield the messages of all catalogues in an unpacked package: translations, and their English originals.
+    """Yield the messages of all catalogues in an unpacked package: translations, and their English
+    originals.
 
-    Where widgets have tips that explain them, the pairs of a dialog come once more as a document without lines.
+    Where widgets have tips that explain them, the pairs of a dialog come once more as a document
+    without lines.
     """
     seen = set()
     for path in sorted(root.glob("usr/**/LC_MESSAGES/*.mo")):
@@ -305,7 +335,9 @@ def catalogue_documents(root: Path) -> Iterator[Document]:
 
 
 def _explained_widgets(path: Path, language: str) -> Iterator[Document]:
-    """Yield a document for each dialog in a catalogue of LibreOffice's, whose contexts are DIALOG|[extended_tip|]ID."""
+    """Yield a document for each dialog in a catalogue of LibreOffice's, whose contexts are
+    DIALOG|[extended_tip|]ID.
+    """
     of_context = {context: texts for context, *texts in _entries(path.read_bytes())}
     pairs: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for context, tips in of_context.items():
@@ -313,9 +345,16 @@ def _explained_widgets(path: Path, language: str) -> Iterator[Document]:
         labels = of_context.get(f"{dialog}|{widget}")
         if widget and labels:
             for code, label, tip in zip(("en", language), labels, tips, strict=True):
-                pairs[dialog, code].append((" ".join(message_lines(label)), " ".join(message_lines(tip))))
+                pairs[dialog, code].append(
+                    (" ".join(message_lines(label)), " ".join(message_lines(tip)))
+                )
     for (dialog, code), found in pairs.items():
-        yield {"language": code, "lines": [], "page": f"messages/{path.stem}/{dialog}", "pairs": found}
+        yield {
+            "language": code,
+            "lines": [],
+            "page": f"messages/{path.stem}/{dialog}",
+            "pairs": found,
+        }
 
 
 def messages(data: bytes) -> Iterator[tuple[str, str]]:
@@ -357,25 +396,36 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m|.\x08")
 
 
 def sayings_in(language: str) -> Extractor:
-    """Extractor for a package of fortunes in one language; offensive ones (folder `off`) stay out."""
+    """Extractor for a package of fortunes in one language; offensive ones (folder `off`) stay
+    out.
+    """
 
     def extract(root: Path) -> Iterator[Document]:
         for path in sorted(root.glob("usr/share/games/fortunes/**/*")):
-            if path.is_file() and not path.is_symlink() and path.suffix != ".dat" and "off" not in path.parts:
+            if (
+                path.is_file()
+                and not path.is_symlink()
+                and path.suffix != ".dat"
+                and "off" not in path.parts
+            ):
                 text = _COLOUR.sub("", path.read_text(encoding="utf-8", errors="replace"))
                 for saying in re.split(r"^%+$", text, flags=re.MULTILINE):
-                    lines = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", saying)]
+                    lines = [
+                        " ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", saying)
+                    ]
                     if any(lines):
                         yield {"language": language, "lines": [line for line in lines if line]}
 
     return extract
 
 
-# --- apt's indexes: the descriptions of all packages and their translations, and those of applications
+# --- apt's indexes: the descriptions of all packages and their translations, and those of
+# applications
 
 
 def description_documents(apt: Apt) -> Iterator[Document]:
-    """Yield the package descriptions in the Translation indexes that `apt` has, one for each language.
+    """Yield the package descriptions in the Translation indexes that `apt` has, one for each
+    language.
 
     A page is packages/SOURCE; the first line is the synopsis.
     """
@@ -392,11 +442,14 @@ def description_documents(apt: Apt) -> Iterator[Document]:
                 same = (language, stanza.get("Description-md5"))
                 if text and same not in seen:
                     seen.add(same)
-                    yield _description(language, stanza["Package"], sources, [], description_lines(text))
+                    yield _description(
+                        language, stanza["Package"], sources, [], description_lines(text)
+                    )
 
 
 def application_documents(apt: Apt) -> Iterator[Document]:
-    """Yield the descriptions of applications in AppStream's indexes, as `description_documents` does those of packages.
+    """Yield the descriptions of applications in AppStream's indexes, as `description_documents`
+    does those of packages.
 
     The first line is the summary. It is translated more often than the description is.
     """
@@ -407,16 +460,32 @@ def application_documents(apt: Apt) -> Iterator[Document]:
                 if "Package" in component:
                     descriptions = component.get("Description") or {}
                     for locale, summary in component.get("Summary", {}).items():
-                        language = "en" if locale == "C" else language_of_locale(locale) if locale != "en" else None
+                        language = (
+                            "en"
+                            if locale == "C"
+                            else language_of_locale(locale)
+                            if locale != "en"
+                            else None
+                        )
                         if language:
                             body = html.fromstring(f"<div>{descriptions.get(locale, '')}</div>")
-                            names = [name for name in component.get("Name", {}).values() if isinstance(name, str)]
+                            names = [
+                                name
+                                for name in component.get("Name", {}).values()
+                                if isinstance(name, str)
+                            ]
                             lines = [clean(str(summary)), *block_lines(body)]
-                            yield _description(language, component["Package"], sources, names, lines)
+                            yield _description(
+                                language, component["Package"], sources, names, lines
+                            )
 
 
 def _description(
-    language: str, package: str, sources: Mapping[str, tuple[str, str]], names: list[str], lines: list[str]
+    language: str,
+    package: str,
+    sources: Mapping[str, tuple[str, str]],
+    names: list[str],
+    lines: list[str],
 ) -> Document:
     source, section = sources.get(package, (package, ""))
     return {
@@ -431,7 +500,8 @@ def _description(
 def description_lines(text: str) -> list[str]:
     """Synopsis, paragraphs and list items of a description.
 
-    Debian Policy 5.6.13: " ." ends a paragraph, a line with two spaces before it is verbatim: list items.
+    Debian Policy 5.6.13: " ." ends a paragraph, a line with two spaces before it is verbatim: list
+    items.
     """
     synopsis, *rest = text.split("\n")
     lines: list[str] = [synopsis]

@@ -1,11 +1,20 @@
-"""`ds-minimodel fetch-sample`: which packages each set takes, and their text and tasks written as files."""
+"""`ds-minimodel fetch-sample`: which packages each set takes, and their text and tasks written as
+files.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import MANIFEST, atomic_folder, atomic_write, read_manifest, write_json, write_manifest
+from ds_minimodel.common.files import (
+    MANIFEST,
+    atomic_folder,
+    atomic_write,
+    read_manifest,
+    write_json,
+    write_manifest,
+)
 from ds_minimodel.text.chats import Dialogue, dialogue_about, sections, write_chats
 from ds_minimodel_examples.extractors import (
     Element,
@@ -32,21 +41,33 @@ from ds_minimodel_examples.repro import (
     widget_items,
 )
 from ds_minimodel_examples.tasks import Split, is_held_out, questions_of, topic_records
-from ds_minimodel_examples.text import LANGUAGES, Document, clean, is_text, merge, same_text_key, write_text
+from ds_minimodel_examples.text import (
+    LANGUAGES,
+    Document,
+    clean,
+    is_text,
+    merge,
+    same_text_key,
+    write_text,
+)
 
 HELP_PREFIX = "libreoffice-help-"
 DESCRIPTIONS = "package-descriptions"  # not a package: apt's own indexes
 APPLICATIONS = "application-descriptions"  # nor is this: AppStream's index
-APPLICATIONS_LICENCE = "each application's own for its AppStream data, which AppStream wants to be a permissive one"
+APPLICATIONS_LICENCE = (
+    "each application's own for its AppStream data, which AppStream wants to be a permissive one"
+)
 DESCRIPTIONS_LICENCE = (
-    "each package's own; translations by the Debian Description Translation Project (no licence file in the indexes)"
+    "each package's own; translations by the Debian Description Translation Project (no licence "
+    "file in the indexes)"
 )
 MANUAL = "manual"
 CAMPAIGNS = "did dm dw ei httt l low nr sof sota sotbe thot trow tsg ttb utbs".split()
 
 
 def packages_of_set(set_name: str, languages: list[str]) -> list[Package]:
-    """All packages of a set, as Debian 12 names them; those that another release lacks are left out.
+    """All packages of a set, as Debian 12 names them; those that another release lacks are left
+    out.
 
     Of lines that are repeated the first one stays, so the best running text comes first.
     """
@@ -64,25 +85,39 @@ def help_packages(languages: Iterable[str]) -> Iterator[Package]:
     """Yield the packages of LibreOffice's help: text, and all tasks."""
     for language in languages:
         suffix = "en-us" if language == "en" else LANGUAGES[language].package
-        yield Package(HELP_PREFIX + suffix, help_documents, "help pages: text and tasks", required=True)
+        yield Package(
+            HELP_PREFIX + suffix, help_documents, "help pages: text and tasks", required=True
+        )
 
 
 def _manuals(language: str) -> Iterator[Package]:
-    """Yield the packages for one language; those that a language has not are unknown to apt and left out."""
+    """Yield the packages for one language; those that a language has not are unknown to apt and
+    left out.
+    """
     suffix = LANGUAGES[language].package
     short = suffix.split("-")[0]  # some packages say zh where others say zh-cn
     english = language == "en"
     tail, short_tail = ("", "") if english else (f"-{suffix}", f"-{short}")
     if language != "zh":  # that one is hardly translated, and 50 MB
         yield Package(f"gimp-help-{suffix}", pages_in("usr/share/gimp/*/help/*", language), MANUAL)
-    yield Package(f"lilypond-doc-html{short_tail}", pages_in("usr/share/doc/lilypond/html", language), MANUAL)
-    yield Package(f"debian-reference-{suffix}", pages_in("usr/share/debian-reference", language), MANUAL)
+    yield Package(
+        f"lilypond-doc-html{short_tail}", pages_in("usr/share/doc/lilypond/html", language), MANUAL
+    )
+    yield Package(
+        f"debian-reference-{suffix}", pages_in("usr/share/debian-reference", language), MANUAL
+    )
     yield Package(f"debian-faq{tail}", pages_in("usr/share/doc/debian/FAQ", language), MANUAL)
-    yield Package(f"aptitude-doc-{suffix}", pages_in("usr/share/doc/aptitude/html", language), MANUAL)
-    yield Package(f"developers-reference{tail}", pages_in("usr/share/developers-reference", language), MANUAL)
+    yield Package(
+        f"aptitude-doc-{suffix}", pages_in("usr/share/doc/aptitude/html", language), MANUAL
+    )
+    yield Package(
+        f"developers-reference{tail}", pages_in("usr/share/developers-reference", language), MANUAL
+    )
     yield Package(f"maint-guide{tail}", pages_in("usr/share/doc/maint-guide*", language), MANUAL)
     yield Package(f"manpages{short_tail}", man_page_documents, "manual pages")
-    yield Package("manpages-dev" if english else f"manpages-{short}-dev", man_page_documents, "manual pages")
+    yield Package(
+        "manpages-dev" if english else f"manpages-{short}-dev", man_page_documents, "manual pages"
+    )
     yield Package(f"fortunes{short_tail}", sayings_in(language), "sayings")
     if not english:
         yield Package(f"libreoffice-l10n-{suffix}", catalogue_documents, "messages of the programs")
@@ -91,16 +126,26 @@ def _manuals(language: str) -> Iterator[Package]:
 def _in_many_languages() -> Iterator[Package]:
     """Yield the packages that hold many languages, English among them."""
     yield Package("debian-handbook", pages_by_folder("usr/share/doc/debian-handbook/html"), MANUAL)
-    yield Package("installation-guide-amd64", pages_by_folder("usr/share/doc/installation-guide-amd64"), MANUAL)
+    yield Package(
+        "installation-guide-amd64",
+        pages_by_folder("usr/share/doc/installation-guide-amd64"),
+        MANUAL,
+    )
     yield Package("gnome-user-docs", mallard_by_folder, MANUAL)
     for part in ["data", *CAMPAIGNS]:
-        yield Package(f"wesnoth-1.16-{part}", catalogue_documents, "stories and messages of the game")
+        yield Package(
+            f"wesnoth-1.16-{part}", catalogue_documents, "stories and messages of the game"
+        )
 
 
 def _english_manuals() -> Iterator[Package]:
     yield Package("python3.11-doc", pages_in("usr/share/doc/python3.11/html", "en"), MANUAL)
-    yield Package("postgresql-doc-15", pages_in("usr/share/doc/postgresql-doc-15/html", "en"), MANUAL)
-    yield Package("linux-doc-6.1", pages_and_translations("usr/share/doc/linux-doc-6.1/html"), MANUAL)
+    yield Package(
+        "postgresql-doc-15", pages_in("usr/share/doc/postgresql-doc-15/html", "en"), MANUAL
+    )
+    yield Package(
+        "linux-doc-6.1", pages_and_translations("usr/share/doc/linux-doc-6.1/html"), MANUAL
+    )
 
 
 # --- the command
@@ -113,14 +158,17 @@ LARGE_SET = "repro"
 PACKAGES_FOLDER = "debian-packages"
 
 
-def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print) -> dict:
-    """Write text/, test/, chats/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`; return the
-    manifest.
+def fetch(
+    out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print
+) -> dict:
+    """Write text/, test/, chats/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`;
+    return the manifest.
 
-    languages: codes; None: the set's own. English comes always: the tasks are trained in it. What is
-    extracted from packages stays in the folder debian-packages beside `out_folder` and is used again, so
-    an interrupted run goes on. A folder that has the set in these languages already is left as it is.
-    UserError: unknown language or set, no apt, a package that can't be had, a folder with other contents.
+    languages: codes; None: the set's own. English comes always: the tasks are trained in it. What
+    is extracted from packages stays in the folder debian-packages beside `out_folder` and is used
+    again, so an interrupted run goes on. A folder that has the set in these languages already is
+    left as it is. UserError: unknown language or set, no apt, a package that can't be had, a folder
+    with other contents.
     """
     out_folder = Path(out_folder)
     languages = _languages(set_name, languages)
@@ -129,11 +177,18 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
         log(f"{out_folder}: already there")
         return present
     if present:  # all of it is written anew, with its other languages
-        there = {str(path.relative_to(out_folder)) for path in out_folder.rglob("*") if path.is_file()}
+        there = {
+            str(path.relative_to(out_folder)) for path in out_folder.rglob("*") if path.is_file()
+        }
         if others := sorted(there - present["files"].keys() - {MANIFEST}):
-            raise UserError(f"{out_folder / others[0]}: not of the sample, which is to be written anew; move it away")
+            raise UserError(
+                f"{out_folder / others[0]}: not of the sample, which is to be written anew; move "
+                "it away"
+            )
         languages = [*dict.fromkeys([*languages, *present["languages"]])]
-    store = PackageStore(out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == LARGE_SET)
+    store = PackageStore(
+        out_folder.resolve().parent / PACKAGES_FOLDER, log, with_components=set_name == LARGE_SET
+    )
     packages = packages_of_set(set_name, languages)
     store.fill(packages)
     taken = {package.name: package.taken for package in packages}
@@ -159,7 +214,9 @@ def fetch(out_folder: str | Path, set_name: str, languages: list[str] | None = N
         with atomic_write(folder / "LICENSES.md", "w") as file:
             file.write(licences_page(origin))
         versions = {name: fact["version"] for name, fact in origin.items()}
-        write_manifest(folder, kind=KIND, set=set_name, languages=languages, packages=versions, **facts)
+        write_manifest(
+            folder, kind=KIND, set=set_name, languages=languages, packages=versions, **facts
+        )
     return read_manifest(out_folder)
 
 
@@ -169,26 +226,35 @@ def _languages(set_name: str, languages: list[str] | None) -> list[str]:
     chosen = list(dict.fromkeys([SOURCE, *(languages or DEFAULT_LANGUAGES[set_name])]))
     for language in chosen:
         if language not in LANGUAGES:
-            raise UserError(f"language {language}: not in the samples; choose from {', '.join(LANGUAGES)}")
+            raise UserError(
+                f"language {language}: not in the samples; choose from {', '.join(LANGUAGES)}"
+            )
     return chosen
 
 
 def _present(out_folder: Path, set_name: str) -> dict | None:
-    """Manifest of a sample that is there already, None where there is nothing; never touch anything else."""
+    """Manifest of a sample that is there already, None where there is nothing; never touch anything
+    else.
+    """
     if not out_folder.exists() or (out_folder.is_dir() and not any(out_folder.iterdir())):
         return None
     manifest = read_manifest(out_folder) if (out_folder / MANIFEST).is_file() else {}
     if manifest.get("kind") != KIND:
-        raise UserError(f"{out_folder}: holds something else than a sample; give another folder with --out")
+        raise UserError(
+            f"{out_folder}: holds something else than a sample; give another folder with --out"
+        )
     held = manifest["set"]
     if held != set_name:
         raise UserError(
-            f"{out_folder}: holds the set {held}, not {set_name}; give another folder with --out, or delete this one"
+            f"{out_folder}: holds the set {held}, not {set_name}; give another folder with --out, "
+            "or delete this one"
         )
     return manifest
 
 
-def _help_pages(store: PackageStore, names: list[str], languages: list[str]) -> dict[str, dict[str, list[Element]]]:
+def _help_pages(
+    store: PackageStore, names: list[str], languages: list[str]
+) -> dict[str, dict[str, list[Element]]]:
     """Return {language: {page: elements}} of LibreOffice's help."""
     pages: dict[str, dict[str, list[Element]]] = {language: {} for language in languages}
     for name in names:
@@ -207,11 +273,12 @@ def _write_corpora(
     splits: Splits | None,
     log: Log,
 ) -> dict[str, dict[str, int]]:
-    """Write text/LANGUAGE.txt and, of LibreOffice's help, test/LANGUAGE.txt and chats/LANGUAGE.jsonl; return {language:
-    {documents, lines, bytes, chats}}.
+    """Write text/LANGUAGE.txt and, of LibreOffice's help, test/LANGUAGE.txt and
+    chats/LANGUAGE.jsonl; return {language: {documents, lines, bytes, chats}}.
 
-    Held-out pages of LibreOffice's help are test/LANGUAGE.txt alone, and what is asked of their headings is
-    chats/LANGUAGE.test.jsonl. Where `splits` are given all pages that these hold out are left out of the text.
+    Held-out pages of LibreOffice's help are test/LANGUAGE.txt alone, and what is asked of their
+    headings is chats/LANGUAGE.test.jsonl. Where `splits` are given all pages that these hold out
+    are left out of the text.
     """
     counts: dict[str, dict[str, int]] = {}
     english: set[str] = set()
@@ -236,25 +303,43 @@ def _write_corpora(
         counts[language] = write_text(
             folder / "text" / f"{language}.txt", merge(documents, english, held_out, language)
         )
-        tests = [[own.text for own in elements] for page, elements in pages[language].items() if is_held_out(page)]
+        tests = [
+            [own.text for own in elements]
+            for page, elements in pages[language].items()
+            if is_held_out(page)
+        ]
         write_text(folder / "test" / f"{language}.txt", merge(tests, english, set(), language))
         for name, left_out, held in (("", english | held_out, False), (".test", english, True)):
-            asked = {page: elements for page, elements in pages[language].items() if is_held_out(page) == held}
+            asked = {
+                page: elements
+                for page, elements in pages[language].items()
+                if is_held_out(page) == held
+            }
             path = folder / "chats" / f"{language}{name}.jsonl"
-            counts[language][f"chats{name}"] = write_chats(path, _dialogues(asked, left_out, language))
+            counts[language][f"chats{name}"] = write_chats(
+                path, _dialogues(asked, left_out, language)
+            )
         if language == SOURCE:
             english = {same_text_key(clean(line)) for lines in documents for line in lines}
     return counts
 
 
-def _dialogues(pages: dict[str, list[Element]], left_out: set[str], language: str) -> Iterator[Dialogue | None]:
-    """Yield what is asked of each heading, and the text below it; without lines whose `same_text_key` is left out."""
+def _dialogues(
+    pages: dict[str, list[Element]], left_out: set[str], language: str
+) -> Iterator[Dialogue | None]:
+    """Yield what is asked of each heading, and the text below it; without lines whose
+    `same_text_key` is left out.
+    """
     for elements in pages.values():
         own = [element for element in elements if not element.embedded]
         lines = [f"# {each.text}" if each.heading else each.text for each in own]
         for heading, below in sections([lines]):
             if same_text_key(heading) not in left_out:
-                kept = [line for line in below if same_text_key(line) not in left_out and is_text(line, language)]
+                kept = [
+                    line
+                    for line in below
+                    if same_text_key(line) not in left_out and is_text(line, language)
+                ]
                 yield dialogue_about(heading, kept, language)
 
 
@@ -265,11 +350,16 @@ def _documents_of_pages(store: PackageStore, names: list[str]) -> Iterator[Docum
             yield from (document for document in store.documents(name) if "page" in document)
 
 
-def _held_out_keys(store: PackageStore, names: list[str], language: str, splits: Splits) -> Iterator[str]:
+def _held_out_keys(
+    store: PackageStore, names: list[str], language: str, splits: Splits
+) -> Iterator[str]:
     """Yield the keys of all lines and of all texts of pairs that are on held-out pages."""
     for document in _documents_of_pages(store, names):
         if document["language"] == language and splits.is_held_out(document["page"]):
-            for line in [*document["lines"], *(text for pair in document.get("pairs", ()) for text in pair)]:
+            for line in [
+                *document["lines"],
+                *(text for pair in document.get("pairs", ()) for text in pair),
+            ]:
                 yield same_text_key(clean(line))
 
 
@@ -313,6 +403,8 @@ def _write_tasks(folder: Path, tables: Tables, questions: Questions) -> dict[str
         for (split, language), squad in of_splits.items():
             write_json(folder / "tasks" / task / f"{split}.{language}.json", squad)
             counts[task][f"{split}.{language}"] = sum(
-                len(paragraph["qas"]) for article in squad["data"] for paragraph in article["paragraphs"]
+                len(paragraph["qas"])
+                for article in squad["data"]
+                for paragraph in article["paragraphs"]
             )
     return counts

@@ -1,4 +1,5 @@
-"""Debian packages as a source of text: apt without root, the text of each package kept, its licence.
+"""Debian packages as a source of text: apt without root, the text of each package kept, its
+licence.
 
 apt works on indexes and downloads of its own; nothing is installed.
 """
@@ -23,8 +24,8 @@ from ds_minimodel_examples.text import LANGUAGES, Document
 Log = Callable[[str], object]
 
 
-# The machine's own settings are read first: lists must be cleared before they are set, and hooks that
-# tidy the system's caches after an update must not run.
+# The machine's own settings are read first: lists must be cleared before they are set, and hooks
+# that tidy the system's caches after an update must not run.
 CONFIGURATION = """\
 Dir::State "{folder}/state";
 Dir::State::lists "{folder}/lists";
@@ -60,7 +61,9 @@ def require_tools() -> None:
 
 
 class Apt:
-    """apt with the machine's sources and its state in `folder`; with the index of applications where it is wanted."""
+    """apt with the machine's sources and its state in `folder`; with the index of applications
+    where it is wanted.
+    """
 
     def __init__(self, folder: Path, log: Log, with_components: bool = False) -> None:
         require_tools()
@@ -74,7 +77,9 @@ class Apt:
             file.write(CONFIGURATION.format(folder=self.folder, languages=languages))
             file.write(COMPONENTS if with_components else "")
 
-    def _run(self, tool: str, *arguments: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, tool: str, *arguments: str, cwd: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [tool, "-c", self.config, *arguments],
             cwd=cwd,
@@ -85,7 +90,9 @@ class Apt:
         )
 
     def update(self) -> None:
-        """Refresh the indexes; retried once. A source that stays away is logged, the others serve."""
+        """Refresh the indexes; retried once. A source that stays away is logged, the others
+        serve.
+        """
         for _ in range(2):
             result = self._run("apt-get", "update", "-o", "APT::Update::Error-Mode=any")
             if result.returncode == 0:
@@ -104,7 +111,8 @@ class Apt:
     def download(self, name: str, version: str, into: str | Path) -> Path:
         """Put the .deb of a package into the folder `into` and return its path; retried once.
 
-        The second try follows a fresh update: after a point release the old file is gone from the mirror.
+        The second try follows a fresh update: after a point release the old file is gone from the
+        mirror.
         """
         wanted = f"{name}={version}"
         for attempt in range(2):
@@ -138,12 +146,16 @@ class Apt:
             with open(path, encoding="utf-8", errors="replace") as file:
                 for stanza in stanzas(file):
                     source = stanza.get("Source", stanza["Package"]).split()[0]
-                    found.setdefault(stanza["Package"], (source, stanza.get("Section", "").split("/")[-1]))
+                    found.setdefault(
+                        stanza["Package"], (source, stanza.get("Section", "").split("/")[-1])
+                    )
         return found
 
     def _indexes(self, kind: str) -> dict[Path, str]:
         """Return {path: apt's language name} of the indexes of a kind that are there."""
-        result = self._run("apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)", f"Created-By: {kind}")
+        result = self._run(
+            "apt-get", "indextargets", "--format", "$(FILENAME)\t$(LANGUAGE)", f"Created-By: {kind}"
+        )
         rows = [line.split("\t") for line in result.stdout.splitlines()]
         return {Path(path): language for path, language in rows if Path(path).is_file()}
 
@@ -155,7 +167,9 @@ def last_line(text: str) -> str:
 
 
 def stanzas(lines: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield the stanzas of a Debian control file as {field: text}; continuation lines keep their line breaks."""
+    """Yield the stanzas of a Debian control file as {field: text}; continuation lines keep their
+    line breaks.
+    """
     stanza: dict[str, str] = {}
     field = None
     for line in lines:
@@ -179,9 +193,13 @@ def unpacked(deb: str | Path) -> Iterator[Path]:
     """Yield a temporary folder with the files of a .deb; nothing is installed."""
     deb = Path(deb)
     with tempfile.TemporaryDirectory(dir=deb.parent) as folder:
-        result = subprocess.run(["dpkg", "-x", deb, folder], capture_output=True, text=True, errors="replace")
+        result = subprocess.run(
+            ["dpkg", "-x", deb, folder], capture_output=True, text=True, errors="replace"
+        )
         if result.returncode:
-            raise UserError(f"{deb}: cannot be unpacked: {last_line(result.stderr)}; delete it and run again")
+            raise UserError(
+                f"{deb}: cannot be unpacked: {last_line(result.stderr)}; delete it and run again"
+            )
         yield Path(folder)
 
 
@@ -193,7 +211,9 @@ EXTRACTION = 2  # raise it when an extractor changes: what the older one wrote i
 
 @dataclass(frozen=True)
 class Package:
-    """A Debian package; extract(folder with its files) yields its documents; `taken` is for LICENSES.md."""
+    """A Debian package; extract(folder with its files) yields its documents; `taken` is for
+    LICENSES.md.
+    """
 
     name: str
     extract: Callable[[Path], Iterable[Document]]
@@ -202,10 +222,11 @@ class Package:
 
 
 class PackageStore:
-    """Folder with one NAME.jsonl a package: a line of facts {extraction, version, licence}, then documents.
+    """Folder with one NAME.jsonl a package: a line of facts {extraction, version, licence}, then
+    documents.
 
-    A package is fetched, unpacked and extracted in a temporary place and its file appears when all is done,
-    so an interrupted run repeats one package at most.
+    A package is fetched, unpacked and extracted in a temporary place and its file appears when all
+    is done, so an interrupted run repeats one package at most.
     """
 
     def __init__(self, folder: Path, log: Log, with_components: bool = False) -> None:
@@ -223,7 +244,8 @@ class PackageStore:
     def fill(self, packages: list[Package]) -> None:
         """Fetch and extract what is missing of `packages`.
 
-        Packages that the indexes do not know are left out and named in the log; UserError if one is required.
+        Packages that the indexes do not know are left out and named in the log; UserError if one is
+        required.
         """
         missing = [package for package in packages if not self.has(package.name)]
         if not missing:  # and the folder may be read-only
@@ -239,14 +261,19 @@ class PackageStore:
                 self.log(f"package {number} of {len(missing)}: {package.name}, {size / 1e6:.1f} MB")
                 self._add(package, version)
 
-    def fill_from_indexes(self, name: str, extract: Callable[[Apt], Iterable[Document]], licence: str) -> None:
+    def fill_from_indexes(
+        self, name: str, extract: Callable[[Apt], Iterable[Document]], licence: str
+    ) -> None:
         """Keep the documents extract(apt) of the package indexes themselves under `name`."""
         if not self.has(name):
             self.log(name)
             with self._locked():
                 documents = iter(extract(self.apt))
                 if (first := next(documents, None)) is None:
-                    raise UserError(f"{name}: the package indexes have none; check the network and run this again")
+                    raise UserError(
+                        f"{name}: the package indexes have none; check the network and run this "
+                        "again"
+                    )
                 facts = {"version": "as of the indexes", "licence": licence}
                 self._write(name, facts, itertools.chain([first], documents))
 
@@ -282,14 +309,20 @@ class PackageStore:
                     "(Debian's or Ubuntu's own are needed) and the network, then run again"
                 )
         if unknown:
-            self.log("not in this release, left out: " + ", ".join(package.name for package in unknown))
+            self.log(
+                "not in this release, left out: " + ", ".join(package.name for package in unknown)
+            )
 
     def _add(self, package: Package, version: str) -> None:
         with self._fetched(package.name, version) as root:
             text, other = copyright_of(root, package.name)
             if other:
                 text = self._copyright_in(other)
-            self._write(package.name, {"version": version, "licence": licence_names(text)}, package.extract(root))
+            self._write(
+                package.name,
+                {"version": version, "licence": licence_names(text)},
+                package.extract(root),
+            )
 
     @contextlib.contextmanager
     def _fetched(self, name: str, version: str) -> Iterator[Path]:
@@ -301,7 +334,9 @@ class PackageStore:
             yield root
 
     def _copyright_in(self, name: str) -> str | None:
-        """Text of the copyright file in another package of the same source; None where apt has none."""
+        """Text of the copyright file in another package of the same source; None where apt has
+        none.
+        """
         found = self.apt.candidates([name])
         if name not in found:
             return None
@@ -332,7 +367,8 @@ MAX_NAMES = 4
 
 
 def copyright_of(root: Path, name: str) -> tuple[str | None, str | None]:
-    """Copyright file of an unpacked package: (its text or None, name of the package to ask instead or None).
+    """Copyright file of an unpacked package: (its text or None, name of the package to ask instead
+    or None).
 
     A package may share its doc folder with another one of the same source by a symbolic link.
     """
@@ -340,11 +376,17 @@ def copyright_of(root: Path, name: str) -> tuple[str | None, str | None]:
     if folder.is_symlink():
         return None, folder.readlink().name
     file = folder / "copyright"
-    return (file.read_text(encoding="utf-8", errors="replace"), None) if file.is_file() else (None, None)
+    return (
+        (file.read_text(encoding="utf-8", errors="replace"), None)
+        if file.is_file()
+        else (None, None)
+    )
 
 
 def licence_names(text: str | None) -> str:
-    """Short names of the licences in a copyright file: first that of most files, then others, at most 4."""
+    """Short names of the licences in a copyright file: first that of most files, then others, at
+    most 4.
+    """
     if text is None:
         return "no copyright file in the package"
     main: list[str] = []
@@ -365,7 +407,8 @@ def licence_names(text: str | None) -> str:
 def licences_page(facts: Mapping[str, Mapping[str, str]]) -> str:
     """Text of LICENSES.md; facts: {package: {version, licence, taken}}."""
     rows = [
-        f"| {name} | {fact['version']} | {fact['licence']} | {fact['taken']} |" for name, fact in sorted(facts.items())
+        f"| {name} | {fact['version']} | {fact['licence']} | {fact['taken']} |"
+        for name, fact in sorted(facts.items())
     ]
     return "\n".join(
         [

@@ -1,12 +1,14 @@
 """Tasks of the set `repro`, large enough to tell systems apart: `section`, `match` and `find`.
 
-section (classification): of which of nine topics is a package, by its description? The label is its section in Debian.
-match (pair): does a sentence belong to the short text before it? find (SQuAD 1.1): which of four sentences does?
+section (classification): of which of nine topics is a package, by its description? The label is its
+section in Debian. match (pair): does a sentence belong to the short text before it? find (SQuAD
+1.1): which of four sentences does?
 
-The short texts and sentences are the synopses and descriptions of packages and of applications, headings and the help
-below them, labels of widgets and their tips. A wrong sentence is one that shares about as many words with the short
-text as the right one does, so that counting words is of little use. All text of a source package, of a page of help or
-of a dialog is in one split. Applications are all in "test": they are translated into more languages than the rest is.
+The short texts and sentences are the synopses and descriptions of packages and of applications,
+headings and the help below them, labels of widgets and their tips. A wrong sentence is one that
+shares about as many words with the short text as the right one does, so that counting words is of
+little use. All text of a source package, of a page of help or of a dialog is in one split.
+Applications are all in "test": they are translated into more languages than the rest is.
 """
 
 import hashlib
@@ -38,7 +40,9 @@ SENTENCES = 3  # of a description, at most; the first ones say what it is about
 MIN_WORDS, MAX_WORDS = 6, 30  # of a sentence
 MAX_DESCRIPTION_WORDS = 60  # of a text of `section`
 CANDIDATES = 150  # sentences that a wrong one is chosen from
-MAX_DIFFERENCE = 0.12  # between the shares of words, and of letters, that the right and a wrong sentence have
+MAX_DIFFERENCE = (
+    0.12  # between the shares of words, and of letters, that the right and a wrong sentence have
+)
 CHOICES = 4  # sentences of a context of `find`
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 _WORD, _HAN, _STEM_LETTERS = re.compile(r"\w+"), re.compile("[\u3400-\u9fff]"), 5
@@ -47,7 +51,9 @@ _BRACKETS = re.compile(r"^[\s:;,.–—-]+|\(\s*\)")  # what names leave behind
 
 @dataclass(frozen=True)
 class Item:
-    """A short text and a sentence that says more about the same thing. `kind`: what both are; `page`: see Document."""
+    """A short text and a sentence that says more about the same thing. `kind`: what both are;
+    `page`: see Document.
+    """
 
     page: str
     kind: str
@@ -56,7 +62,9 @@ class Item:
 
     @property
     def id(self) -> str:
-        return f"{self.page}|{hashlib.md5(f'{self.short}|{self.sentence}'.encode()).hexdigest()[:8]}"
+        return (
+            f"{self.page}|{hashlib.md5(f'{self.short}|{self.sentence}'.encode()).hexdigest()[:8]}"
+        )
 
     @cached_property
     def pieces(self) -> tuple[set[str], set[str], set[str], set[str]]:
@@ -64,7 +72,9 @@ class Item:
         return stems(self.short), stems(self.sentence), triples(self.short), triples(self.sentence)
 
     def shared_with(self, other: "Item") -> tuple[float, float]:
-        """Share of the short text's stems, and of its letter triples, that the sentence of `other` has."""
+        """Share of the short text's stems, and of its letter triples, that the sentence of `other`
+        has.
+        """
         return overlap(self.pieces[0], other.pieces[1]), overlap(self.pieces[2], other.pieces[3])
 
 
@@ -101,9 +111,11 @@ class Splits:
 def section_records(
     descriptions: Mapping[str, Sequence[Document]], splits: Splits, source: str = "en"
 ) -> dict[Split, list[dict[str, str]]]:
-    """Return {(split, language): records {text, label, id}}; descriptions: documents of packages by language.
+    """Return {(split, language): records {text, label, id}}; descriptions: documents of packages by
+    language.
 
-    A text is the synopsis and the first paragraph, the package's names left out; each stands there once.
+    A text is the synopsis and the first paragraph, the package's names left out; each stands there
+    once.
     """
     records: dict[Split, list[dict[str, str]]] = {}
     seen: dict[str, set[str]] = {}  # what is not translated is a text of the source language
@@ -115,10 +127,17 @@ def section_records(
             text = without_names(" – ".join(document["lines"][:2]), document["names"])
             text = clean(" ".join(text.split(" ")[:MAX_DESCRIPTION_WORDS]))
             key = same_text_key(text)
-            if topic and key not in seen[language] and is_text(text, language) and word_count(text) >= MIN_WORDS:
+            if (
+                topic
+                and key not in seen[language]
+                and is_text(text, language)
+                and word_count(text) >= MIN_WORDS
+            ):
                 seen[language].add(key)
                 name = hashlib.md5(text.encode()).hexdigest()[:8]
-                of_split[splits.of(page)].append({"text": text, "label": topic, "id": f"{page}|{name}"})
+                of_split[splits.of(page)].append(
+                    {"text": text, "label": topic, "id": f"{page}|{name}"}
+                )
         for split in wanted_splits(language, source):
             found = sorted(of_split[split], key=lambda record: _rank(record["id"]))
             records[split, language] = found[: _most("section", split)]
@@ -128,7 +147,9 @@ def section_records(
 def match_and_find_records(
     items: Mapping[str, Sequence[Item]], splits: Splits, source: str = "en"
 ) -> tuple[dict[Split, list[dict[str, str]]], dict[Split, dict]]:
-    """Return ({(split, language): pair records}, {(split, language): SQuAD 1.1 data}) of the items by language."""
+    """Return ({(split, language): pair records}, {(split, language): SQuAD 1.1 data}) of the items
+    by language.
+    """
     pairs: dict[Split, list[dict[str, str]]] = {}
     questions: dict[Split, dict] = {}
     english: set[str] = set()
@@ -147,7 +168,9 @@ def match_and_find_records(
 
 
 def description_items(document: Document) -> Iterator[Item]:
-    """Yield the items of a description: its synopsis with each of its first sentences, names left out."""
+    """Yield the items of a description: its synopsis with each of its first sentences, names left
+    out.
+    """
     synopsis, *paragraphs = (without_names(line, document["names"]) for line in document["lines"])
     sentences = (clean(sentence) for line in paragraphs for sentence in _SENTENCE_END.split(line))
     proper = [sentence for sentence in sentences if MIN_WORDS <= word_count(sentence) <= MAX_WORDS]
@@ -162,7 +185,9 @@ def widget_items(document: Document) -> Iterator[Item]:
 
 
 def help_items(questions: dict) -> Iterator[Item]:
-    """Yield the items of LibreOffice's help, from the questions that `tasks.questions_of` asks of it."""
+    """Yield the items of LibreOffice's help, from the questions that `tasks.questions_of` asks of
+    it.
+    """
     for article in questions["data"]:
         for paragraph in article["paragraphs"]:
             for asked in paragraph["qas"]:
@@ -173,8 +198,14 @@ def help_items(questions: dict) -> Iterator[Item]:
 def without_names(text: str, names: Iterable[str]) -> str:
     """Text without the names of a package, which would give the answer away."""
     lower = text.lower()
-    present = [name for name in sorted(names, key=len, reverse=True) if len(name) > 1 and name.lower() in lower]
-    found = "|".join(map(re.escape, present))  # compiling one for every package would take longest of all
+    present = [
+        name
+        for name in sorted(names, key=len, reverse=True)
+        if len(name) > 1 and name.lower() in lower
+    ]
+    found = "|".join(
+        map(re.escape, present)
+    )  # compiling one for every package would take longest of all
     bare = re.sub(rf"(?<!\w)({found})(?!\w)", " ", text, flags=re.IGNORECASE) if found else text
     return clean(_BRACKETS.sub(" ", clean(bare)))
 
@@ -185,7 +216,9 @@ def word_count(text: str) -> int:
 
 
 def _usable(items: Iterable[Item], language: str, english: set[str]) -> Iterator[Item]:
-    """Yield the items that are translated, of fair length, and of which neither text stands on another page too."""
+    """Yield the items that are translated, of fair length, and of which neither text stands on
+    another page too.
+    """
     items = list(dict.fromkeys(items))
     pages: defaultdict[str, set[str]] = defaultdict(set)
     times = Counter(same_text_key(item.sentence) for item in items)
@@ -209,14 +242,22 @@ def _pairs(items: list[Item], language: str, most: int) -> Iterator[dict[str, st
     """Yield each short text twice: with its own sentence, and with a wrong one."""
     for _, item, _, wrong in _with_wrong_ones(items, language, 1, most // 2):
         for label, sentence in (("1", item.sentence), ("0", wrong[0])):
-            yield {"sentence1": item.short, "sentence2": sentence, "label": label, "id": f"{item.id}|{label}"}
+            yield {
+                "sentence1": item.short,
+                "sentence2": sentence,
+                "label": label,
+                "id": f"{item.id}|{label}",
+            }
 
 
 def _articles(items: list[Item], language: str, most: int) -> Iterator[dict]:
     for number, item, draw, wrong in _with_wrong_ones(items, language, CHOICES - 1, most):
         place = draw.randrange(CHOICES)
         sentences = [*wrong[:place], item.sentence, *wrong[place:]]
-        answer = {"text": item.sentence, "answer_start": sum(len(one) + 1 for one in sentences[:place])}
+        answer = {
+            "text": item.sentence,
+            "answer_start": sum(len(one) + 1 for one in sentences[:place]),
+        }
         asked = {"id": f"{number}|{item.id}", "question": item.short, "answers": [answer]}
         yield {"title": item.page, "paragraphs": [{"context": " ".join(sentences), "qas": [asked]}]}
 
@@ -224,9 +265,11 @@ def _articles(items: list[Item], language: str, most: int) -> Iterator[dict]:
 def _with_wrong_ones(
     items: list[Item], language: str, count: int, most: int
 ) -> Iterator[tuple[int, Item, random.Random, list[str]]]:
-    """Yield (number, item, random draws of its own, `count` wrong sentences) of at most `most` items.
+    """Yield (number, item, random draws of its own, `count` wrong sentences) of at most `most`
+    items.
 
-    Left out are items for which too few sentences share as many words with the short text as the right one does.
+    Left out are items for which too few sentences share as many words with the short text as the
+    right one does.
     """
     of_kind: defaultdict[str, list[Item]] = defaultdict(list)
     for item in items:

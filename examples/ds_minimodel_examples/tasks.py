@@ -22,7 +22,13 @@ TEST_PERCENT, DEV_PERCENT = 20, 10
 def split_of(page: str) -> str:
     """Split that a page belongs to: "train", "dev" or "test"."""
     bucket = int(hashlib.md5(f"s1{page}".encode()).hexdigest(), 16) % 100
-    return "test" if bucket < TEST_PERCENT else "dev" if bucket < TEST_PERCENT + DEV_PERCENT else "train"
+    return (
+        "test"
+        if bucket < TEST_PERCENT
+        else "dev"
+        if bucket < TEST_PERCENT + DEV_PERCENT
+        else "train"
+    )
 
 
 def is_held_out(page: str) -> bool:
@@ -31,11 +37,14 @@ def is_held_out(page: str) -> bool:
 
 
 def wanted_splits(language: str, source: str) -> tuple[str, ...]:
-    """Splits to write in a language: tasks are trained and tuned in the source language only and tested in all."""
+    """Splits to write in a language: tasks are trained and tuned in the source language only and
+    tested in all.
+    """
     return ("train", "dev", "test") if language == source else ("test",)
 
 
-# --- task `topic`: a paragraph of help -> the program that it is about; like XNLI, parallel in all languages
+# --- task `topic`: a paragraph of help -> the program that it is about; like XNLI, parallel in all
+# languages
 
 
 LABELS = {
@@ -56,12 +65,14 @@ _NAMES = re.compile(
 )
 
 
-def topic_records(pages: Pages, languages: Iterable[str], source: str = "en") -> dict[Split, list[dict[str, str]]]:
+def topic_records(
+    pages: Pages, languages: Iterable[str], source: str = "en"
+) -> dict[Split, list[dict[str, str]]]:
     """Return {(split, language): records {text, label, id}} of `pages`.
 
-    Taken are the source's own paragraphs of 8 words or more that stand in one module only, each text
-    once (names of programs, case and digits apart, so no text is in two splits); in the other languages the
-    same paragraphs, where they are translated.
+    Taken are the source's own paragraphs of 8 words or more that stand in one module only, each
+    text once (names of programs, case and digits apart, so no text is in two splits); in the other
+    languages the same paragraphs, where they are translated.
     """
     chosen = _choose(pages[source])
     records: dict[Split, list[dict[str, str]]] = {}
@@ -74,7 +85,11 @@ def topic_records(pages: Pages, languages: Iterable[str], source: str = "en") ->
                 continue
             for element in elements:
                 original = chosen.get((page, element.key))
-                if original and not element.heading and (language == source or element.text != original):
+                if (
+                    original
+                    and not element.heading
+                    and (language == source or element.text != original)
+                ):
                     records[split, language].append(
                         {
                             "text": strip_names(element.text),
@@ -121,8 +136,9 @@ def _identity(text: str) -> str:
     return same_text_key(strip_names(text))
 
 
-# --- questions (SQuAD 1.1), of which repro.py makes items of `match` and `find`: a heading of a help page asks, the
-# one-sentence description that follows it is the answer, the page's paragraphs around it are the context
+# --- questions (SQuAD 1.1), of which repro.py makes items of `match` and `find`: a heading of a
+# help page asks, the one-sentence description that follows it is the answer, the page's paragraphs
+# around it are the context
 
 
 MAX_SAME_HEADING = 4  # more often, and it names nothing in particular ("Options", "Example")
@@ -137,7 +153,12 @@ def questions_of(pages: Pages, languages: Sequence[str], source: str = "en") -> 
     What is asked and how a page is cut into contexts is decided on the
     source's text, so it is the same in all languages; what is not translated is left out there.
     """
-    frequency = Counter(element.text for elements in pages[source].values() for element in elements if element.heading)
+    frequency = Counter(
+        element.text
+        for elements in pages[source].values()
+        for element in elements
+        if element.heading
+    )
     descriptions = Counter(
         same_text_key(element.extended)
         for elements in pages[source].values()
@@ -160,7 +181,9 @@ def questions_of(pages: Pages, languages: Sequence[str], source: str = "en") -> 
     return {key: {"version": "1.1", "data": data} for key, data in questions.items()}
 
 
-def _described_headings(elements: list[Element], frequency: Counter[str], descriptions: Counter[str]) -> dict[Key, Key]:
+def _described_headings(
+    elements: list[Element], frequency: Counter[str], descriptions: Counter[str]
+) -> dict[Key, Key]:
     """Return {key of a described paragraph: key of its heading} of a page in the source language.
 
     A description that stands in two places is left out: it could be in two splits.
@@ -180,8 +203,12 @@ def _described_headings(elements: list[Element], frequency: Counter[str], descri
     return found
 
 
-def _contexts(page: str, elements: list[Element], original: list[Element], headings: dict[Key, Key]) -> list[dict]:
-    """SQuAD paragraphs {context, qas} of a page in one language, each with two questions or more."""
+def _contexts(
+    page: str, elements: list[Element], original: list[Element], headings: dict[Key, Key]
+) -> list[dict]:
+    """SQuAD paragraphs {context, qas} of a page in one language, each with two questions or
+    more.
+    """
     source_of: dict[Key, Element] = {element.key: element for element in original if element.key}
     heading_text: dict[Key, str] = {
         element.key: element.text for element in elements if element.key and element.heading
@@ -199,7 +226,9 @@ def _contexts(page: str, elements: list[Element], original: list[Element], headi
                     {
                         "id": f"{page}|{element.key}",
                         "question": heading_text[heading],
-                        "answers": [{"text": answer, "answer_start": length + element.text.index(answer)}],
+                        "answers": [
+                            {"text": answer, "answer_start": length + element.text.index(answer)}
+                        ],
                     }
                 )
             context.append(element.text)
@@ -227,7 +256,9 @@ def _chunks(elements: list[Element], source_of: dict[Key, Element]) -> Iterator[
 
 
 def _answer(element: Element, original: Element, is_source: bool) -> str | None:
-    """The description in the paragraph; None where it is not translated or not one piece of the text."""
+    """The description in the paragraph; None where it is not translated or not one piece of the
+    text.
+    """
     answer = element.extended
     if not answer or answer not in element.text or (not is_source and answer == original.extended):
         return None

@@ -12,9 +12,10 @@ from ds_minimodel.common.files import atomic_write
 class Document(TypedDict):
     """What an extractor yields: a document's lines of text, in one language.
 
-    page: what it is part of, of which all text is in one split of the tasks. elements: the fields of an
-    `extractors.Element` for each line of a page of LibreOffice's help. Of a description of a package: label is the
-    package's section, names are what it is called. pairs: a widget's label and the tip that explains it.
+    page: what it is part of, of which all text is in one split of the tasks. elements: the fields
+    of an `extractors.Element` for each line of a page of LibreOffice's help. Of a description of a
+    package: label is the package's section, names are what it is called. pairs: a widget's label
+    and the tip that explains it.
     """
 
     language: str
@@ -30,8 +31,8 @@ class Document(TypedDict):
 class Language:
     """What packages call a language, and how to recognise its script.
 
-    package: suffix in package names. translation: name of apt's Translation index. script: character class
-    that most letters of a line must belong to, None for Latin script.
+    package: suffix in package names. translation: name of apt's Translation index. script:
+    character class that most letters of a line must belong to, None for Latin script.
     """
 
     package: str
@@ -54,7 +55,8 @@ LANGUAGES = {
 
 
 def language_of_locale(name: str) -> str | None:
-    """Language code of a locale or folder name (`de_DE`, `zh-CN`, `es`); None for one not in LANGUAGES.
+    """Language code of a locale or folder name (`de_DE`, `zh-CN`, `es`); None for one not in
+    LANGUAGES.
 
     Only a language's main variant counts: en_GB or es_419 would repeat the text of en and es.
     """
@@ -82,17 +84,24 @@ MIN_CHARACTERS = 8
 MIN_CJK_CHARACTERS = 4
 # Function words that no other language of the samples has in the same spelling.
 ENGLISH_WORDS = frozenset(
-    "the of and to is that with are this it for from by which you not if has been can should must when".split()
+    "the of and to is that with are this it for from by which you not if has been can should must "
+    "when".split()
 )
 _INVISIBLE = re.compile("[\u00ad\u200b\u200c\u200d\ufeff]")
 _SPACE_IN_CJK = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]+")
-_SCRIPTS = {code: re.compile(f"[{language.script}]") for code, language in LANGUAGES.items() if language.script}
+_SCRIPTS = {
+    code: re.compile(f"[{language.script}]")
+    for code, language in LANGUAGES.items()
+    if language.script
+}
 
 
 def clean(text: str) -> str:
-    """Text as one line: runs of white space become one space, none in Chinese text; invisible marks go."""
+    """Text as one line: runs of white space become one space, none in Chinese text; invisible marks
+    go.
+    """
     return _SPACE_IN_CJK.sub("", " ".join(_INVISIBLE.sub("", text).split()))
 
 
@@ -102,7 +111,9 @@ def same_text_key(line: str) -> str:
 
 
 def is_text(line: str, language: str) -> bool:
-    """Whether a clean line is text of the language: not code, a number or an untranslated English line."""
+    """Whether a clean line is text of the language: not code, a number or an untranslated English
+    line.
+    """
     letters = len(_LETTER.findall(line))
     if letters < 0.5 * len(line.replace(" ", "")):
         return False
@@ -128,12 +139,15 @@ def looks_english(line: str) -> bool:
 # --- corpora
 
 
-def merge(documents: Iterable[list[str]], english: set[str], held_out: set[str], language: str) -> Iterator[list[str]]:
-    """Yield the lines of each document that belong in the language's corpus; documents without one are left out.
+def merge(
+    documents: Iterable[list[str]], english: set[str], held_out: set[str], language: str
+) -> Iterator[list[str]]:
+    """Yield the lines of each document that belong in the language's corpus; documents without one
+    are left out.
 
-    Left out are lines that are not text of the language, repeat an earlier line, are an untranslated English
-    line, or stand on a held-out page. english, held_out: sets of `same_text_key`; for the English text itself
-    `english` is empty.
+    Left out are lines that are not text of the language, repeat an earlier line, are an
+    untranslated English line, or stand on a held-out page. english, held_out: sets of
+    `same_text_key`; for the English text itself `english` is empty.
     """
     seen: set[str] = set()
     for lines in documents:
@@ -149,7 +163,9 @@ def merge(documents: Iterable[list[str]], english: set[str], held_out: set[str],
 
 
 def write_text(path: Path, documents: Iterable[list[str]]) -> dict[str, int]:
-    """Write documents separated by blank lines, a line a paragraph; return {documents, lines, bytes}."""
+    """Write documents separated by blank lines, a line a paragraph; return {documents, lines,
+    bytes}.
+    """
     counts = {"documents": 0, "lines": 0, "bytes": 0}
     with atomic_write(path) as file:
         for lines in documents:

@@ -1,11 +1,13 @@
-"""Run the CUDA kernels on a simulated V100, compare what comes out with references, count cycles, and write the page:
+"""Run the CUDA kernels on a simulated V100, compare what comes out with references, count cycles,
+and write the page:
 
     python scripts/simulated_gpu/simulate.py FOLDER run [KERNEL ...]
     python scripts/simulated_gpu/simulate.py FOLDER table > benchmarks/simulated_v100.md
 
-FOLDER is what setup.sh made. `run` takes the cases of the KERNELs (all) that have no result yet, one after another,
-each a few seconds to a minute of one core. Results are kept in FOLDER/results.jsonl under a hash of what was simulated,
-so that a changed kernel is simulated again.
+FOLDER is what setup.sh made. `run` takes the cases of the KERNELs (all) that have no result yet,
+one after another, each a few seconds to a minute of one core. Results are kept in
+FOLDER/results.jsonl under a hash of what was simulated, so that a changed kernel is simulated
+again.
 """
 
 import argparse
@@ -27,8 +29,9 @@ from compile_device_code import GPUS, Budget, Kernel, busy_pipes
 
 C_TYPES = {"fp16": 2, "bf16": 2, "float": 4}  # bytes
 
-# Changes to the simulator's V100: a sixteenth of its 80 processors and 32 memory channels, that few rows fill it; a
-# launch costs nothing, and what was copied to the device lies in memory, not in the second-level cache.
+# Changes to the simulator's V100: a sixteenth of its 80 processors and 32 memory channels, that few
+# rows fill it; a launch costs nothing, and what was copied to the device lies in memory, not in the
+# second-level cache.
 MODEL = "SM7_QV100"
 CONFIGURATION = {
     "gpgpu_n_clusters": 5,
@@ -66,8 +69,8 @@ class Case:
         return f"{self.kernel} {self.dtype} {self.rows}×{self.width} {self.options}".strip()
 
 
-# What is compared with references: sizes, dtypes and options of each kernel. Rows of up to 1,024 are in registers; rows
-# that are no whole packs go element by element.
+# What is compared with references: sizes, dtypes and options of each kernel. Rows of up to 1,024
+# are in registers; rows that are no whole packs go element by element.
 CHECKED = """
 cross_entropy 5×4096:fp16,bf16,float 5×4096:fp16,bf16,float:4 5×1001:fp16
 rotary 21×768:fp16,bf16,float
@@ -81,8 +84,9 @@ softmax_backward 21×512:fp16,bf16,float 21×512:bf16:padded 7×2048:fp16
 gelu_forward 21×768:fp16,bf16,float
 gelu_backward 21×768:fp16,bf16,float 21×768:fp16:frozen
 """
-# What is timed, and how many matrices of that size it reads and writes. 256 rows on a sixteenth of a V100 are the 4,096
-# of a micro-batch on a whole one. Logits are as wide as the caches do not hold between the two passes.
+# What is timed, and how many matrices of that size it reads and writes. 256 rows on a sixteenth of
+# a V100 are the 4,096 of a micro-batch on a whole one. Logits are as wide as the caches do not hold
+# between the two passes.
 TIMED = """
 gelu_forward 128×3072:fp16::1:1 256×3072:fp16::1:1
 norm_forward 256×768:fp16::2:2
@@ -106,13 +110,17 @@ def cases() -> list[Case]:
         for each in sizes:
             size, dtypes, options, traffic = [*each.split(":", 3), "", ""][:4]
             rows, width = map(int, size.split("×"))
-            found += [Case(kernel, dtype, rows, width, options, traffic) for dtype in dtypes.split(",")]
+            found += [
+                Case(kernel, dtype, rows, width, options, traffic) for dtype in dtypes.split(",")
+            ]
     return found
 
 
 @dataclass(frozen=True)
 class Program:
-    """The driver of a kernel, compiled: what runs, the PTX for the simulator, and the machine code."""
+    """The driver of a kernel, compiled: what runs, the PTX for the simulator, and the machine
+    code.
+    """
 
     path: Path
     ptx: str
@@ -136,7 +144,11 @@ class Simulator:
         """Run a command among the simulator's tools; returns what it printed."""
         line = ["bash", "-c", '. "$0/env.sh" 2>/dev/null; exec "$@" 2>&1', self.folder, *command]
         done = subprocess.run(
-            list(map(str, line)), cwd=at or self.folder, capture_output=True, text=True, errors="replace"
+            list(map(str, line)),
+            cwd=at or self.folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
         )
         if check and done.returncode:
             sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
@@ -149,23 +161,54 @@ class Simulator:
         folder = self.folder / "programs" / f"{kernel}-{dtype}"
         folder.mkdir(parents=True, exist_ok=True)
         launch = (CSRC / "launch.cu").read_text()
-        (folder / "launch_templates.cu").write_text(re.sub(r"^DSMM_INSTANTIATE\(.*\n", "", launch, flags=re.MULTILINE))
-        flags = ["-allow-unsupported-compiler", "-std=c++17", "-O2", "-arch=sm_70", "-cudart=shared", "--keep"]
-        flags += [f"-I{CSRC}", f"-I{folder}", f"-DDTYPE={dtype}", f"-DKERNEL_{kernel}", "-DDSMM_HAS_PTX=1"]
+        (folder / "launch_templates.cu").write_text(
+            re.sub(r"^DSMM_INSTANTIATE\(.*\n", "", launch, flags=re.MULTILINE)
+        )
+        flags = [
+            "-allow-unsupported-compiler",
+            "-std=c++17",
+            "-O2",
+            "-arch=sm_70",
+            "-cudart=shared",
+            "--keep",
+        ]
+        flags += [
+            f"-I{CSRC}",
+            f"-I{folder}",
+            f"-DDTYPE={dtype}",
+            f"-DKERNEL_{kernel}",
+            "-DDSMM_HAS_PTX=1",
+        ]
         sources = [*HERE.iterdir(), *CSRC.glob("**/*.cu*"), *CSRC.parent.glob("*.h")]
         driver, ptx, sass, usage = (folder / name for name in ("driver", "ptx", "sass", "usage"))
-        if not usage.exists() or max(path.stat().st_mtime for path in sources) > usage.stat().st_mtime:
+        if (
+            not usage.exists()
+            or max(path.stat().st_mtime for path in sources) > usage.stat().st_mtime
+        ):
             self.run("nvcc", *flags, "--keep-dir", folder, "-o", driver, HERE / "driver.cu")
             ptx.write_text(as_assembled((folder / "driver.ptx").read_text()))
-            sass.write_text(self.run("sh", "-c", f'"$CUOBJDUMP" -sass {folder / "driver.sm_70.cubin"}'))
-            usage.write_text(self.run("sh", "-c", f'"$CUOBJDUMP" -res-usage {folder / "driver.sm_70.cubin"}'))
+            sass.write_text(
+                self.run("sh", "-c", f'"$CUOBJDUMP" -sass {folder / "driver.sm_70.cubin"}')
+            )
+            usage.write_text(
+                self.run("sh", "-c", f'"$CUOBJDUMP" -res-usage {folder / "driver.sm_70.cubin"}')
+            )
         registers = re.findall(r"Function (\w+):\s+REG:(\d+)", usage.read_text())
-        made = Program(driver, ptx.read_text(), sass.read_text(), {name: int(number) for name, number in registers})
+        made = Program(
+            driver,
+            ptx.read_text(),
+            sass.read_text(),
+            {name: int(number) for name, number in registers},
+        )
         return self.programs.setdefault((kernel, dtype), made)
 
     def key(self, case: Case) -> str:
         """What names the result of a case."""
-        simulated = self.program(case.kernel, case.dtype).ptx + (CSRC / "launch.cu").read_text() + str(CONFIGURATION)
+        simulated = (
+            self.program(case.kernel, case.dtype).ptx
+            + (CSRC / "launch.cu").read_text()
+            + str(CONFIGURATION)
+        )
         return f"{case} {hashlib.sha256(simulated.encode()).hexdigest()[:16]}"
 
     def simulate(self, case: Case) -> None:
@@ -182,9 +225,13 @@ class Simulator:
             text = re.sub(rf"^-{name} .*", f"-{name} {number}", text, flags=re.MULTILINE)
         (folder / "gpgpusim.config").write_text(text)
         started = time.monotonic()
-        log = self.run(program.path, case.rows, case.width, *case.options.split(), at=folder, check=False)
+        log = self.run(
+            program.path, case.rows, case.width, *case.options.split(), at=folder, check=False
+        )
         (folder / "log").write_text(log)
-        result = re.search(r"^RESULT launch (\d+) compared (\d+) wrong (\d+) worst ([\d.]+)", log, re.MULTILINE)
+        result = re.search(
+            r"^RESULT launch (\d+) compared (\d+) wrong (\d+) worst ([\d.]+)", log, re.MULTILINE
+        )
         cycles = sum(map(int, re.findall(r"^gpu_sim_cycle = (\d+)", log, re.MULTILINE)))
         if not result or not cycles or result[1] != "0" or result[3] != "0":
             sys.exit(f"{case} failed:\n{log[-2000:]}")
@@ -202,22 +249,41 @@ class Simulator:
         print(case, record["cycles"], "cycles", flush=True)
 
 
-# PTX in an assembler's order. The simulator issues a warp's instructions as they stand in the PTX, where nvcc leaves
-# chains of dependent ones one after another; ptxas interleaves them.
+# PTX in an assembler's order. The simulator issues a warp's instructions as they stand in the PTX,
+# where nvcc leaves chains of dependent ones one after another; ptxas interleaves them.
 
-LATENCY = {"ld.global": 300, "ld.shared": 24, "ex2": 20, "rcp": 20, "rsqrt": 20, "div": 100, "shfl": 24, "mul.lo": 6}
+LATENCY = {
+    "ld.global": 300,
+    "ld.shared": 24,
+    "ex2": 20,
+    "rcp": 20,
+    "rsqrt": 20,
+    "div": 100,
+    "shfl": 24,
+    "mul.lo": 6,
+}
 GUARD = r"(@!?%\w+ )?"
 JUMP = re.compile(GUARD + r"(bra|ret|exit|bar|barrier|call)\b")
 SPLIT = re.compile(r"mov\.b32 \{(%\w+), (%\w+)\}, %\w+;")
 
 
 def as_assembled(ptx: str) -> str:
-    """Reorder the instructions of each basic block, and split words into halves where these are used."""
-    ptx = re.sub(r"\{\s*((?:cvt|mov)[^;{}]*;)\s*\}", r"\1", ptx)  # inline assembly of one instruction
-    ptx = re.sub(r"(shfl\S*\s+%\w+)\|%\w+", r"\1", ptx)  # a flag, which the simulator takes for the value
+    """Reorder the instructions of each basic block, and split words into halves where these are
+    used.
+    """
+    ptx = re.sub(
+        r"\{\s*((?:cvt|mov)[^;{}]*;)\s*\}", r"\1", ptx
+    )  # inline assembly of one instruction
+    ptx = re.sub(
+        r"(shfl\S*\s+%\w+)\|%\w+", r"\1", ptx
+    )  # a flag, which the simulator takes for the value
     out: list[str] = []
     for function in re.split(r"(?=^\.visible)", ptx, flags=re.MULTILINE):
-        lines = [line for each in function.splitlines() if (line := " ".join(each.split("//")[0].split()))]
+        lines = [
+            line
+            for each in function.splitlines()
+            if (line := " ".join(each.split("//")[0].split()))
+        ]
         block: list[str] = []
         for line in _split_late(lines):
             if re.match(GUARD + r"[a-z]", line) and line.endswith(";") and not JUMP.match(line):
@@ -230,7 +296,8 @@ def as_assembled(ptx: str) -> str:
 
 
 def _split_late(lines: list[str]) -> list[str]:
-    """Move `mov {half, half}, word` from behind the load, for which a warp would wait, to the first use in a block.
+    """Move `mov {half, half}, word` from behind the load, for which a warp would wait, to the first
+    use in a block.
 
     The machine has no such instruction: its conversions take either half of a register.
     """
@@ -240,8 +307,14 @@ def _split_late(lines: list[str]) -> list[str]:
         if (found := re.match(GUARD + r"[a-z]\S* (\{[^}]*\}|[^,;\[]+)", line))
         for name in re.findall(r"%\w+", found[2])
     )
-    splits = {half: line for line in lines if (found := SPLIT.fullmatch(line)) for half in found.groups()}
-    splits = {half: line for half, line in splits.items() if all(defined[n] == 1 for n in re.findall(r"%\w+", line))}
+    splits = {
+        half: line for line in lines if (found := SPLIT.fullmatch(line)) for half in found.groups()
+    }
+    splits = {
+        half: line
+        for half, line in splits.items()
+        if all(defined[n] == 1 for n in re.findall(r"%\w+", line))
+    }
     out: list[str] = []
     done: set[str] = set()
     for line in lines:
@@ -260,24 +333,43 @@ def _split_late(lines: list[str]) -> list[str]:
 
 
 def _scheduled(block: list[str]) -> list[str]:
-    """The instructions of a basic block, the longest chain first. Loads do not pass stores, nor shuffles each other."""
-    after: list[dict[int, int]] = [{} for _ in block]  # of an instruction: those that wait for it, and how long
+    """The instructions of a basic block, the longest chain first. Loads do not pass stores, nor
+    shuffles each other.
+    """
+    after: list[dict[int, int]] = [
+        {} for _ in block
+    ]  # of an instruction: those that wait for it, and how long
     latencies = []
     last: dict[str, int] = {}  # writer of a register, of memory, last shuffle
     readers: dict[str, list[int]] = {}
     for i, text in enumerate(block):
         guard, code, operands = re.fullmatch(GUARD + r"(\S+) ?(.*)", text).groups()  # type: ignore[union-attr]
-        stores, loads = code.startswith(("st", "red", "atom")), code.startswith("ld.") and "param" not in code
+        stores, loads = (
+            code.startswith(("st", "red", "atom")),
+            code.startswith("ld.") and "param" not in code,
+        )
         target = "" if stores else re.match(r"\{[^}]*\}|[^,;]*", operands)[0]  # type: ignore[index]
         writes = set(re.findall(r"%\w+", target)) | ({"memory"} if stores else set())
-        reads = set(re.findall(r"%\w+", operands[len(target) :] + (guard or ""))) | ({"memory"} if loads else set())
+        reads = set(re.findall(r"%\w+", operands[len(target) :] + (guard or ""))) | (
+            {"memory"} if loads else set()
+        )
         if guard:  # keeps the old value where the guard is false
             reads |= writes
         if code.startswith("shfl"):
             writes, reads = writes | {"shuffle"}, reads | {"shuffle"}
-        latencies.append(next((cycles for prefix, cycles in LATENCY.items() if code.startswith(prefix)), 4))
-        waits = [(last[name], latencies[last[name]] if name[0] == "%" else 1) for name in reads if name in last]
-        waits += [(j, 1) for name in writes for j in (*readers.get(name, ()), *([last[name]] if name in last else ()))]
+        latencies.append(
+            next((cycles for prefix, cycles in LATENCY.items() if code.startswith(prefix)), 4)
+        )
+        waits = [
+            (last[name], latencies[last[name]] if name[0] == "%" else 1)
+            for name in reads
+            if name in last
+        ]
+        waits += [
+            (j, 1)
+            for name in writes
+            for j in (*readers.get(name, ()), *([last[name]] if name in last else ()))
+        ]
         for j, cycles in waits:
             if j != i:
                 after[j][i] = max(cycles, after[j].get(i, 0))
@@ -290,7 +382,12 @@ def _scheduled(block: list[str]) -> list[str]:
         for j, cycles in after[i].items():
             height[i] = max(height[i], cycles + height[j])
             open_waits[j] += 1
-    ready_at, pending, order, now = [0] * len(block), {i for i, n in enumerate(open_waits) if not n}, [], 0
+    ready_at, pending, order, now = (
+        [0] * len(block),
+        {i for i, n in enumerate(open_waits) if not n},
+        [],
+        0,
+    )
     while pending:
         now = max(now, min(ready_at[i] for i in pending))
         best = min((i for i in pending if ready_at[i] <= now), key=lambda i: (-height[i], i))
@@ -315,7 +412,9 @@ def page(simulator: Simulator) -> str:
     for case, result in found:
         if result is None:
             continue
-        about = f"{case.dtype} {case.rows}×{case.width} {case.options}".strip().replace("float", "fp32")
+        about = f"{case.dtype} {case.rows}×{case.width} {case.options}".strip().replace(
+            "float", "fp32"
+        )
         checked.setdefault(case.kernel, []).append(f"{about} ({result['worst']:.2f})")
         copy = simulator.results.get(simulator.key(case.copy)) if case.traffic else None
         if copy is None:
@@ -328,8 +427,10 @@ def page(simulator: Simulator) -> str:
         pipe = max(pipes, key=lambda one: pipes[one])
         under_way = Budget(program.registers[symbol], 0, 0, "").under_way(kernel, gpu)
         timed.append(
-            f"| `{case.kernel}` | {about} | {case.traffic.replace(':', ' + ')} | {result['cycles']:,} | "
-            f"{copy['cycles'] / result['cycles']:.0%} | {f'{under_way:.1f}' if under_way else '–'} | "
+            f"| `{case.kernel}` | {about} | {case.traffic.replace(':', ' + ')} | "
+            f"{result['cycles']:,} | "
+            f"{copy['cycles'] / result['cycles']:.0%} | {f'{under_way:.1f}' if under_way else '–'} "
+            "| "
             f"{pipe} {pipes[pipe]:.0%} |"
         )
     rows = "\n".join(f"| `{kernel}` | {', '.join(all)} |" for kernel, all in checked.items())
@@ -387,7 +488,9 @@ of the PTX alone; smaller gaps mean nothing. Cases of simulate.py that have not 
 
 def main() -> None:
     """Run the cases, or print the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("action", choices=("run", "table"))
     parser.add_argument("kernels", nargs="*", metavar="KERNEL")

@@ -1,11 +1,13 @@
-"""The cells of the third study: every one is a run of the package, its scores a line of results.jsonl.
+"""The cells of the third study: every one is a run of the package, its scores a line of
+results.jsonl.
 
     python -m study.third.cells FOLDER [--thousands N] [WORD…]
 
-FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells are those that the claims' YAML names, a
-claim after the other; with words those of the claims so called, and those whose names have one of the words. What is in
-FOLDER/results.jsonl is not run again, a run that was interrupted goes on, and several processes share the cells. All
-the compute, a share of 1, is a pass of BL_BASE over N thousand tokens.
+FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells are those that the
+claims' YAML names, a claim after the other; with words those of the claims so called, and those
+whose names have one of the words. What is in FOLDER/results.jsonl is not run again, a run that was
+interrupted goes on, and several processes share the cells. All the compute, a share of 1, is a pass
+of BL_BASE over N thousand tokens.
 """
 
 import argparse
@@ -24,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
-from ds_minimodel.recipe.reading import read_yaml
-from ds_minimodel.serve.bits import score_files
-from ds_minimodel.tasks.likelihood import Choice, ChoiceConfig
+from ds_minimodel.config.reading import read_yaml
+from ds_minimodel.evaluation.bits import score_files
+from ds_minimodel.evaluation.likelihood import Choice, ChoiceConfig
 from ds_minimodel.training.config import WARM_UP
 
 RECIPE = Path(__file__).with_name("study.yaml").resolve()
@@ -37,14 +39,17 @@ OLD_LENGTHS = {"de": 217, "el": 416, "tr": 233}
 OLD = 6  # new pieces, the fewest that a recipe takes
 SEEDS = 1, 2, 3
 THIRD = 1 / 3
-CLAIMS = "lora rate replay strength schedule old-tokens vocabulary ways penalty masked written".split()
+CLAIMS = (
+    "lora rate replay strength schedule old-tokens vocabulary ways penalty masked written".split()
+)
 STEPS = "corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run. share: of all the compute. old: over the base's own tokens. replay: share of English, or with own of what
-    the base writes by itself. pieces: new tokens, 0 for PIECES."""
+    """A run. share: of all the compute. old: over the base's own tokens. replay: share of English,
+    or with own of what the base writes by itself. pieces: new tokens, 0 for PIECES.
+    """
 
     language: str
     system: str
@@ -60,8 +65,16 @@ class Cell:
 
     @property
     def name(self) -> str:
-        parts = [self.language, self.system, f"{self.share:.3f}", f"{self.rate:g}", f"seed{self.seed}"]
-        parts += ["old"] * self.old + ["own-" * self.own + f"replay{self.replay:g}"] * (self.replay > 0)
+        parts = [
+            self.language,
+            self.system,
+            f"{self.share:.3f}",
+            f"{self.rate:g}",
+            f"seed{self.seed}",
+        ]
+        parts += ["old"] * self.old + ["own-" * self.own + f"replay{self.replay:g}"] * (
+            self.replay > 0
+        )
         parts += [f"{self.vocabulary}{self.pieces}"] * (self.pieces > 0)
         parts += [self.schedule] * (self.schedule != "linear")
         return "-".join(parts)
@@ -113,7 +126,9 @@ class Study:
 
     @contextmanager
     def alone(self, name: str) -> Iterator[bool]:
-        """Whether a row is this process's to make: it is not there, and no other process is at it."""
+        """Whether a row is this process's to make: it is not there, and no other process is at
+        it.
+        """
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "cell.lock").open("w") as lock:
@@ -134,14 +149,29 @@ class Study:
             steps = self.steps(cell)
             print(f"{cell.name}: {steps} steps", flush=True)
             for step in STEPS:
-                command = [sys.executable, "-P", "-m", "ds_minimodel", step, str(RECIPE), *cell.overrides(steps)]
+                command = [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "ds_minimodel",
+                    step,
+                    str(RECIPE),
+                    *cell.overrides(steps),
+                ]
                 if step != "build-mini" or cell.system == "minipost":
                     subprocess.run(command, cwd=self.folder, check=True)
             pack = pack_of(workdir, cell.system, cell.language)
             texts = [f"{cell.language}.manual", f"{cell.language}.help", "en.manual"]
-            row = {"cell": cell.name, **vars(cell), "steps": steps, "eflops": steps * self.flops(cell)}
+            row = {
+                "cell": cell.name,
+                **vars(cell),
+                "steps": steps,
+                "eflops": steps * self.flops(cell),
+            }
             self.add({**row, **bits_of(pack, texts)})
-            shutil.rmtree(pack.parent / "snapshots")  # a LoRA's are 400 MB each; the pack stays, for `choices`
+            shutil.rmtree(
+                pack.parent / "snapshots"
+            )  # a LoRA's are 400 MB each; the pack stays, for `choices`
 
     def add(self, row: dict[str, Any]) -> None:
         with self.results.open("a") as file:
@@ -151,7 +181,11 @@ class Study:
         """Add the row "untouched": the body as it came, with its own pieces."""
         with self.alone("untouched") as is_ours:
             if is_ours:
-                texts = [f"{language}.{kind}" for language in (*LANGUAGES, "en") for kind in ("manual", "help")]
+                texts = [
+                    f"{language}.{kind}"
+                    for language in (*LANGUAGES, "en")
+                    for kind in ("manual", "help")
+                ]
                 self.add({"cell": "untouched", **bits_of(Path("base"), texts)})
 
     def ask(self, of: dict[str, Any]) -> None:
@@ -175,7 +209,10 @@ class Study:
         kind = cell.old, cell.pieces, cell.vocabulary
         for row in self.rows():
             former = self.folder / "cells" / row["cell"]
-            if row.get("language") == cell.language and (row["old"], row["pieces"], row["vocabulary"]) == kind:
+            if (
+                row.get("language") == cell.language
+                and (row["old"], row["pieces"], row["vocabulary"]) == kind
+            ):
                 for name in ("corpus", "tokenizer", "tokens", "pretrain"):
                     if not (workdir / name).exists() and (former / name).exists():
                         shutil.copytree(former / name, workdir / name, copy_function=os.link)
@@ -188,13 +225,20 @@ def pack_of(workdir: Path, system: str, language: str) -> Path:
 
 def bits_of(pack: Path, texts: list[str]) -> dict[str, dict[str, float]]:
     """Bits a byte of held-out texts, and bytes a token, by the body with `pack`: {text: …}."""
-    found = bits_per_byte("base", {"pack": pack}, [f"{text}.txt" for text in texts], precision="auto")
+    found = bits_per_byte(
+        "base", {"pack": pack}, [f"{text}.txt" for text in texts], precision="auto"
+    )
     rows = list(zip(texts, found, strict=True))
-    return {kind: {text: getattr(row, kind) for text, row in rows} for kind in ("bits_per_byte", "bytes_per_token")}
+    return {
+        kind: {text: getattr(row, kind) for text, row in rows}
+        for kind in ("bits_per_byte", "bytes_per_token")
+    }
 
 
 def declared(claim: Path) -> Iterator[Cell]:
-    """The cells of a claim's folder: each entry of its YAML is the product of its lists. Shares are fractions."""
+    """The cells of a claim's folder: each entry of its YAML is the product of its lists. Shares are
+    fractions.
+    """
     for entry in read_yaml((claim / "claim.yaml").read_text("utf-8"))[0].get("cells", []):
         lists = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
         for values in itertools.product(*lists.values()):
@@ -218,10 +262,16 @@ def main() -> None:
     study.untouched()
     for claim in CLAIMS:
         for cell in declared(Path(__file__).parent / claim):
-            if not arguments.words or claim in arguments.words or any(word in cell.name for word in arguments.words):
+            if (
+                not arguments.words
+                or claim in arguments.words
+                or any(word in cell.name for word in arguments.words)
+            ):
                 study.run(cell)
     for row in study.rows():
-        is_asked = not arguments.words or any(word in row["cell"] for word in ("untouched", *arguments.words))
+        is_asked = not arguments.words or any(
+            word in row["cell"] for word in ("untouched", *arguments.words)
+        )
         if is_asked and (row["cell"] == "untouched" or row.get("share", 0) >= THIRD):
             study.ask(row)
 

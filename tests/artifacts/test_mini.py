@@ -59,15 +59,25 @@ def test_new_layers_may_start_as_the_bodys_last():
     body = artifact_of(make_model(5, 5))
     mini = with_new_layers(body, 1, 2, seed=1, copies_last=True)
     for name, tensor in mini.tensors.items():
-        for ours, source in (("layers.1.", "layers.3."), ("layers.2.", "layers.4."), ("heads.3.", "heads.5.")):
+        for ours, source in (
+            ("layers.1.", "layers.3."),
+            ("layers.2.", "layers.4."),
+            ("heads.3.", "heads.5."),
+        ):
             if name.startswith(ours):
                 assert tensor.equal(body.tensors[name.replace(ours, source)]), name
 
 
 def test_copies_keep_their_place_in_the_pattern_of_layers():
-    """ModernBERT's global layers start as global ones: layer 3 as layer 6, the last that is global, of seven."""
-    config = ModernBertConfig(num_layers=7, hidden_size=16, num_heads=2, ffn_size=24, max_positions=14)
+    """ModernBERT's global layers start as global ones: layer 3 as layer 6, the last that is global,
+    of seven.
+    """
+    config = ModernBertConfig(
+        num_layers=7, hidden_size=16, num_heads=2, ffn_size=24, max_positions=14
+    )
     body = artifact_of(randomise(masked_lm(config, VOCAB_SIZE)))
     mini = with_new_layers(body, 2, 2, seed=1, copies_last=True)
     for layer, source in ((2, 5), (3, 6)):
-        assert mini.tensors[f"layers.{layer}.qkv.weight"].equal(body.tensors[f"layers.{source}.qkv.weight"])
+        assert mini.tensors[f"layers.{layer}.qkv.weight"].equal(
+            body.tensors[f"layers.{source}.qkv.weight"]
+        )

@@ -1,4 +1,6 @@
-"""Models, adaptations and mini-models on disk: round trips, what transformers reads, another one, damage."""
+"""Models, adaptations and mini-models on disk: round trips, what transformers reads, another one,
+damage.
+"""
 
 import json
 import shutil
@@ -9,7 +11,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ds_minimodel.artifacts.adaptation import check_fit, load_adaptation, plug, save_adaptation, whole
+from ds_minimodel.artifacts.adaptation import (
+    check_fit,
+    load_adaptation,
+    plug,
+    save_adaptation,
+    whole,
+)
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import (
@@ -23,12 +31,12 @@ from ds_minimodel.artifacts.models import (
 )
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest, write_manifest
-from ds_minimodel.foreign.names import architecture_of
-from ds_minimodel.hf.export import export_adapter
+from ds_minimodel.export.folder import export_adapter
+from ds_minimodel.hf.names import architecture_of
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.trainable import LanguageModel, encode
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.small_models import roberta
 
 from ..models.model_cases import mlm_batch, randomise
@@ -47,7 +55,14 @@ def made(config, *depths, seed=0):
     objective, depths = config.objective, depths or (config.num_layers,)
     module = randomise(LanguageModel(config, ROWS, depths), seed).eval()
     model_type = architecture_of(config.kind).model_type
-    body = BodyArtifact(config, depths, module.body.state_dict(), "space-1", objective=objective, model_type=model_type)
+    body = BodyArtifact(
+        config,
+        depths,
+        module.body.state_dict(),
+        "space-1",
+        objective=objective,
+        model_type=model_type,
+    )
     return module, body, body.adaptation("de", module.pack.state_dict(), steps=5, eflops=0.5)
 
 
@@ -83,34 +98,52 @@ def test_a_model_is_what_from_pretrained_reads(config, depths, tokenizer_folder,
     found, own = load_model(tmp_path / "model")
     assert replace(found, tensors={}) == replace(body, tensors={})
     assert replace(own, embeddings={}) == replace(language, embeddings={})
-    shift = 1e-6 if getattr(body.architecture, "shifted_norms", False) else 0  # 1 + w is stored as w
+    shift = (
+        1e-6 if getattr(body.architecture, "shifted_norms", False) else 0
+    )  # 1 + w is stored as w
     assert_equal(found.tensors, body.tensors, shift)
     assert_equal(own.embeddings, language.embeddings)
     others = tmp_path / "model/heads.safetensors"
     depth = max(depths)
-    expected = {f"body.{name}" for name in body.tensors if name.startswith("heads.") and f".{depth}." not in name}
+    expected = {
+        f"body.{name}"
+        for name in body.tensors
+        if name.startswith("heads.") and f".{depth}." not in name
+    }
     assert (load_file(others).keys() if others.exists() else set()) == expected
 
     auto = transformers.AutoModelForCausalLM if config.causal else transformers.AutoModelForMaskedLM
-    theirs, tokens = auto.from_pretrained(tmp_path / "model").eval(), torch.arange(4, 64).view(2, 30)
+    theirs, tokens = (
+        auto.from_pretrained(tmp_path / "model").eval(),
+        torch.arange(4, 64).view(2, 30),
+    )
     with torch.no_grad():
         hidden, table = encode(module.pack, module.body, {"tokens": tokens})
         logits = module.pack.logits(module.body.heads[str(depth)](hidden[-1]), table)
         torch.testing.assert_close(theirs(tokens).logits, logits, atol=1e-4, rtol=0)
     tokenizer, ours = (
-        open(tmp_path / "model") for open in (transformers.AutoTokenizer.from_pretrained, open_tokenizer)
+        open(tmp_path / "model")
+        for open in (transformers.AutoTokenizer.from_pretrained, open_tokenizer)
     )
     (ids,), (before, after) = ours.encode(["αβγ und abc"]), ours.vocabulary.frame
-    assert tokenizer("αβγ und abc")["input_ids"] == [*before, *ids, *([] if config.causal else after)]
+    assert tokenizer("αβγ und abc")["input_ids"] == [
+        *before,
+        *ids,
+        *([] if config.causal else after),
+    ]
 
 
 def test_a_model_of_ours_is_a_base_with_all_of_its_configuration(tokenizer_folder, tmp_path):
     """Its dropout too, for which transformers' Llama has no key."""
-    config = config_of("llama", num_kv_heads=1, tie_output=True, dropout=0.25, attention_dropout=0.5)
+    config = config_of(
+        "llama", num_kv_heads=1, tie_output=True, dropout=0.25, attention_dropout=0.5
+    )
     save_model(tmp_path / "model", *made(config)[1:], tokenizer_folder)
     refer(tmp_path / "model", tmp_path / "reference", "de")
     ours, found = (load_model(tmp_path / name)[0] for name in ("model", "reference"))
-    assert found.config == ours.config == config and found.space == ours.space, "its adaptations go to both"
+    assert found.config == ours.config == config and found.space == ours.space, (
+        "its adaptations go to both"
+    )
 
 
 def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
@@ -124,7 +157,9 @@ def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
     assert model_below(f"{moved}/mini").samefile(f"{moved}/model")
     shutil.rmtree(f"{moved}/model")
     save_model(f"{moved}/model", *made(ROBERTA, 2, 3, seed=1)[1:], tokenizer_folder)
-    with pytest.raises(UserError, match="was made of the model .*, which is not there; put it back beside it"):
+    with pytest.raises(
+        UserError, match="was made of the model .*, which is not there; put it back beside it"
+    ):
         model_below(f"{moved}/mini")
 
 
@@ -148,7 +183,9 @@ def adaptation_of(num_base, update, **config):
 @pytest.mark.parametrize("update", ["none", "whole", "low-rank"])
 @pytest.mark.parametrize("num_base", [0, 550])
 def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, tied):
-    """Low-rank updates in PEFT's form, with new rows beside old ones, which carries a strength too."""
+    """Low-rank updates in PEFT's form, with new rows beside old ones, which carries a strength
+    too.
+    """
     body, learned = adaptation_of(num_base, update, tie_output=tied)
     save_adaptation(tmp_path / "pack", learned, tokenizer_folder, body.config, note="x")
     found = load_adaptation(tmp_path / "pack", "space-1", "tr", 5)
@@ -156,7 +193,14 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     assert_equal(found.embeddings, learned.embeddings)
     assert_equal(found.update, learned.update)
     manifest = read_manifest(tmp_path / "pack", verify=True)
-    facts = {"kind": "adaptation", "language": "tr", "space": "space-1", "steps": 5, "eflops": 0.5, "note": "x"}
+    facts = {
+        "kind": "adaptation",
+        "language": "tr",
+        "space": "space-1",
+        "steps": 5,
+        "eflops": 0.5,
+        "note": "x",
+    }
     facts |= {"rows": ROWS - num_base, "num_base": num_base, "vocab_size": ROWS}
     facts |= {"body_kind": "llama", "model_type": "llama"}
     assert facts.items() <= {"num_base": 0, **manifest}.items()
@@ -166,16 +210,28 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
     files |= set() if update == "low-rank" and num_base else {"embeddings.safetensors"}
     assert manifest["files"].keys() == files | {"tokenizer.model"}
     _, _, language = made(body.config, seed=4)
-    kept = replace(language, embeddings={name: own[: num_base or ROWS] for name, own in language.embeddings.items()})
+    kept = replace(
+        language,
+        embeddings={name: own[: num_base or ROWS] for name, own in language.embeddings.items()},
+    )
     rows = whole(found, kept).embeddings["tokens"]
-    assert rows.equal(torch.cat([kept.embeddings["tokens"], learned.embeddings["tokens"]])) or not num_base
+    assert (
+        rows.equal(torch.cat([kept.embeddings["tokens"], learned.embeddings["tokens"]]))
+        or not num_base
+    )
     if num_base:
-        with pytest.raises(UserError, match="tr extends a vocabulary of 550 tokens, the model has 600, so its tokens"):
+        with pytest.raises(
+            UserError,
+            match="tr extends a vocabulary of 550 tokens, the model has 600, so its tokens",
+        ):
             whole(found, language)
     save_model(tmp_path / "model", body, language, tokenizer_folder)
     if update != "low-rank" or not num_base:
         with pytest.raises(
-            UserError, match="has no LoRA of the body" if update != "low-rank" else "all token embeddings are its own"
+            UserError,
+            match="has no LoRA of the body"
+            if update != "low-rank"
+            else "all token embeddings are its own",
         ):
             export_adapter(tmp_path / "model", tmp_path / "adapter", tmp_path / "pack")
         assert not (tmp_path / "adapter").exists()
@@ -187,11 +243,18 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
             plug(made(body.config)[0], whole(found, kept), body, 75)
         save_adaptation(tmp_path / "half", learned, tokenizer_folder, body.config, strength=0.5)
         half = load_adaptation(tmp_path / "half").update
-        assert_equal(updated(body.tensors, half), updated(body.tensors, learned.update, 0.5), atol=1e-6)
+        assert_equal(
+            updated(body.tensors, half), updated(body.tensors, learned.update, 0.5), atol=1e-6
+        )
         tensors = load_file(tmp_path / "half/adapter_model.safetensors")
         name = next(name for name in tensors if ".lora_B." in name)
-        save_file(tensors | {name: tensors[name][:, :1].contiguous()}, tmp_path / "half/adapter_model.safetensors")
-        write_manifest(tmp_path / "half", **{key: own for key, own in manifest.items() if key != "files"})
+        save_file(
+            tensors | {name: tensors[name][:, :1].contiguous()},
+            tmp_path / "half/adapter_model.safetensors",
+        )
+        write_manifest(
+            tmp_path / "half", **{key: own for key, own in manifest.items() if key != "files"}
+        )
         with pytest.raises(UserError, match="no LoRA of this model .*are not of one rank"):
             load_adaptation(tmp_path / "half")
 
@@ -199,15 +262,40 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
 @pytest.mark.parametrize(
     "load, name, of_body, said",
     [
-        (load_adaptation, "pack", ["space-2"], "trained for embedding space space-1, the body has space-2; use what"),
-        (load_adaptation, "pack", ["space-1", "tr"], "the adaptation of language de in the place of that of tr"),
-        (load_adaptation, "pack", ["space-1", "de", 0], "the adaptation of step 5 in the place of that of 0"),
+        (
+            load_adaptation,
+            "pack",
+            ["space-2"],
+            "trained for embedding space space-1, the body has space-2; use what",
+        ),
+        (
+            load_adaptation,
+            "pack",
+            ["space-1", "tr"],
+            "the adaptation of language de in the place of that of tr",
+        ),
+        (
+            load_adaptation,
+            "pack",
+            ["space-1", "de", 0],
+            "the adaptation of step 5 in the place of that of 0",
+        ),
         (load_adaptation, "mini", [], "is of kind mini-model, not an adaptation"),
         (load_model, "pack", [], "is of kind adaptation, not a model"),
         (load_body, "pack", [], "is of kind adaptation, not a mini-model or a model of a task"),
         (load_adaptation, "none", [], "no such folder"),
-        (load_body, ".", [], "no such file, so .* is not a mini-model or a model of a task; give .*model or .*pack"),
-        (load_body, "theirs", [], "is not a mini-model or .*; a model of Hugging Face's is taken by `base:`"),
+        (
+            load_body,
+            ".",
+            [],
+            "no such file, so .* is not a mini-model or a model of a task; give .*model or .*pack",
+        ),
+        (
+            load_body,
+            "theirs",
+            [],
+            "is not a mini-model or .*; a model of Hugging Face's is taken by `base:`",
+        ),
     ],
 )
 def test_another_artifact_than_asked_for_is_refused(saved, load, name, of_body, said):
@@ -220,13 +308,18 @@ def test_another_artifact_than_asked_for_is_refused(saved, load, name, of_body, 
 @pytest.mark.parametrize(
     "change, key",
     [
-        ({"num_layers": 10**9}, "architecture: num_layers: Input should be less than or equal to 10000"),
+        (
+            {"num_layers": 10**9},
+            "architecture: num_layers: Input should be less than or equal to 10000",
+        ),
         ({"kind": "gpt"}, "architecture: kind 'gpt': there are roberta, bert"),
         ({"num_layers": 4}, r"layers?\.[23]\."),
         ({"head_depths": [9]}, "there are [23] layers"),
     ],
 )
-def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(saved, name, change, key):
+def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(
+    saved, name, change, key
+):
     path, manifest = saved / name, read_manifest((saved / name).parent)
     content = json.loads(path.read_text())
     body = content.get("body", content)
@@ -261,7 +354,9 @@ def test_what_is_plugged_takes_the_place_of_the_models_own():
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
     plug(other, language, body)
     after = other.state_dict()
-    assert after["pack.tokens"].equal(model.pack.tokens) and after["pack.bias"].equal(model.pack.bias)
+    assert after["pack.tokens"].equal(model.pack.tokens) and after["pack.bias"].equal(
+        model.pack.bias
+    )
     assert after["body.positions"].equal(model.body.positions + 1)
     for name in before.keys() - {"pack.tokens", "pack.bias", "body.positions"}:
         assert after[name].equal(before[name]), name

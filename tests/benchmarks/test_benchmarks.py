@@ -8,13 +8,15 @@ from benchmarks.__main__ import HERE, PARTS
 from benchmarks.record import INDEX, index, page, runs_of
 from benchmarks.training import hugging_face
 from benchmarks.workloads import STEPS, our_module, workload
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.models.low_rank import low_rank_size
-from ds_minimodel.recipe.reading import load_recipe
 
 ROOT = Path(__file__).parents[2]
 TINY = "model.hidden_size=32 model.num_heads=2 model.ffn_size=64 model.num_layers=3".split()
 TINY += "tokenizer.vocab_size=100 mini.depth=1 mini.new_layers=1".split()
-LLAMA = "pretrain={} build_mini={} adapt={}".split()  # without the paper's for masked language modelling
+LLAMA = (
+    "pretrain={} build_mini={} adapt={}".split()
+)  # without the paper's for masked language modelling
 
 
 def trained(module):
@@ -43,7 +45,9 @@ def test_peft_trains_what_we_train_but_for_matrices_that_it_has_apart(step):
     ours, theirs = our_module(work, recipe), hugging_face(work, recipe, "sdpa")
     # Of three layers it has an A more for two of q, k and v, and for one of gate and up.
     assert trained(theirs) - 3 * (2 + 1) * work.rank * 32 == trained(ours)
-    assert trained(ours) == (work.vocab_size - work.num_base) * 32 + low_rank_size(work.body, work.rank)
+    assert trained(ours) == (work.vocab_size - work.num_base) * 32 + low_rank_size(
+        work.body, work.rank
+    )
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -14,20 +14,37 @@ from .test_benchmarks import ROOT, TINY
 
 def measured(out, part, *arguments):
     """(exit code, rows, page) of a part."""
-    command = [sys.executable, "-m", "benchmarks", part, *arguments, "--repeats", "1", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        part,
+        *arguments,
+        "--repeats",
+        "1",
+        "--out",
+        str(out),
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert runs_of(out, part), ended.stderr
     return ended.returncode, runs_of(out, part)[-1]["rows"], (out / f"{part}.md").read_text()
 
 
 def steps(out, *arguments):
-    return measured(out, "steps", "--set", *TINY, "--tokens", "32", "--seq-length", "16", *arguments)
+    return measured(
+        out, "steps", "--set", *TINY, "--tokens", "32", "--seq-length", "16", *arguments
+    )
 
 
 def test_two_ranks_against_hugging_face(tmp_path):
-    code, (row,), table = steps(tmp_path, "--steps", "adapt-mini", "--against", "hf", "--ranks", "2")
+    code, (row,), table = steps(
+        tmp_path, "--steps", "adapt-mini", "--against", "hf", "--ranks", "2"
+    )
     assert code == 0
-    ours, theirs = row["contestants"]["ds_minimodel"]["seconds"], row["contestants"]["hf"]["seconds"]
+    ours, theirs = (
+        row["contestants"]["ds_minimodel"]["seconds"],
+        row["contestants"]["hf"]["seconds"],
+    )
     ratio = 2 * 32 / ours / (32 / theirs)
     assert f"| fp32, ZeRO 1, 2 ranks | ds_minimodel | {2 * 32 / ours:,.0f} |" in table
     assert f"| hf | {32 / theirs:,.0f} |" in table and f"| {ratio:.2f} |" in table
@@ -62,10 +79,16 @@ def test_a_part_adds_a_run_to_its_records(part, arguments, keys, tmp_path, monke
     code, rows, table = measured(tmp_path, part, *arguments)
     assert code == 0 and rows and all(row.keys() >= set(keys) for row in rows)
     assert runs_of(tmp_path, part)[0] == before and "## another, 2026-01-01" in table
-    assert {path.name for path in tmp_path.iterdir()} == {f"{part}.jsonl", f"{part}.md"}, "nothing else is left"
+    assert {path.name for path in tmp_path.iterdir()} == {f"{part}.jsonl", f"{part}.md"}, (
+        "nothing else is left"
+    )
 
 
 def test_what_a_layer_of_lora_launches_on_a_gpu():
-    """24 products of four linear layers, forward and backward, and one operator for each of the others."""
-    _, two, three = ([passes.total() for passes in of_model("cuda", layers)] for layers in (2, 2, 3))  # angles: once
+    """24 products of four linear layers, forward and backward, and one operator for each of the
+    others.
+    """
+    _, two, three = (
+        [passes.total() for passes in of_model("cuda", layers)] for layers in (2, 2, 3)
+    )  # angles: once
     assert [more - fewer for more, fewer in zip(three, two)] == [19, 28]

@@ -35,16 +35,27 @@ def rows(*options):
 
 
 def test_bytes_of_step_2_by_hand():
-    """50,000 x 768 embeddings and as many biases: fp16 gradients, an eighth of a fp32 copy and two moments a rank."""
+    """50,000 x 768 embeddings and as many biases: fp16 gradients, an eighth of a fp32 copy and two
+    moments a rank.
+    """
     trained, step = 50_000 * 769, rows()["adapt"]
     memory, traffic = step["memory"], step["traffic"]
     assert memory["gradients"] == 2 * trained and memory["optimizer"] == 12 * trained / 8
-    assert traffic["all-reduce"] == 2 * 2 * trained * 7 // 8 and traffic["all-gather"] == 2 * trained * 7 // 8
-    assert memory["activations"] < memory["total"] <= sum(memory[kind] for kind in memory if kind != "total")
+    assert (
+        traffic["all-reduce"] == 2 * 2 * trained * 7 // 8
+        and traffic["all-gather"] == 2 * trained * 7 // 8
+    )
+    assert (
+        memory["activations"]
+        < memory["total"]
+        <= sum(memory[kind] for kind in memory if kind != "total")
+    )
 
 
 def test_bytes_of_step_2_with_each_replica_on_two_ranks():
-    """Half of the rows of the vocabulary a rank, their optimizer state divided among four replicas."""
+    """Half of the rows of the vocabulary a rank, their optimizer state divided among four
+    replicas.
+    """
     whole, split = rows()["adapt"]["memory"], rows("engine.tensor_parallel=2")["adapt"]
     memory = split["memory"]
     assert memory["gradients"] == 25_000 * 769 * 2 and memory["optimizer"] == 25_000 * 769 * 12 / 4
@@ -55,29 +66,56 @@ def test_bytes_of_step_2_with_each_replica_on_two_ranks():
 
 def test_the_least_time_is_that_of_the_executed_flops_at_the_peak_of_all_devices():
     for row in rows().values():
-        assert row["least_hours"] == pytest.approx(row["executed_eflops"] * 1e18 / (8 * 125e12) / 3600)
+        assert row["least_hours"] == pytest.approx(
+            row["executed_eflops"] * 1e18 / (8 * 125e12) / 3600
+        )
 
 
 def test_a_table_for_people(plan):
     code, out, _ = plan(*SMALL, "--peak", "125")
-    assert code == 0 and "| at least |" in out and "**Cost of each step**" in out and "| V100 days |" in out
+    assert (
+        code == 0
+        and "| at least |" in out
+        and "**Cost of each step**" in out
+        and "| V100 days |" in out
+    )
     assert "V100" not in plan("quickstart")[1]
 
 
-SIZES = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, max_position_embeddings=512, vocab_size=500)
+SIZES = dict(
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    max_position_embeddings=512,
+    vocab_size=500,
+)
 
 
 @pytest.mark.parametrize(
     "config, system",
-    [(LlamaConfig(num_hidden_layers=2, **SIZES), "lora"), (ModernBertConfig(num_hidden_layers=2, **SIZES), "bl_base")],
+    [
+        (LlamaConfig(num_hidden_layers=2, **SIZES), "lora"),
+        (ModernBertConfig(num_hidden_layers=2, **SIZES), "bl_base"),
+    ],
 )
 def test_a_model_is_planned_as_extend_would_train_it(plan, config, system, tmp_path):
     """From config.json alone; new pieces are trained beside old ones, and KEY=VALUE count."""
     config.save_pretrained(tmp_path)
-    code, out, _ = plan(str(tmp_path), "--json", "--zero", "1", "tokenizer.vocab_size=300", "adapt.steps=70")
+    code, out, _ = plan(
+        str(tmp_path), "--json", "--zero", "1", "tokenizer.vocab_size=300", "adapt.steps=70"
+    )
     (row,) = json.loads(out)["rows"]
-    assert code == 0 and (row["system"], row["step"], row["steps"], row["seq_length"]) == (system, "adapt", 70, 128)
-    fewer = json.loads(plan(str(tmp_path), "--json", "--zero", "1", "tokenizer.vocab_size=200", "adapt.steps=70")[1])
+    assert code == 0 and (row["system"], row["step"], row["steps"], row["seq_length"]) == (
+        system,
+        "adapt",
+        70,
+        128,
+    )
+    fewer = json.loads(
+        plan(str(tmp_path), "--json", "--zero", "1", "tokenizer.vocab_size=200", "adapt.steps=70")[
+            1
+        ]
+    )
     assert fewer["rows"][0]["memory"]["optimizer"] < row["memory"]["optimizer"]
 
 
@@ -98,7 +136,10 @@ def test_a_folder_does_not_hide_a_recipe_of_the_package(plan, tmp_path, monkeypa
         (["--device", "v99"], "--device v99: unknown; there are v100-16g"),
         (["--ranks", "7"], "batch_size 2048 cannot be divided among 7 ranks"),
         (["--peak", "inf"], "--peak inf: no number of TFLOP/s"),
-        (["--device", "v100-16g", "engine.precision=bf16"], "engine.precision bf16: v100-16g has fp16, fp32 alone"),
+        (
+            ["--device", "v100-16g", "engine.precision=bf16"],
+            "engine.precision bf16: v100-16g has fp16, fp32 alone",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(plan, arguments, message):

@@ -17,7 +17,9 @@ data: {text: {en: ö.txt, de: de.txt}}
 
 @pytest.fixture
 def shell(tmp_path):
-    """shell(COMMAND, VARIABLE=…): what a command line in a folder with recipe.yaml ends in; $FLOPS is flops of it."""
+    """shell(COMMAND, VARIABLE=…): what a command line in a folder with recipe.yaml ends in; $FLOPS
+    is flops of it.
+    """
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
 
     def shell(command, **environment):
@@ -38,19 +40,34 @@ def test_an_answer_without_errors_or_input(shell):
 def test_an_answer_that_cannot_be_printed_is_a_mistake(shell, streams):
     done = shell(f"$FLOPS {streams}")
     assert done.returncode == 2
-    assert done.stderr.startswith("ds-minimodel: standard output: cannot write: ") and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("ds-minimodel: standard output: cannot write: ")
+        and done.stderr.count("\n") == 1
+    )
 
 
 def test_a_current_folder_that_is_gone(shell):
-    done = shell(f"mkdir gone; cd gone; rmdir ../gone; {sys.executable} -m ds_minimodel pretrain recipe.yaml")
-    assert done.returncode == 2 and done.stderr.startswith("ds-minimodel: the current folder is gone; ")
+    done = shell(
+        f"mkdir gone; cd gone; rmdir ../gone; {sys.executable} -m ds_minimodel pretrain recipe.yaml"
+    )
+    assert done.returncode == 2 and done.stderr.startswith(
+        "ds-minimodel: the current folder is gone; "
+    )
 
 
 def test_a_rank_that_waits_for_others_says_so():
     """RANK and WORLD_SIZE may be left over from another program."""
-    code = "from ds_minimodel.training.ranks import world; world.PATIENCE = 0.1; world.join_ranks(1)"
-    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
-    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **ranks}, stderr=subprocess.PIPE) as process:
+    code = "from ds_minimodel.training import world; world.PATIENCE = 0.1; world.join_ranks(1)"
+    ranks = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29577",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, **ranks}, stderr=subprocess.PIPE
+    ) as process:
         line = next(line for line in process.stderr if line.startswith(b"ds-minimodel: "))
         process.kill()
     assert b"RANK=0 of WORLD_SIZE=2 still waits for the other ranks at 127.0.0.1:29577" in line
@@ -58,12 +75,14 @@ def test_a_rank_that_waits_for_others_says_so():
 
 def test_ranks_that_cannot_meet(monkeypatch):
     from ds_minimodel.common.errors import UserError
-    from ds_minimodel.training.ranks.process import check_meeting, rank_of_environment
+    from ds_minimodel.launch.process import check_meeting, rank_of_environment
 
     for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(UserError, match="a launcher has set no WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
+    with pytest.raises(
+        UserError, match="a launcher has set no WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"
+    ):
         check_meeting()
     monkeypatch.setenv("RANK", "")
     with pytest.raises(UserError, match="RANK=: no number, as a launcher would set; unset RANK"):

@@ -39,15 +39,32 @@ WRONG_PATHS = [
     (["nothere/model", "a.txt"], "nothere/model: no such folder or GGUF file"),
     (["./nowhere", "a.txt"], "nowhere: no such folder or GGUF file"),
     (["nothere.GGUF", "a.txt"], "nothere.GGUF: no such folder or GGUF file"),
-    (["a.txt", "model"], "a.txt: no folder of a model, and no GGUF file; MODEL comes first, then TEXT"),
+    (
+        ["a.txt", "model"],
+        "a.txt: no folder of a model, and no GGUF file; MODEL comes first, then TEXT",
+    ),
     (["model", "b.txt"], "b.txt: no such text file"),
-    (["model", "a.txt", "--source-text", "b.txt", "--source-text", "a.txt"], "b.txt: no such text file"),
-    (["model", "a.txt", "--source-text", "a.txt"], "a.txt: text of xx and of en; give each its own"),
-    (["model", "a.txt", "--test-text", "a.txt"], "a.txt: text of xx and of --test-text; give each its own"),
-    (["model", "a.txt", "--known-text", "a.txt"], "argument --known-text: 'a.txt' has no language; give it with one,"),
+    (
+        ["model", "a.txt", "--source-text", "b.txt", "--source-text", "a.txt"],
+        "b.txt: no such text file",
+    ),
+    (
+        ["model", "a.txt", "--source-text", "a.txt"],
+        "a.txt: text of xx and of en; give each its own",
+    ),
+    (
+        ["model", "a.txt", "--test-text", "a.txt"],
+        "a.txt: text of xx and of --test-text; give each its own",
+    ),
+    (
+        ["model", "a.txt", "--known-text", "a.txt"],
+        "argument --known-text: 'a.txt' has no language; give it with one,",
+    ),
     (["model", "a.txt", "--out", "a.txt"], "a.txt: a file; --out names a folder"),
 ]
-WRONG_PATHS = [(["extend", *arguments, "--language", "xx"], said) for arguments, said in WRONG_PATHS]
+WRONG_PATHS = [
+    (["extend", *arguments, "--language", "xx"], said) for arguments, said in WRONG_PATHS
+]
 WRONG_PATHS += [(["bits", "model", "b.txt"], "b.txt: no such text file")]
 
 
@@ -57,10 +74,16 @@ def test_paths_are_looked_at_before_anything_heavy_is_loaded(arguments, said, tm
         (tmp_path / folder).mkdir()
     (tmp_path / "a.txt").write_text("a boat\n")
     code = "import sys; from ds_minimodel.cli.main import main\ntry: main()\n"
-    code += "finally: print(sorted({'torch', 'transformers', 'deepspeed', 'pandas'} & {*sys.modules}))"
+    code += (
+        "finally: print(sorted({'torch', 'transformers', 'deepspeed', 'pandas'} & {*sys.modules}))"
+    )
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 2 and done.stdout == "[]\n", done.stderr
     assert done.stderr.startswith(f"ds-minimodel: {said}") and done.stderr.count("\n") == 1

@@ -18,11 +18,18 @@ def test_an_interrupt_by_another_name_is_one():
 
 def test_a_page_holds_nothing_that_a_terminal_obeys():
     """What joins letters, in Persian and Hindi, stays."""
-    assert escape_markdown("a\x1b]0;b\x07.txt \udcff \u200c") == r"a\\x1b]0;b\\x07.txt \\udcff " + "\u200c"
+    assert (
+        escape_markdown("a\x1b]0;b\x07.txt \udcff \u200c")
+        == r"a\\x1b]0;b\\x07.txt \\udcff " + "\u200c"
+    )
     page = to_html("a\x1b[2J", [Heading("\udcff\x9b")])
     assert r"a\x1b[2J" in page and r"\udcff\x9b" in page and "\x1b" not in page and "\n" in page
 
 
 def test_a_long_message_keeps_its_ends():
     message = str(UserError("where: " + "x" * 10**6 + " what to do"))
-    assert len(message) == LONGEST and message.startswith("where: ") and message.endswith(" what to do")
+    assert (
+        len(message) == LONGEST
+        and message.startswith("where: ")
+        and message.endswith(" what to do")
+    )

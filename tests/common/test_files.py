@@ -30,7 +30,11 @@ from ds_minimodel.common.files import (
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @contextlib.contextmanager
@@ -77,9 +81,9 @@ def save_with_torch(path):
     [
         lambda path: path.write_bytes(bytes(10_000)),
         lambda path: save_file({"a": torch.zeros(10_000)}, path),
-        lambda path: Tokenizer(models.BPE(vocab={"a" * 9 + str(id): id for id in range(1000)}, merges=[])).save(
-            str(path)
-        ),
+        lambda path: Tokenizer(
+            models.BPE(vocab={"a" * 9 + str(id): id for id in range(1000)}, merges=[])
+        ).save(str(path)),
         save_with_torch,
         lambda path: shutil.copytree(Path(__file__).parent, path),
     ],
@@ -87,7 +91,11 @@ def save_with_torch(path):
 )
 def test_a_limit_on_the_size_of_files_is_named_whatever_library_meets_it(save, tmp_path):
     message = f"^{tmp_path}/a: cannot write: File too large; "
-    with pytest.raises(UserError, match=message), atomic_folder(tmp_path / "a") as folder, limit_of_files(5_000):
+    with (
+        pytest.raises(UserError, match=message),
+        atomic_folder(tmp_path / "a") as folder,
+        limit_of_files(5_000),
+    ):
         save(folder / "file")
     assert contents(tmp_path) == {}
 
@@ -110,7 +118,9 @@ def test_the_umask_decides_who_may_read_whatever_library_writes(umask, tmp_path)
 
 
 def test_one_folder_is_made_by_one_process_at_a_time(tmp_path):
-    """A second one neither clears what the first is writing nor puts its own over what is complete."""
+    """A second one neither clears what the first is writing nor puts its own over what is
+    complete.
+    """
     with atomic_folder(tmp_path / "a", is_new=True) as folder:
         (folder / "file").write_text("first")
         with (
@@ -118,7 +128,10 @@ def test_one_folder_is_made_by_one_process_at_a_time(tmp_path):
             atomic_folder(tmp_path / "a"),
         ):
             pass
-    with pytest.raises(UserError, match="a: exists; choose another name"), atomic_folder(tmp_path / "a", is_new=True):
+    with (
+        pytest.raises(UserError, match="a: exists; choose another name"),
+        atomic_folder(tmp_path / "a", is_new=True),
+    ):
         pass
     assert contents(tmp_path) == {"a/file": b"first"}
 
@@ -132,7 +145,11 @@ def test_a_lock_leaves_nothing_of_a_refusal(tmp_path):
     with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/job.lock"):
         raise UserError("refused")
     assert (tmp_path / "a/job.lock").exists()
-    with limit_of_files(0), pytest.raises(UserError, match="b.lock: cannot write: "), lock(tmp_path / "a/b.lock"):
+    with (
+        limit_of_files(0),
+        pytest.raises(UserError, match="b.lock: cannot write: "),
+        lock(tmp_path / "a/b.lock"),
+    ):
         pass
     assert not (tmp_path / "a/b.lock").exists()
 
@@ -149,7 +166,9 @@ def test_nothing_is_written_through_a_link(tmp_path):
         (folder / "a").write_text("new")
     with pytest.raises(UserError, match="lock: cannot write: "), lock(tmp_path / "lock"):
         pass
-    assert (tmp_path / "outside").read_text() == "precious" and not list((tmp_path / "folder-outside").iterdir())
+    assert (tmp_path / "outside").read_text() == "precious" and not list(
+        (tmp_path / "folder-outside").iterdir()
+    )
     assert (tmp_path / "file").read_text() == (tmp_path / "folder/a").read_text() == "new"
 
 
@@ -200,7 +219,12 @@ def test_a_typed_file_is_read_or_refused_with_its_key(tmp_path):
     write_json(path, {"size": 3, "other": 1})
     thing = read_model(path, Thing, "delete it")
     assert (thing.size, thing.names, thing.model_extra) == (3, [], {"other": 1})
-    for value, key in [({"size": "3"}, "size: "), ({"size": True}, "size: "), ({"size": -1}, "size: "), ({}, "size: ")]:
+    for value, key in [
+        ({"size": "3"}, "size: "),
+        ({"size": True}, "size: "),
+        ({"size": -1}, "size: "),
+        ({}, "size: "),
+    ]:
         write_json(path, value)
         with pytest.raises(UserError, match=f"thing.json: {key}.*; delete it$"):
             read_model(path, Thing, "delete it")
@@ -209,13 +233,19 @@ def test_a_typed_file_is_read_or_refused_with_its_key(tmp_path):
         read_model(path, Thing, "delete it")
 
 
-@pytest.mark.parametrize("value", ["7", "null", "[1]", "[" * 100_000, "9" * 5000, "NaN", '{"size": 1e400}', ""])
+@pytest.mark.parametrize(
+    "value", ["7", "null", "[1]", "[" * 100_000, "9" * 5000, "NaN", '{"size": 1e400}', ""]
+)
 def test_other_json_than_expected_is_refused_in_one_line(tmp_path, value):
     path = tmp_path / "thing.json"
     path.write_text(value)
     with pytest.raises(UserError) as refusal:
         read_model(path, Thing, "delete it")
-    assert str(path) in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+    assert (
+        str(path) in str(refusal.value)
+        and "\n" not in str(refusal.value)
+        and len(str(refusal.value)) < 400
+    )
 
 
 def test_a_line_that_is_damaged_is_named_unless_a_kill_cut_it_short(tmp_path):
@@ -239,6 +269,10 @@ def test_a_manifest_detects_a_flipped_bit_and_without_files_is_refused(tmp_path)
     assert read_manifest(tmp_path)["kind"] == "test"  # sizes alone do not show it
     with pytest.raises(UserError, match="weights: damaged"):
         read_manifest(tmp_path, verify=True)
-    write_json(tmp_path / "manifest.json", {"kind": "test", "files": {}})  # which would verify nothing
-    with pytest.raises(UserError, match="manifest.json: files: Dictionary should have at least 1 item"):
+    write_json(
+        tmp_path / "manifest.json", {"kind": "test", "files": {}}
+    )  # which would verify nothing
+    with pytest.raises(
+        UserError, match="manifest.json: files: Dictionary should have at least 1 item"
+    ):
         read_manifest(tmp_path)

@@ -18,12 +18,16 @@ def plain_hash32(x):
 
 def test_sample_key_equals_the_plain_definition():
     def plain_key(seed, epoch, index):
-        key = plain_hash32(plain_hash32(plain_hash32(seed + random.GOLDEN) + epoch) + (index & 0xFFFFFFFF))
+        key = plain_hash32(
+            plain_hash32(plain_hash32(seed + random.GOLDEN) + epoch) + (index & 0xFFFFFFFF)
+        )
         return plain_hash32(key + (index >> 32)) if index >> 32 else key
 
     indices = [0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3]
     for seed, epoch in [(1, 0), (2**32 - 1, 5), (0, 2**31)]:
-        assert random.sample_key(seed, epoch, indices).tolist() == [plain_key(seed, epoch, i) for i in indices]
+        assert random.sample_key(seed, epoch, indices).tolist() == [
+            plain_key(seed, epoch, i) for i in indices
+        ]
 
 
 def test_draws_do_not_depend_on_where_one_starts():
@@ -41,14 +45,18 @@ def test_draws_are_uniform_and_independent_of_each_other():
     counts = np.bincount(random.uniform_below(bits, 10).ravel(), minlength=10)
     assert (abs(counts - 20_000) < 5 * np.sqrt(18_000)).all()
     assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.12
-    other = random.uniform(random.draws(random.stream_key(random.sample_key(1, 0, np.arange(2000)), 4), 0, 100))
+    other = random.uniform(
+        random.draws(random.stream_key(random.sample_key(1, 0, np.arange(2000)), 4), 0, 100)
+    )
     assert abs(np.corrcoef(values.ravel(), other.ravel())[0, 1]) < 0.012
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 31, 32, 33, 1000, 65536, 65537])
 def test_permutation_is_a_bijection(n):
     for epoch in range(3):
-        assert np.array_equal(np.sort(random.permute(np.arange(n), n, seed=9, epoch=epoch)), np.arange(n))
+        assert np.array_equal(
+            np.sort(random.permute(np.arange(n), n, seed=9, epoch=epoch)), np.arange(n)
+        )
 
 
 def test_permutation_of_more_than_32_bits():
@@ -61,7 +69,9 @@ def test_permutation_of_more_than_32_bits():
 
 def test_permutation_changes_with_seed_and_epoch_and_is_well_mixed():
     index = np.arange(10_000)
-    orders = [random.permute(index, 10_000, seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)]]
+    orders = [
+        random.permute(index, 10_000, seed, epoch) for seed, epoch in [(1, 0), (1, 1), (2, 0)]
+    ]
     for order in orders:
         assert (order == index).sum() < 12  # about one fixed point
         assert abs(np.corrcoef(order, index)[0, 1]) < 0.05
@@ -77,7 +87,9 @@ def test_no_two_dropouts_and_streams_share_a_number(layers, heads):
         layer = sites.layer(index)
         assert len(layer.heads) == heads
         numbers += [*layer.heads, layer.attention_out, layer.ffn_out]
-    assert sorted(numbers) == list(range(1 + layers * (heads + 2) + 2))  # each number once, without a gap
+    assert sorted(numbers) == list(
+        range(1 + layers * (heads + 2) + 2)
+    )  # each number once, without a gap
     assert max(numbers) < random.FIRST_STREAM <= min(random.Stream) and len(random.Stream) == len(
         random.Stream.__members__
     )

@@ -1,4 +1,6 @@
-"""Vocabularies: which ids are special, and what is said where one is missing; constants that are declared once."""
+"""Vocabularies: which ids are special, and what is said where one is missing; constants that are
+declared once.
+"""
 
 import ast
 from pathlib import Path
@@ -17,7 +19,10 @@ GPT_2 = Vocabulary(100, bos=50, eos=50, unk=50, name="gpt2")
 
 def test_a_missing_token_is_named_with_what_needs_it():
     assert GPT_2.require("eos", "text") == 50
-    with pytest.raises(UserError, match=r"^gpt2: has no mask token \(mask\), which masked language modelling needs$"):
+    with pytest.raises(
+        UserError,
+        match=r"^gpt2: has no mask token \(mask\), which masked language modelling needs$",
+    ):
         GPT_2.require("mask", "masked language modelling")
 
 
@@ -28,11 +33,18 @@ def test_a_text_stands_between_the_tokens_that_there_are():
 
 def test_what_a_vocabulary_loses_is_said_with_what_needs_it():
     GPT_2.require_lossless("generation")
-    with pytest.raises(UserError, match=r"^bert: it lowers letters, and generation needs .* tokenizer.kind byte-bpe"):
-        Vocabulary(9, roundtrip_counterexample="it lowers letters", name="bert").require_lossless("generation")
+    with pytest.raises(
+        UserError,
+        match=r"^bert: it lowers letters, and generation needs .* tokenizer.kind byte-bpe",
+    ):
+        Vocabulary(9, roundtrip_counterexample="it lowers letters", name="bert").require_lossless(
+            "generation"
+        )
 
 
-@pytest.mark.parametrize("vocabulary", [GPT_2, Vocabulary(9), Vocabulary(9, 0, 2, 1, 3, 8), Vocabulary(9, 4, 5, 3)])
+@pytest.mark.parametrize(
+    "vocabulary", [GPT_2, Vocabulary(9), Vocabulary(9, 0, 2, 1, 3, 8), Vocabulary(9, 4, 5, 3)]
+)
 def test_pieces_are_all_ids_that_are_not_special(vocabulary):
     ids = vocabulary.pieces(np.arange(vocabulary.num_pieces))
     assert sorted([*ids, *vocabulary.special_ids]) == list(range(vocabulary.size))
@@ -57,7 +69,9 @@ def test_the_ignored_target_is_declared_once():
         return isinstance(node, ast.UnaryOp) and ast.unparse(node) == str(IGNORED)
 
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
-    places = [path for path, tree in trees.items() if any(is_ignored(node) for node in ast.walk(tree))]
+    places = [
+        path for path, tree in trees.items() if any(is_ignored(node) for node in ast.walk(tree))
+    ]
     assert places == [PACKAGE / "common/vocabulary.py"]
 
 

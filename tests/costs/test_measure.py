@@ -1,4 +1,6 @@
-"""`plan --measure`: some updates of a step through the real training path, before there is text or a body."""
+"""`plan --measure`: some updates of a step through the real training path, before there is text or
+a body.
+"""
 
 import json
 
@@ -6,7 +8,7 @@ import pytest
 
 from ds_minimodel.cli import costs
 from ds_minimodel.cli.main import main
-from ds_minimodel.pipeline.launch import CPU
+from ds_minimodel.launch.hosts import CPU
 
 from ..forks import COMMAND, run, start_ranks
 from ..pipeline.conftest import RECIPE
@@ -21,13 +23,19 @@ def recipe(tmp_path):
 @pytest.mark.parametrize(
     "step, systems, measured",
     [
-        ("pretrain", "bl_base, minipost, minijoint", ["bl_base", "minijoint"]),  # minipost's body is bl_base's
+        (
+            "pretrain",
+            "bl_base, minipost, minijoint",
+            ["bl_base", "minijoint"],
+        ),  # minipost's body is bl_base's
         ("build-mini", "minipost, minijoint", ["minipost"]),
         ("adapt", "minijoint", ["minijoint"]),
     ],
 )
 def test_a_few_updates_say_what_all_take(recipe, step, systems, measured):
-    code, out, err = run("plan", recipe, f"systems=[{systems}]", "--measure", "--step", step, "--json")
+    code, out, err = run(
+        "plan", recipe, f"systems=[{systems}]", "--measure", "--step", step, "--json"
+    )
     assert code == 0, err
     rows = json.loads(out)["rows"]
     assert [row["system"] for row in rows] == measured

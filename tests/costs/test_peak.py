@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 
 from benchmarks.llama import write_llama
 from benchmarks.peak import peak
-from ds_minimodel.pipeline.launch import CPU
+from ds_minimodel.launch.hosts import CPU
 
 from ..forks import done, run
 from ..hf.test_decoders import save_llama
@@ -32,7 +32,12 @@ def test_a_training_takes_the_memory_that_was_planned(layers, width, tmp_path, m
     path = make_world(tmp_path)
     save_llama(tmp_path / "en.txt", tmp_path / "base", "$A", True)
     theirs = LlamaConfig.from_pretrained(tmp_path / "base")
-    changed = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": 4 * width, "head_dim": 64}
+    changed = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "head_dim": 64,
+    }
     changed |= {"num_attention_heads": width // 64, "num_key_value_heads": width // 128}
     theirs.update({**changed, "max_position_embeddings": 512})
     write_llama(tmp_path / "base", theirs)

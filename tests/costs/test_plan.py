@@ -38,6 +38,10 @@ def test_what_fits_is_found():
     needs = found.plan(at).memory.total
     fits_whole, fits_less = at._replace(device_memory=needs), at._replace(device_memory=needs - 1)
     assert found.smallest_stage(fits_whole) == 0 and found.smallest_stage(fits_less) > 0
-    assert found.largest_micro_batch(fits_whole) == 8 and found.largest_micro_batch(fits_less) in (1, 2, 4)
+    assert found.largest_micro_batch(fits_whole) == 8 and found.largest_micro_batch(fits_less) in (
+        1,
+        2,
+        4,
+    )
     assert found.largest_micro_batch(at._replace(device_memory=1)) is None
     assert found.smallest_stage(at._replace(device_memory=1)) is None

@@ -3,13 +3,18 @@
 import pytest
 from transformers import LlamaConfig
 
+from ds_minimodel.config.base import read_base
+from ds_minimodel.config.extension import batch_of, first_values, set_sizes
+from ds_minimodel.config.reading import recipe_of_values
 from ds_minimodel.costs.memory import Device
 from ds_minimodel.costs.sizes import fit
-from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.extension import batch_of, first_values, set_sizes
-from ds_minimodel.recipe.reading import recipe_of_values
 
-LLAMA = {"num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32}
+LLAMA = {
+    "num_hidden_layers": 4,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+}
 LLAMA |= {"num_key_value_heads": 8, "vocab_size": 32_000}
 
 
@@ -33,13 +38,27 @@ def base(tmp_path_factory):
 )
 def test_memory_decides(base, device, gigabytes, ranks, stage, tokens, again):
     assert [batch_of(8, ranks), batch_of(32, ranks)] == {1: [8, 32], 3: [9, 36], 8: [8, 32]}[ranks]
-    values = {"workdir": "run", "systems": ["lora"], "base": str(base), "data": {"text": {"xx": ["xx.txt"]}}}
+    values = {
+        "workdir": "run",
+        "systems": ["lora"],
+        "base": str(base),
+        "data": {"text": {"xx": ["xx.txt"]}},
+    }
     values |= {"languages": {"source": "en", "targets": ["xx"]}, "engine": {"precision": "bf16"}}
     values |= {"tokenizer": {"vocabulary": "extend", "vocab_size": 100}}
-    values["adapt"] = {"steps": 10, "batch_size": batch_of(128, ranks), "seq_length": 128, "lr": 1e-3}
+    values["adapt"] = {
+        "steps": 10,
+        "batch_size": batch_of(128, ranks),
+        "seq_length": 128,
+        "lr": 1e-3,
+    }
     recipe = recipe_of_values(values, "a recipe")
     found = fit(recipe, ranks, Device("some", device, int(gigabytes * 1e9), ("bf16",)))
-    assert (found.zero_stage, found.micro_batch_size * 128, found.recompute_layers) == (stage, tokens, again)
+    assert (found.zero_stage, found.micro_batch_size * 128, found.recompute_layers) == (
+        stage,
+        tokens,
+        again,
+    )
 
 
 @pytest.mark.parametrize("tokens, rank", [(1_000_000, 16), (8_000_000, 32), (1 << 40, 256)])

@@ -1,4 +1,6 @@
-"""Text in several scripts, drawn from word lists, and what is made from it: a vocabulary, a store."""
+"""Text in several scripts, drawn from word lists, and what is made from it: a vocabulary, a
+store.
+"""
 
 import random
 
@@ -7,8 +9,8 @@ import pytest
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore, write_shard
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer, trained_layout
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer, trained_layout
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 ALPHABETS = {
     "latin": "abcdefghijklmnoprstuvwzäöüßéç",
@@ -26,17 +28,23 @@ def make_words(draw, alphabet, count=250):
 
 
 def make_corpus(num_documents, seed=0):
-    """Documents (lists of lines), each in one script, its words as unequal in frequency as real ones."""
+    """Documents (lists of lines), each in one script, its words as unequal in frequency as real
+    ones.
+    """
     draw = random.Random(seed)
     scripts = [
-        (make_words(draw, alphabet), "" if name in ("thai", "han") else " ") for name, alphabet in ALPHABETS.items()
+        (make_words(draw, alphabet), "" if name in ("thai", "han") else " ")
+        for name, alphabet in ALPHABETS.items()
     ]
     weights = [1 / (rank + 1) for rank in range(250)]
     corpus = []
     for _ in range(num_documents):
         words, space = draw.choice(scripts)
         corpus.append(
-            [space.join(draw.choices(words, weights, k=draw.randint(2, 14))) + "." for _ in range(draw.randint(1, 9))]
+            [
+                space.join(draw.choices(words, weights, k=draw.randint(2, 14))) + "."
+                for _ in range(draw.randint(1, 9))
+            ]
         )
     return corpus
 
@@ -59,7 +67,9 @@ def text_file(corpus, tmp_path_factory):
 @pytest.fixture(scope="session")
 def tokenizer_folder(text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
-    train_tokenizer([text_file], folder, VOCAB_SIZE, character_coverage=0.9998, input_sentences=5000)
+    train_tokenizer(
+        [text_file], folder, VOCAB_SIZE, character_coverage=0.9998, input_sentences=5000
+    )
     return folder
 
 
@@ -98,7 +108,9 @@ def small_chunks(monkeypatch):
 
 
 def make_store(folder, shards, vocab_size=VOCAB_SIZE, **facts):
-    """A store; `shards`: for each one a list of documents, each a list of ids. facts: of its manifest."""
+    """A store; `shards`: for each one a list of documents, each a list of ids. facts: of its
+    manifest.
+    """
     folder.mkdir()
     for number, documents in enumerate(shards):
         with write_shard(folder, number, vocab_size, HASH) as add:
@@ -110,7 +122,9 @@ def make_store(folder, shards, vocab_size=VOCAB_SIZE, **facts):
 
 
 def content(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.fixture(scope="session")

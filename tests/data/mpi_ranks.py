@@ -1,7 +1,7 @@
 """What mpirun starts: prepare on all its ranks, a chunk of a few lines at a time.
 
-Usage: mpi_ranks.py TEXT TOKENIZER OUT SHARD_BYTES [RANK AFTER]. Rank RANK, where given, kills itself when rank 0
-has written AFTER shards.
+Usage: mpi_ranks.py TEXT TOKENIZER OUT SHARD_BYTES [RANK AFTER]. Rank RANK, where given, kills
+itself when rank 0 has written AFTER shards.
 """
 
 import os
@@ -14,14 +14,16 @@ from pathlib import Path
 from ds_minimodel.cli.main import USER_ERROR
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.data import prepare
+from ds_minimodel.launch.process import processes_of_mpirun
 from ds_minimodel.text import reader
 from ds_minimodel.text.workers import MpiRanks
-from ds_minimodel.training.ranks.process import processes_of_mpirun
 
 
 def kill_after(shards, folder):
     def watch():
-        while not folder.exists() or sum(path.suffix == ".idx" for path in folder.iterdir()) < shards:
+        while (
+            not folder.exists() or sum(path.suffix == ".idx" for path in folder.iterdir()) < shards
+        ):
             time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -37,10 +39,18 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     try:
         ranks.broadcast_from_rank0(
             lambda: prepare.prepare(
-                [text], tokenizer, out, shard_bytes=int(shard_bytes), ranks=ranks, progress=lambda *_: time.sleep(pause)
+                [text],
+                tokenizer,
+                out,
+                shard_bytes=int(shard_bytes),
+                ranks=ranks,
+                progress=lambda *_: time.sleep(pause),
             )
         )
-        print(ranks.broadcast_from_rank0(lambda: f"rank 0 says to {ranks.comm.size}: done"), flush=True)
+        print(
+            ranks.broadcast_from_rank0(lambda: f"rank 0 says to {ranks.comm.size}: done"),
+            flush=True,
+        )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(USER_ERROR)

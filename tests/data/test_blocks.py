@@ -56,8 +56,13 @@ def table_of(store, mode, seq_length):
 
 
 def store_of(folder, docs, whole=False):
-    """`docs` as lists of sentence lengths, </s> included; `whole`: without the </s> of blank lines."""
-    ids = [[id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS] * (not whole) for doc in docs]
+    """`docs` as lists of sentence lengths, </s> included; `whole`: without the </s> of blank
+    lines.
+    """
+    ids = [
+        [id for size in doc for id in [7] * (size - 1) + [EOS]] + [EOS] * (not whole)
+        for doc in docs
+    ]
     return TokenStore(make_store(folder, [ids], whole_documents=whole))
 
 
@@ -75,22 +80,47 @@ def test_tables_equal_the_definition(store, monkeypatch, mode, seq_length):
 def test_hand_made_example(tmp_path):
     store = store_of(tmp_path / "store", [[4, 3, 3], [2], [25, 3], [5]])
     # sentences at 0 4 7 | 10; 11 | 13; 14 39 | 42; 43 | 48
-    assert table_of(store, "complete", 11) == [(0, 10), (10, 4), (14, 10), (24, 10), (34, 9), (43, 6)]
-    assert table_of(store, "complete_doc", 11) == [(0, 10), (11, 2), (14, 10), (24, 10), (34, 8), (43, 5)]
+    assert table_of(store, "complete", 11) == [
+        (0, 10),
+        (10, 4),
+        (14, 10),
+        (24, 10),
+        (34, 9),
+        (43, 6),
+    ]
+    assert table_of(store, "complete_doc", 11) == [
+        (0, 10),
+        (11, 2),
+        (14, 10),
+        (24, 10),
+        (34, 8),
+        (43, 5),
+    ]
     assert table_of(store, "none", 11) == [(0, 10), (10, 10), (20, 10), (30, 10), (40, 9)]
 
 
 def test_whole_documents_are_sentences_without_blank_lines(tmp_path):
     store = store_of(tmp_path / "store", [[4], [2], [25], [3]], whole=True)
     assert table_of(store, "complete", 11) == [(0, 6), (6, 10), (16, 10), (26, 8)]
-    assert table_of(store, "complete_doc", 11) == [(0, 4), (4, 2), (6, 10), (16, 10), (26, 5), (31, 3)]
+    assert table_of(store, "complete_doc", 11) == [
+        (0, 4),
+        (4, 2),
+        (6, 10),
+        (16, 10),
+        (26, 5),
+        (31, 3),
+    ]
 
 
 def test_a_whole_document_ends_where_it_ends_whatever_it_holds(tmp_path, monkeypatch):
-    """Dialogues have ends of texts inside them, and may be cut off; two shards, chunks shorter than all."""
+    """Dialogues have ends of texts inside them, and may be cut off; two shards, chunks shorter than
+    all.
+    """
     shards = [[7, 7, EOS, 7, 7], [7, 7, 7]], [[7] * 12, [EOS, 7, EOS]]
     store = TokenStore(make_store(tmp_path / "store", shards, whole_documents=True))
-    assert store.document_ends(0, 23).tolist() == [5, 8, 20, 23] and store.document_ends(5, 20).tolist() == [8, 20]
+    assert store.document_ends(0, 23).tolist() == [5, 8, 20, 23] and store.document_ends(
+        5, 20
+    ).tolist() == [8, 20]
     for chunk in (blocks.CHUNK_TOKENS, 12):
         monkeypatch.setattr(blocks, "CHUNK_TOKENS", chunk)
         assert table_of(store, "complete_doc", 11) == [(0, 5), (5, 3), (8, 10), (18, 2), (20, 3)]

@@ -17,7 +17,10 @@ ROWS = [
     ({"messages": [SYSTEM, ASKED, SAID, ASKED]}, [SYSTEM, ASKED, SAID]),
     ({"prompt": " How?\n", "completion": "So."}, [ASKED, SAID]),
     ({"prompt": [SYSTEM, ASKED], "completion": [SAID]}, [SYSTEM, ASKED, SAID]),
-    ({"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}]}, [ASKED, SAID]),
+    (
+        {"conversations": [{"from": "human", "value": "How?"}, {"from": "gpt", "value": "So."}]},
+        [ASKED, SAID],
+    ),
     ({"prompt": "How?", "completion": "So.", "system": "Be brief."}, [SYSTEM, ASKED, SAID]),
 ]
 
@@ -25,7 +28,9 @@ ROWS = [
 def test_the_forms_of_rows(tmp_path):
     path = tmp_path / "chats.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS))
-    assert [*read_dialogues([path])] == [(f"{path}:{at}", turns) for at, (_, turns) in enumerate(ROWS, 1)]
+    assert [*read_dialogues([path])] == [
+        (f"{path}:{at}", turns) for at, (_, turns) in enumerate(ROWS, 1)
+    ]
     for number, (row, turns) in enumerate(ROWS):
         path = tmp_path / f"{number}.parquet"
         parquet.write_table(pyarrow.Table.from_pylist([row | {"id": 1}]), path)
@@ -35,14 +40,23 @@ def test_the_forms_of_rows(tmp_path):
 @pytest.mark.parametrize(
     "row, words",
     [
-        ({"messages": [{**SYSTEM, "content": ""}, SAID]}, 'turn 2: of "assistant", where system or user is to speak'),
+        (
+            {"messages": [{**SYSTEM, "content": ""}, SAID]},
+            'turn 2: of "assistant", where system or user is to speak',
+        ),
         ({"messages": [ASKED, SYSTEM]}, 'turn 2: of "system", where assistant is to speak'),
         ({"messages": [ASKED, {**SAID, "content": " "}]}, "turn 2: assistant says nothing"),
         ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2: 'content' is null, not text"),
         ({"messages": ["How?"]}, 'turn 1: "How\\?", and no role with a content'),
-        ({"messages": [ASKED, {**SAID, "weight": 0}]}, "turn 2: has tool calls, or is not to be learned .*"),
+        (
+            {"messages": [ASKED, {**SAID, "weight": 0}]},
+            "turn 2: has tool calls, or is not to be learned .*",
+        ),
         ({"messages": [ASKED]}, "no turn of an assistant"),
-        ({"prompt": "How?", "n": 1}, "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n"),
+        (
+            {"prompt": "How?", "n": 1},
+            "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n",
+        ),
     ],
 )
 def test_bad_rows_are_named(tmp_path, row, words):
@@ -57,14 +71,23 @@ def test_bad_rows_are_named(tmp_path, row, words):
 
 BELOW = "It is a line that ends as a sentence does."
 HEADINGS = [
-    (f"# One\n\n{BELOW}\n\n{BELOW}\n## Two ##\nA list:\nTea\n", [("One", [BELOW] * 2), ("Two", ["A list:", "Tea"])]),
-    (f"== One ==\n{BELOW}\n==  ==\n=== Two ===\n{BELOW}\n", [("One", [BELOW, "==  =="]), ("Two", [BELOW])]),
+    (
+        f"# One\n\n{BELOW}\n\n{BELOW}\n## Two ##\nA list:\nTea\n",
+        [("One", [BELOW] * 2), ("Two", ["A list:", "Tea"])],
+    ),
+    (
+        f"== One ==\n{BELOW}\n==  ==\n=== Two ===\n{BELOW}\n",
+        [("One", [BELOW, "==  =="]), ("Two", [BELOW])],
+    ),
     (f"One\n===\n\n{BELOW}\n\nTwo\n---\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
     (f"1. One\n{BELOW}\n1.2 Two\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
     (f"One\n{BELOW}\n{BELOW}\nTwo\n{BELOW}\n\n{BELOW}\n", [("One", [BELOW] * 2), ("Two", [BELOW])]),
     (f"NAME\n\n{BELOW}\n\nWhat is it?\n\n{BELOW}\n", [("NAME", [BELOW]), ("What is it?", [BELOW])]),
     (f"One\n{BELOW}\n\n{BELOW}\n\n---\n\nTwo\n{BELOW}\n", [("One", [BELOW]), ("Two", [BELOW])]),
-    (f"# One\n```sh\n# a comment\n\n```\n{BELOW}\n", [("One", ["```sh", "# a comment", "```", BELOW])]),
+    (
+        f"# One\n```sh\n# a comment\n\n```\n{BELOW}\n",
+        [("One", ["```sh", "# a comment", "```", BELOW])],
+    ),
     (f"यह एक वाक्य है।\n{BELOW}\n", []),
     (f"{BELOW}\n{BELOW}\n\nno heading\n{BELOW}\n\nOne\nTwo\n", []),
 ]
@@ -86,13 +109,22 @@ SENTENCES = (
 @pytest.mark.parametrize("line, end", [*zip(SENTENCES, ("。", "۔", "Ende."), strict=True)])
 def test_an_answer_ends_with_a_sentence_of_any_script(line, end):
     asked, said = (turn["content"] for turn in dialogue_about("ما هذا؟", [line], "xx"))
-    assert asked == "ما هذا؟" and said.endswith(end) and line.startswith(said) and 200 < len(said) <= 400
+    assert (
+        asked == "ما هذا؟"
+        and said.endswith(end)
+        and line.startswith(said)
+        and 200 < len(said) <= 400
+    )
 
 
 def test_the_command(tmp_path, capsys):
-    (tmp_path / "de.txt").write_text(f"# Eins\n{BELOW}\n{BELOW * 10}\n# Kurz\nZu wenig.\n# Lang\n{BELOW} {'x' * 999}\n")
+    (tmp_path / "de.txt").write_text(
+        f"# Eins\n{BELOW}\n{BELOW * 10}\n# Kurz\nZu wenig.\n# Lang\n{BELOW} {'x' * 999}\n"
+    )
     out = tmp_path / "chats.jsonl"
-    options = parse(["chats-from-text", str(tmp_path / "de.txt"), "--language", "de", "--out", str(out)])
+    options = parse(
+        ["chats-from-text", str(tmp_path / "de.txt"), "--language", "de", "--out", str(out)]
+    )
     options.run(options)
     assert "2 dialogues" in capsys.readouterr().out
     written = [[turn["content"] for turn in turns] for _, turns in read_dialogues([out])]

@@ -1,4 +1,6 @@
-"""Corpora: what is in one, whoever makes it, and that the reader gives back the documents of the text."""
+"""Corpora: what is in one, whoever makes it, and that the reader gives back the documents of the
+text.
+"""
 
 import json
 from collections import Counter
@@ -7,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.steps.corpus import write_tests
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.steps.corpus import write_tests
 from ds_minimodel.text.corpus import Corpus, count_words, is_held_out, make_corpus
 from ds_minimodel.text.reader import read_documents
 
@@ -17,14 +19,20 @@ from .conftest import content
 SHARE = 0.2
 
 
-def test_documents_are_those_of_the_text_apart_where_held_out(tmp_path, text_file, corpus, monkeypatch):
+def test_documents_are_those_of_the_text_apart_where_held_out(
+    tmp_path, text_file, corpus, monkeypatch
+):
     make_corpus([text_file], tmp_path / "one", held_out=SHARE)
     made = Corpus(tmp_path / "one")
     for files, side in ((made.training, False), (made.held_out, True)):
-        assert [*read_documents(files)] == [lines for lines in corpus if is_held_out(lines, SHARE) == side]
+        assert [*read_documents(files)] == [
+            lines for lines in corpus if is_held_out(lines, SHARE) == side
+        ]
     training = [*read_documents(made.training)]
     assert made.words() == count_words(training) and made.share_counted == 1
-    assert sum(made.words().values()) == sum(len(line.split()) for lines in training for line in lines)
+    assert sum(made.words().values()) == sum(
+        len(line.split()) for lines in training for line in lines
+    )
     monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
     for workers in (1, 2):
         make_corpus([text_file], tmp_path / f"{workers}", held_out=SHARE, workers=workers)
@@ -36,12 +44,16 @@ def test_documents_are_those_of_the_text_apart_where_held_out(tmp_path, text_fil
 def test_white_space_is_a_decoders(tmp_path, whole):
     """Rows keep their empty lines, too."""
     rows = [["# T", "", "  A. ", "\tb"], ["", " x"]]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"mine": "\r\n".join(lines)}) + "\n" for lines in rows))
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"mine": "\r\n".join(lines)}) + "\n" for lines in rows)
+    )
     (tmp_path / "text.txt").write_text("one \n two\r\n \n\n three")
     make_corpus(sorted(tmp_path.iterdir()), tmp_path / "made", column="mine", whole_documents=whole)
     expected = [*rows, ["one ", " two"], [" three"]]
     found = [*read_documents(Corpus(tmp_path / "made").training)]
-    assert found == (expected if whole else [[*filter(None, map(str.strip, lines))] for lines in expected])
+    assert found == (
+        expected if whole else [[*filter(None, map(str.strip, lines))] for lines in expected]
+    )
 
 
 def test_words_of_a_part_are_counted_where_there_are_many(tmp_path, text_file, monkeypatch):
@@ -55,12 +67,19 @@ def test_words_of_a_part_are_counted_where_there_are_many(tmp_path, text_file, m
 
 
 def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
-    (path := tmp_path / "text.txt").write_text("one two\nthree\n\none two three four\n\nfive\n\none two\nthree\n")
+    (path := tmp_path / "text.txt").write_text(
+        "one two\nthree\n\none two three four\n\nfive\n\none two\nthree\n"
+    )
     make_corpus([path], tmp_path / "made", min_words=3)
     facts = Corpus(tmp_path / "made").facts
     assert (facts.documents, facts.dropped, facts.repeated_lines) == ([3, 0], 1, 0.4)
-    assert Corpus(tmp_path / "made").words() == Counter({"one": 3, " two": 3, "three": 2, " three": 1, " four": 1})
-    with pytest.raises(UserError, match=r"text.txt: no document is left \(4 have fewer than min_words=9 words, 0 are"):
+    assert Corpus(tmp_path / "made").words() == Counter(
+        {"one": 3, " two": 3, "three": 2, " three": 1, " four": 1}
+    )
+    with pytest.raises(
+        UserError,
+        match=r"text.txt: no document is left \(4 have fewer than min_words=9 words, 0 are",
+    ):
         make_corpus([path], tmp_path / "none", min_words=9)
     path.write_bytes(b"one\n\xff\n")
     with pytest.raises(UserError, match="text.txt:2: not UTF-8"):
@@ -70,14 +89,25 @@ def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
 
 @pytest.mark.parametrize("most", [60_000, 400])
 def test_what_is_scored_is_of_all_files_without_lines_of_many_pages(tmp_path, monkeypatch, most):
-    monkeypatch.setattr("ds_minimodel.steps.corpus.TEST_BYTES", most)
+    monkeypatch.setattr("ds_minimodel.pipeline.steps.corpus.TEST_BYTES", most)
     pages = [["Home", f'{{"Page": {number}}}', "Help"] for number in range(200)]
     for name, own in (("a.jsonl", pages[:100]), ("b.jsonl", pages[100:])):
-        (tmp_path / name).write_text("".join(json.dumps({"text": "\n".join(page)}) + "\n" for page in own))
-    make_corpus([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], WorkdirLayout(tmp_path).corpus("xx"), held_out=SHARE)
+        (tmp_path / name).write_text(
+            "".join(json.dumps({"text": "\n".join(page)}) + "\n" for page in own)
+        )
+    make_corpus(
+        [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
+        WorkdirLayout(tmp_path).corpus("xx"),
+        held_out=SHARE,
+    )
     task, said = SimpleNamespace(test={"xx": tmp_path / "test.txt"}), []
-    write_tests(SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})), said.append)
+    write_tests(
+        SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})),
+        said.append,
+    )
     scored = [line for line in (tmp_path / "test.txt").read_text().splitlines() if line]
     held_out = [page[1] for page in pages if is_held_out(page, SHARE)]
     assert "2 lines that stand" in said[0] and (sorted(scored) == sorted(held_out) or most < 1000)
-    assert sum(int(line[9:-1]) < 100 for line in scored) == pytest.approx(len(scored) / 2, abs=0.2 * len(scored))
+    assert sum(int(line[9:-1]) < 100 for line in scored) == pytest.approx(
+        len(scored) / 2, abs=0.2 * len(scored)
+    )

@@ -16,7 +16,11 @@ MOST = 1_000_000
 def text(tmp_path_factory):
     """A file of 4 MB, documents of two lines that say their number."""
     path = tmp_path_factory.mktemp("draw") / "xx.txt"
-    path.write_text("".join(f"document {number} begins here\nand {number} ends\n\n" for number in range(100_000)))
+    path.write_text(
+        "".join(
+            f"document {number} begins here\nand {number} ends\n\n" for number in range(100_000)
+        )
+    )
     return path
 
 
@@ -25,16 +29,30 @@ def identity(text, most=MOST):
 
 
 def test_whole_documents_are_drawn_from_all_over_a_text(text):
-    found = [document for chunk in read_drawn([text], MOST, "text") for document in documents(chunk)]
+    found = [
+        document for chunk in read_drawn([text], MOST, "text") for document in documents(chunk)
+    ]
     numbers = [int(document[0].split()[1]) for document in found]
-    assert all(lines == [f"document {n} begins here", f"and {n} ends"] for n, lines in zip(numbers, found, strict=True))
+    assert all(
+        lines == [f"document {n} begins here", f"and {n} ends"]
+        for n, lines in zip(numbers, found, strict=True)
+    )
     assert numbers == sorted(set(numbers)) and numbers[-1] - numbers[0] > 60_000
     assert sum(len("\n".join(lines)) + 2 for lines in found) == pytest.approx(MOST, rel=0.2)
     ((*parts,),) = draw_parts([text], MOST)
     assert sum(end - start for start, end in parts) <= MOST + BLOCK_BYTES
-    more = {place for (part,) in [draw_parts([text], 2 * MOST)] for first, end in part for place in range(first, end)}
-    assert all(first in more and end - 1 in more for first, end in parts), "a larger draw holds a smaller one"
-    assert list(read_drawn([text], None, "text")) == list(read_drawn([text], 10**9, "text")), "and all may be asked for"
+    more = {
+        place
+        for (part,) in [draw_parts([text], 2 * MOST)]
+        for first, end in part
+        for place in range(first, end)
+    }
+    assert all(first in more and end - 1 in more for first, end in parts), (
+        "a larger draw holds a smaller one"
+    )
+    assert list(read_drawn([text], None, "text")) == list(read_drawn([text], 10**9, "text")), (
+        "and all may be asked for"
+    )
 
 
 def test_what_is_not_drawn_is_not_read(text, tmp_path):
@@ -51,7 +69,9 @@ def test_what_is_not_drawn_is_not_read(text, tmp_path):
     for number, path in enumerate((text, holes)):
         make_corpus([path], tmp_path / f"{number}", held_out=0.1, draw=MOST)
     (one, other) = (Corpus(tmp_path / f"{number}") for number in (0, 1))
-    assert one.words() == other.words() and list(read_documents(one.training)) == list(read_documents(other.training))
+    assert one.words() == other.words() and list(read_documents(one.training)) == list(
+        read_documents(other.training)
+    )
     assert one.facts.documents[1] > 0 and one.share_counted == 1
 
 
@@ -59,15 +79,22 @@ def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tm
     long, rows = tmp_path / "long.txt", tmp_path / "rows.jsonl.gz"
     long.write_text("words in ä single line " * 100_000)
     (first, *others) = (chunk.data.decode() for chunk in read_drawn([long], 400_000, "text"))
-    assert others and all(part.endswith(" ") and part.split()[0] in "words in ä single line" for part in others)
-    for line_end in ("\n", "\n\n"):  # books, whose lines are longer than a block, and of which few blocks have an end
+    assert others and all(
+        part.endswith(" ") and part.split()[0] in "words in ä single line" for part in others
+    )
+    for line_end in (
+        "\n",
+        "\n\n",
+    ):  # books, whose lines are longer than a block, and of which few blocks have an end
         long.write_text(f"{'船看见大港' * 15_000}{line_end}" * 10)
         drawn = "".join(chunk.data.decode() for chunk in read_drawn([long], 1_000_000, "text"))
         assert len(drawn.encode()) > 800_000 and {*drawn} <= {*"船看见大港\n"}
     with gzip.open(rows, "wt") as file:
         for number in range(200_000):
             file.write(json.dumps({"text": f"row {number}"}) + "\n")
-    found = [document for chunk in read_drawn([rows], 100_000, "text") for document in documents(chunk)]
+    found = [
+        document for chunk in read_drawn([rows], 100_000, "text") for document in documents(chunk)
+    ]
     assert found[:2] == [["row 0"], ["row 1"]] and 0 < len(found) < 150_000
     before = identity(rows, 1000)
     rows.write_bytes(rows.read_bytes()[:-1] + b"!")
@@ -76,4 +103,6 @@ def test_a_long_document_and_one_line_are_cut_and_rows_begin_at_the_beginning(tm
     for path in many:
         content = f"boat {path.name}\n\n".encode() * 2000
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    assert sum(len(chunk.data) for chunk in read_drawn(many, 200_000, "text")) < 200_000 + 2 * len(content)
+    assert sum(len(chunk.data) for chunk in read_drawn(many, 200_000, "text")) < 200_000 + 2 * len(
+        content
+    )

@@ -1,10 +1,21 @@
-"""Vocabularies that are extended: what a new language gets, and that the base's text is cut as before."""
+"""Vocabularies that are extended: what a new language gets, and that the base's text is cut as
+before.
+"""
 
 import json
 from collections import Counter
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import AutoTokenizer
 
 from ds_minimodel.common.errors import UserError
@@ -12,17 +23,24 @@ from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.vocabulary.extension import extend_tokenizer, join_tokenizers, read_extension
-from ds_minimodel.vocabulary.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.tokenizers.extension import extend_tokenizer, join_tokenizers, read_extension
+from ds_minimodel.tokenizers.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
-ENGLISH = ["the small boat sees the great harbour", "a new wind finds the old bridge", "great boats, small bridges"]
+ENGLISH = [
+    "the small boat sees the great harbour",
+    "a new wind finds the old bridge",
+    "great boats, small bridges",
+]
 GERMAN = (
-    "das kleine Boot sieht den großen Hafen|ein neuer Wind findet die alte Brücke|kleine Boote, große Brücken".split(
-        "|"
-    )
-)
-FRENCH = ["le petit bateau voit le grand port", "un nouveau vent trouve le vieux pont", "petit vent, grand bateau"]
+    "das kleine Boot sieht den großen Hafen|ein neuer Wind findet die alte Brücke|kleine Boote, "
+    "große Brücken"
+).split("|")
+FRENCH = [
+    "le petit bateau voit le grand port",
+    "un nouveau vent trouve le vieux pont",
+    "petit vent, grand bateau",
+]
 ROWS, NEW = 430, 25
 
 
@@ -46,11 +64,15 @@ def base(tmp_path):
 
 
 def decoded(tokenizer, texts):
-    return Tokenizer.from_file(str(tokenizer.path)).decode_batch(tokenizer.encode(texts), skip_special_tokens=False)
+    return Tokenizer.from_file(str(tokenizer.path)).decode_batch(
+        tokenizer.encode(texts), skip_special_tokens=False
+    )
 
 
 def extended(base, texts, out, number=NEW, guard=True):
-    extend_tokenizer(base, ROWS, words_of(texts[1]), words_of(texts[0]) if guard else {}, out, number)
+    extend_tokenizer(
+        base, ROWS, words_of(texts[1]), words_of(texts[0]) if guard else {}, out, number
+    )
     return open_tokenizer(out)
 
 
@@ -63,7 +85,10 @@ def test_pieces_of_the_source_text_are_left_out(base, texts, tmp_path):
 
 def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):
     train_tokenizer([texts[0]], tmp_path / "unigram", 30, 1.0, 5000)
-    with pytest.raises(UserError, match="a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: repl"):
+    with pytest.raises(
+        UserError,
+        match="a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: repl",
+    ):
         extended(tmp_path / "unigram", texts, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -89,7 +114,9 @@ def unigram(lines, **settings):
     made.normalizer, made.decoder = normalizers.NFKC(), decoders.Metaspace()
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<s>", "</s>", "<unk>", *(BYTES if settings else [])]
-    made.train_from_iterator(lines, trainers.UnigramTrainer(vocab_size=320, special_tokens=special, unk_token="<unk>"))
+    made.train_from_iterator(
+        lines, trainers.UnigramTrainer(vocab_size=320, special_tokens=special, unk_token="<unk>")
+    )
     return of_bytes(made, **settings) if settings else made
 
 
@@ -98,7 +125,9 @@ def word_piece(lines):
     made = Tokenizer(models.WordPiece(unk_token="<unk>"))
     made.normalizer, made.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.train_from_iterator(lines, trainers.WordPieceTrainer(vocab_size=70, special_tokens=["<s>", "</s>", "<unk>"]))
+    made.train_from_iterator(
+        lines, trainers.WordPieceTrainer(vocab_size=70, special_tokens=["<s>", "</s>", "<unk>"])
+    )
     return made
 
 
@@ -106,10 +135,15 @@ def bpe(lines, **settings):
     """As Llama 2's and Gemma's, without digits side by side or letters beside signs."""
     made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     splits = [pre_tokenizers.Split(Regex(signs), "isolated") for signs in (r"\d", r"[^\p{L}▁\d]")]
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always"), *splits])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="always"), *splits]
+    )
     special = ["<s>", "</s>", "<unk>", *BYTES]
     made.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=330, special_tokens=special))
-    before = [{"type": "Prepend", "prepend": "▁"}, {**SPACES, "pattern": {"String": " "}, "content": "▁"}]
+    before = [
+        {"type": "Prepend", "prepend": "▁"},
+        {**SPACES, "pattern": {"String": " "}, "content": "▁"},
+    ]
     parts = {"normalizer": {"type": "Sequence", "normalizers": before}, "pre_tokenizer": None}
     return of_bytes(made, **(settings or parts))
 
@@ -117,16 +151,29 @@ def bpe(lines, **settings):
 def of_bytes(made, **settings):
     content = json.loads(made.to_str())
     content["model"] |= {"byte_fallback": True}
-    content |= {"added_tokens": content["added_tokens"][:3], "decoder": {"type": "Sequence", "decoders": OF_BYTES}}
+    content |= {
+        "added_tokens": content["added_tokens"][:3],
+        "decoder": {"type": "Sequence", "decoders": OF_BYTES},
+    }
     return Tokenizer.from_str(json.dumps({**content, **settings}))
 
 
 def byte_level(lines):
-    """As those that are trained here, with a token behind the pieces, as Llama 3 and Qwen have theirs."""
+    """As those that are trained here, with a token behind the pieces, as Llama 3 and Qwen have
+    theirs.
+    """
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    options = {"special_tokens": ["<s>", "</s>", "<unk>"], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    made.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, show_progress=False, **options))
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    options = {
+        "special_tokens": ["<s>", "</s>", "<unk>"],
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
+    }
+    made.train_from_iterator(
+        lines, trainers.BpeTrainer(vocab_size=300, show_progress=False, **options)
+    )
     made.add_special_tokens(["<|end|>"])
     return made
 
@@ -151,12 +198,18 @@ def write_base(kind, folder, lines=ENGLISH, changed=lambda made: None):
     changed(made)
     folder.mkdir()
     made.save(str(folder / JSON_FILE))
-    ids = {role: made.token_to_id(string) for role, string in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))}
+    ids = {
+        role: made.token_to_id(string)
+        for role, string in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))
+    }
     (folder / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}'
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", '
+        '"unk_token": "<unk>"}'
     )
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    write_manifest(folder, kind="tokenizer", **Vocabulary(max(made.get_vocab().values()) + 1, **ids).facts())
+    write_manifest(
+        folder, kind="tokenizer", **Vocabulary(max(made.get_vocab().values()) + 1, **ids).facts()
+    )
     return folder
 
 
@@ -165,15 +218,23 @@ def other(request, tmp_path):
     return write_base(request.param, tmp_path / "other")
 
 
-but_byte_level = pytest.mark.parametrize("other", sorted(KINDS.keys() - {"byte-level"}), indirect=True)
+but_byte_level = pytest.mark.parametrize(
+    "other", sorted(KINDS.keys() - {"byte-level"}), indirect=True
+)
 
 
 def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
     write_lines(texts[1], [*GERMAN, *["ungreat"] * 9])
     old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
-    documents = [*ENGLISH, "\n".join(ENGLISH)]  # of whose later lines words have no space that is put before a text
+    documents = [
+        *ENGLISH,
+        "\n".join(ENGLISH),
+    ]  # of whose later lines words have no space that is put before a text
     assert new.encode(documents) == old.encode(documents)
-    facts = {"num_base": ROWS, "roundtrip_counterexample": TokenizerJson(new.path).lost_text(new.vocabulary)}
+    facts = {
+        "num_base": ROWS,
+        "roundtrip_counterexample": TokenizerJson(new.path).lost_text(new.vocabulary),
+    }
     assert new.vocabulary == Vocabulary(ROWS + NEW, **old.vocabulary.special, **facts)
     assert "\\x00<" not in str(facts) and new.scored_after == old.vocabulary.bos
     assert decoded(new, GERMAN) == decoded(old, GERMAN)
@@ -185,7 +246,9 @@ def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
     assert len(theirs) == ROWS + NEW, "as many as there are rows, by which embeddings are resized"
     assert theirs.all_special_ids == AutoTokenizer.from_pretrained(other).all_special_ids
     assert theirs.chat_template == "{{ messages }}"
-    assert len({Tokenizer.from_file(str(own.path)).token_to_id("<|end|>") for own in (old, new)}) == 1
+    assert (
+        len({Tokenizer.from_file(str(own.path)).token_to_id("<|end|>") for own in (old, new)}) == 1
+    )
 
 
 def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
@@ -195,7 +258,9 @@ def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
         assert found.tokens_with(number)[0] == sum(map(len, cut.encode(lines)))
     uses = Counter(new._string(id) for ids in new.encode(lines) for id in ids)
     for piece, count in zip(found.pieces, found.counts, strict=True):
-        within = sum(times for longer, times in uses.items() if piece.string.removeprefix("##") in longer)
+        within = sum(
+            times for longer, times in uses.items() if piece.string.removeprefix("##") in longer
+        )
         assert 2 <= count <= within and uses[piece.string] <= count
     assert [*found.counts] == sorted(found.counts, reverse=True)
 
@@ -210,7 +275,9 @@ def test_languages_of_any_kind_are_joined(other, texts, tmp_path):
     assert both.pieces()[: ROWS + NEW] == first.pieces()
     assert both.pieces()[ROWS + NEW :] == [second.pieces()[ROWS + place] for place in chosen]
     for lines in (GERMAN, FRENCH):
-        assert sum(map(len, both.encode(lines))) < sum(map(len, open_tokenizer(other).encode(lines)))
+        assert sum(map(len, both.encode(lines))) < sum(
+            map(len, open_tokenizer(other).encode(lines))
+        )
     assert decoded(both, FRENCH) == decoded(second, FRENCH)
 
 
@@ -225,19 +292,25 @@ def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     assert [line.replace(" ,", ",") for line in decoded(new, GREEK)] == [*map(normal, GREEK)]
     assert all(not new._string(id).startswith("<0x") for ids in new.encode(GREEK) for id in ids)
     if old.vocabulary.unk in sum(old.encode(GREEK), []):
-        with pytest.raises(UserError, match=r"\d+% of the text stays unknown to it with 3 new tokens; take more"):
+        with pytest.raises(
+            UserError, match=r"\d+% of the text stays unknown to it with 3 new tokens; take more"
+        ):
             extended(other, text, tmp_path / "few", 3)
 
 
 def test_shares_of_what_is_unknown_are_of_bytes(other, texts, tmp_path):
-    """However few tokens <unk> it becomes; what is lost without one counts as well, and bytes are known."""
+    """However few tokens <unk> it becomes; what is lost without one counts as well, and bytes are
+    known.
+    """
     lines = [ENGLISH[0], "ሰላም ለዓለም ሁሉ"] * 5
     (tmp_path / "am.txt").write_text("\n".join(lines), encoding="utf-8")
     size = sum(len(word.encode()) for line in lines for word in line.split())
     base = open_tokenizer(other)
     lost = sum(number for line in lines for _, number in base.unknown(line, base.encode([line])[0]))
     has_bytes = json.loads(base.path.read_text())["model"].get("byte_fallback") or base.split
-    assert lost == (0 if has_bytes else sum(len(word.encode()) for line in lines[1::2] for word in line.split()))
+    assert lost == (
+        0 if has_bytes else sum(len(word.encode()) for line in lines[1::2] for word in line.split())
+    )
     _, share = read_extension(other, words_of(tmp_path / "am.txt"), {}, 1000).tokens_with(0)
     assert share == pytest.approx(lost / size, abs=0.1) and bool(share) == bool(lost)
 
@@ -254,8 +327,9 @@ def test_characters_that_nothing_stands_for_are_unknown(tmp_path):
 
 @but_byte_level
 def test_what_the_base_keeps_apart_is_not_joined(other, texts, tmp_path):
-    """Digits, and signs from words: its pieces have none side by side, though nothing parts text so before. So it is of
-    one that was extended, with the numbers in the names of unused tokens."""
+    """Digits, and signs from words: its pieces have none side by side, though nothing parts text so
+    before. So it is of one that was extended, with the numbers in the names of unused tokens.
+    """
     extended(other, texts, tmp_path / "once")
     write_lines(texts[1], [*GERMAN, *["Wind, 2026 2026"] * 9])
     for base in (other, tmp_path / "once"):
@@ -271,7 +345,9 @@ def test_added_tokens_of_any_kind_stay(texts, tmp_path):
         other = write_base(kind, tmp_path / kind, changed=lambda made: made.add_tokens(tokens))
         write_lines(texts[1], [*GERMAN, "<a b> Hafen <a b>"])
         old, new = open_tokenizer(other), extended(other, texts, tmp_path / f"{kind}-new")
-        assert {old.encode(["<a b>"])[0][-1], new.encode(["<a b>"])[0][-1]} == {old.vocabulary.size - 2}
+        assert {old.encode(["<a b>"])[0][-1], new.encode(["<a b>"])[0][-1]} == {
+            old.vocabulary.size - 2
+        }
         assert new.encode(["Hafen"])[0][-1] == old.vocabulary.size - 1
         assert old.vocabulary.size - 3 not in new.encode(["a<|start|>b"])[0]
         theirs = AutoTokenizer.from_pretrained(tmp_path / f"{kind}-new")
@@ -283,29 +359,50 @@ PARTS_WORDS = {"harb": {"single_word": True}, "brid": {"normalized": False}, "�
 
 @pytest.mark.parametrize("token", PARTS_WORDS)
 def test_added_tokens_that_would_part_old_words_are_refused(texts, tmp_path, token):
-    added, kind = AddedToken(token, **PARTS_WORDS[token]), "bpe-bytes" if token == "→" else "word-piece"
+    added, kind = (
+        AddedToken(token, **PARTS_WORDS[token]),
+        "bpe-bytes" if token == "→" else "word-piece",
+    )
     write_base(kind, tmp_path / "base", changed=lambda made: made.add_tokens([added]))
     write_lines(texts[0], [*ENGLISH, "A BRIDGE →"])
     for guard in (True, False)[: 1 + added.special]:
-        with pytest.raises(UserError, match=f"(?i)added token would part ' {token}|'{token}' becomes the special id"):
+        with pytest.raises(
+            UserError,
+            match=f"(?i)added token would part ' {token}|'{token}' becomes the special id",
+        ):
             extended(tmp_path / "base", texts, tmp_path / "new", guard=guard)
 
 
 def test_a_longer_match_does_not_cut_a_word_of_the_source_otherwise(tmp_path):
     """ "unh" is no pair in "un ##happy", and would be its longest match."""
     letters = "abcdehlnopuy"
-    pieces = ["<s>", "</s>", "<unk>", "un", "##happy", *letters, *(f"##{letter}" for letter in letters)]
+    pieces = [
+        "<s>",
+        "</s>",
+        "<unk>",
+        "un",
+        "##happy",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
 
     def short(lines):
-        made = Tokenizer(models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="<unk>"))
+        made = Tokenizer(
+            models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="<unk>")
+        )
         made.pre_tokenizer = pre_tokenizers.Whitespace()
         return made
 
     KINDS["short"] = short
     base = write_base("short", tmp_path / "base")
     del KINDS["short"]
-    texts = write_lines(tmp_path / "en.txt", ["unhappy"]), write_lines(tmp_path / "xx.txt", ["unh unha unhb unhc"])
-    guarded, alone = (extended(base, texts, tmp_path / str(guard), 1, guard) for guard in (True, False))
+    texts = (
+        write_lines(tmp_path / "en.txt", ["unhappy"]),
+        write_lines(tmp_path / "xx.txt", ["unh unha unhb unhc"]),
+    )
+    guarded, alone = (
+        extended(base, texts, tmp_path / str(guard), 1, guard) for guard in (True, False)
+    )
     assert "▁unh" in alone.pieces() and "▁unh" not in guarded.pieces()
     assert guarded.encode(["unhappy"]) == [[3, 4]] != alone.encode(["unhappy"])
 
@@ -315,4 +412,6 @@ def test_new_pieces_begin_as_they_are_cut_inside_a_word(other, texts, tmp_path):
     old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
     for id, ids in enumerate(old.cut(new.pieces()[ROWS:], extend_this=True), ROWS):
         first, *others = map(old._string, ids)
-        assert others and first + "".join(piece.removeprefix("##") for piece in others) == new._string(id)
+        assert others and first + "".join(
+            piece.removeprefix("##") for piece in others
+        ) == new._string(id)

@@ -1,4 +1,6 @@
-"""Text of a data set on a Hub of this machine, streamed: tokenizer and store, with the commit that was read."""
+"""Text of a data set on a Hub of this machine, streamed: tokenizer and store, with the commit that
+was read.
+"""
 
 import json
 import sys
@@ -25,7 +27,10 @@ def test_names():
     for text, expected in (
         ("hf://datasets/c4", ("c4", None, None, "train")),
         ("hf://datasets/allenai/c4:sw", ("allenai/c4", None, "sw", "train")),
-        ("hf://datasets/a/b@refs/convert/parquet::test", ("a/b", "refs/convert/parquet", None, "test")),
+        (
+            "hf://datasets/a/b@refs/convert/parquet::test",
+            ("a/b", "refs/convert/parquet", None, "test"),
+        ),
         ("hf://datasets/a/b@v1:x:y", ("a/b", "v1", "x", "y")),
     ):
         assert HubText.of(text) == expected
@@ -40,10 +45,15 @@ def call(hub, tmp_path):  # noqa: F811
     """Run a step of RECIPE with the Hub here -> (exit code, standard error)."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     words = [f"word{number}" for number in range(40)]
-    documents = [" ".join(words[number % 7 : number % 31 + 8]) + "\nthe end" for number in range(200)]
+    documents = [
+        " ".join(words[number % 7 : number % 31 + 8]) + "\nthe end" for number in range(200)
+    ]
     (tmp_path / "en.txt").write_text("\n\n".join(documents))
     rows = "".join(json.dumps({"text": document, "id": 1}) + "\n" for document in documents)
-    hub.repositories["someone/texts"] = {"train.jsonl": rows.encode(), "test.jsonl": b'{"text": null}\n'}
+    hub.repositories["someone/texts"] = {
+        "train.jsonl": rows.encode(),
+        "test.jsonl": b'{"text": null}\n',
+    }
     own = hub.variables(tmp_path)
     return lambda step, *overrides: run(step, "recipe.yaml", *overrides, cwd=tmp_path, **own)[::2]
 
@@ -56,12 +66,19 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
     for step in ("corpus", "tokens"):
         manifest = json.loads((tmp_path / f"run/{step}/xx/manifest.json").read_text())
         assert manifest["text"] == [f"hf://datasets/someone/texts@{COMMIT}::train"]
-    stores = [(tmp_path / f"run/tokens/{language}/00000.bin").read_bytes() for language in ("en", "xx")]
+    stores = [
+        (tmp_path / f"run/tokens/{language}/00000.bin").read_bytes() for language in ("en", "xx")
+    ]
     assert stores[0] == stores[1]
     hub.requests.clear()
     assert call("prepare")[0] == 0 and not hub.requests  # complete: no Hub is needed
-    for name, words in (("none", "someone/none"), ("texts::test", "row 1: 'text' is null, not text")):
-        code, err = call("corpus", f"data.text.xx=hf://datasets/someone/{name}", f"workdir={name[:4]}")
+    for name, words in (
+        ("none", "someone/none"),
+        ("texts::test", "row 1: 'text' is null, not text"),
+    ):
+        code, err = call(
+            "corpus", f"data.text.xx=hf://datasets/someone/{name}", f"workdir={name[:4]}"
+        )
         assert code == 2 and words in err.splitlines()[-1] and "Traceback" not in err, err
 
 

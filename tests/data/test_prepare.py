@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .conftest import content
 
@@ -32,12 +32,19 @@ def test_sentences_end_in_eos_and_documents_in_one_more(reference, corpus, token
         assert store.read(*store.document(number)).tolist() == expected
 
 
-def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become(tmp_path, tokenizer_folder):
+def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become(
+    tmp_path, tokenizer_folder
+):
     """A run of unknown characters is one token; held-out documents count too."""
     known, unknown = "abc def. " * 20, "ሰላም" * 100
     documents = (f"{'a' * number} {known}\n{unknown}" for number in range(40))
     (path := tmp_path / "text.txt").write_text("\n\n".join(documents))
-    share = prepare([path], tokenizer_folder, tmp_path / "store", held_out=[shutil.copy(path, tmp_path / "other.txt")])
+    share = prepare(
+        [path],
+        tokenizer_folder,
+        tmp_path / "store",
+        held_out=[shutil.copy(path, tmp_path / "other.txt")],
+    )
     facts = read_manifest(tmp_path / "store")
     assert facts["unknown_bytes"] == 80 * len(unknown.encode())
     assert share == facts["unknown_bytes"] / (2 * path.stat().st_size)
@@ -56,10 +63,18 @@ def test_a_folder_may_get_another_tokenizer(tmp_path, tokenizer_folder, byte_fol
 def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_folder):
     """But for line ends."""
     rows = ["# T\n\nA.\n\n- b\n    - c\n\n\n    def f():\r\n\tpass  \n", "\n x", "y"]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in rows)
+    )
     prepare([tmp_path / "rows.jsonl"], byte_folder, tmp_path / "store", whole_documents=True)
-    store, tokenizer = TokenStore(tmp_path / "store"), Tokenizer.from_file(str(byte_folder / "tokenizer.json"))
-    found = [tokenizer.decode(store.read(*store.document(number))) for number in range(store.num_documents)]
+    store, tokenizer = (
+        TokenStore(tmp_path / "store"),
+        Tokenizer.from_file(str(byte_folder / "tokenizer.json")),
+    )
+    found = [
+        tokenizer.decode(store.read(*store.document(number)))
+        for number in range(store.num_documents)
+    ]
     assert found == [text.replace("\r\n", "\n") for text in rows]
 
 

@@ -17,13 +17,16 @@ COMPRESS = {
     ".xz": lzma.compress,
     ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
 }
-WORDS = "the model reads text; ein Wörterbuch für alle, ένα λεξικό για όλους 一部词典 พจนานุกรม".split()
+WORDS = (
+    "the model reads text; ein Wörterbuch für alle, ένα λεξικό για όλους 一部词典 พจนานุกรม".split()
+)
 
 
 def make_documents(count, seed=0):
     draw = random.Random(seed)
     return [
-        [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(draw.randint(1, 8))] for _ in range(count)
+        [" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(draw.randint(1, 8))]
+        for _ in range(count)
     ]
 
 
@@ -39,7 +42,10 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_documents_are_read_back_whole_in_many_chunks(tmp_path, small_chunks, suffix, line_end):
-    paths, expected = [tmp_path / f"{name}{suffix}" for name in "ab"], [make_documents(60, seed) for seed in range(2)]
+    paths, expected = (
+        [tmp_path / f"{name}{suffix}" for name in "ab"],
+        [make_documents(60, seed) for seed in range(2)],
+    )
     for path, documents in zip(paths, expected, strict=True):
         path.write_bytes(COMPRESS[suffix](as_text(documents, line_end).encode()))
     assert len(list(read_chunks(paths))) > 10
@@ -105,7 +111,10 @@ PAGES = {
     "marked.txt": (b'\xef\xbb\xbf{"text": "abc"}\n', "JSON"),
     "wiki": (b'<?xml version="1.0"?>', "HTML or XML"),
     "paper.PDF": (b"%PDF-1.7\n%\xe2", "a PDF file; .*convert it"),
-    "letter.docx": (b"PK\x03\x04\x14\0", "a document of a word processor, or a ZIP archive; .*; unpack"),
+    "letter.docx": (
+        b"PK\x03\x04\x14\0",
+        "a document of a word processor, or a ZIP archive; .*; unpack",
+    ),
     "rows.jsonl": (lzma.compress(b"{}"), "compressed, or .*let its name say what it is"),
     "a.bz2": (b"BZh91AY&SY", "compressed, or an archive; .*also as .gz, .xz and .zst; unpack"),
     "a.tar.xz": (lzma.compress(b"a" + bytes(256) + b"ustar\0"), "compressed, or an archive"),
@@ -121,7 +130,9 @@ def test_what_is_no_text_is_named_before_it_is_read(tmp_path, name):
         find_text([tmp_path / name])
 
 
-@pytest.mark.parametrize("begins", ["{", "[1]", "{curly} a", "GGUF is a format", "PAR1", "<doc id=1>", "PK", "< a"])
+@pytest.mark.parametrize(
+    "begins", ["{", "[1]", "{curly} a", "GGUF is a format", "PAR1", "<doc id=1>", "PK", "< a"]
+)
 def test_text_that_begins_almost_so_is_text(tmp_path, begins):
     (tmp_path / "text").write_text(begins)
     assert list(read_documents([tmp_path / "text"])) == [[begins]]

@@ -1,4 +1,6 @@
-"""Text in rows: JSON lines and Parquet files by a column, streamed, with one line for what is no text."""
+"""Text in rows: JSON lines and Parquet files by a column, streamed, with one line for what is no
+text.
+"""
 
 import csv
 import gzip
@@ -46,18 +48,30 @@ WRITE = {
 
 @pytest.mark.parametrize("name", WRITE)
 def test_another_column(tmp_path, name):
-    rows = [{"text": None, "content": "a b"}, {"text": None, "content": " \n"}, {"text": None, "content": "c\rd"}]
+    rows = [
+        {"text": None, "content": "a b"},
+        {"text": None, "content": " \n"},
+        {"text": None, "content": "c\rd"},
+    ]
     path = WRITE[name](tmp_path / name, rows)
     assert list(read_documents([path], "content")) == [["a b"], ["c", "d"]]
-    words = "holds no text" if name == "rows.CSV" else "'text' is null, not text; data.column names the column"
+    words = (
+        "holds no text"
+        if name == "rows.CSV"
+        else "'text' is null, not text; data.column names the column"
+    )
     with pytest.raises(UserError, match=words):
         list(read_documents([path]))
 
 
 @pytest.mark.parametrize("name", WRITE)
 @pytest.mark.parametrize("chunk", [1 << 20, 40])
-def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path, monkeypatch, name, chunk):
-    """However small the chunks are; for encoders lines come without white space around them, and empty ones go."""
+def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(
+    tmp_path, monkeypatch, name, chunk
+):
+    """However small the chunks are; for encoders lines come without white space around them, and
+    empty ones go.
+    """
     monkeypatch.setattr(reader, "CHUNK_BYTES", chunk)
     texts = ["# T\n\nA.\n\n- b\n    - c\n\n\n\n    def f():\r\n\tpass  \n", "\n\n x", " \n\n"]
     texts += ["\u2028y\rz", "\n\nw\n\n"]
@@ -66,7 +80,12 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
     plain = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts if text.strip()]
     assert "".join(whole).replace("\n", "") == "".join(plain).replace("\n", "")
     assert chunk < 100 or whole == plain
-    found = [line for part in reader.read_chunks([path]) for own in reader.documents(part, False) for line in own]
+    found = [
+        line
+        for part in reader.read_chunks([path])
+        for own in reader.documents(part, False)
+        for line in own
+    ]
     assert found == ["# T", "A.", "- b", "- c", "def f():", "pass", "x", "y", "z", "w"]
 
 
@@ -86,7 +105,11 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(tmp_path,
         ("rows.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "rows.jsonl:2: not UTF-8"),
         ("rows.jsonl", b"\n\n", "rows.jsonl: holds no text"),
         ("value.json", b'{"text": "a"}\n', "value.json: JSON; .*rows in .jsonl"),
-        ("rows.jsonl", b'{"text": "a"}\n{"text": "' + b"a" * (1 << 19), "rows.jsonl:2: a line of more than 262,144"),
+        (
+            "rows.jsonl",
+            b'{"text": "a"}\n{"text": "' + b"a" * (1 << 19),
+            "rows.jsonl:2: a line of more than 262,144",
+        ),
         ("rows.parquet", b"PAR1" + bytes(400), "rows.parquet: cannot be read"),
     ],
 )
@@ -107,8 +130,14 @@ def test_quotes_and_byte_order_marks_in_tables(tmp_path):
 @pytest.mark.parametrize(
     "row, words",
     [
-        ('{"messages": []}', "rows.jsonl:2: a chat .'messages'. and no text; name the file in data.chats"),
-        ('{"title": "a"}', "rows.jsonl:2: no 'text'; there are: title; data.column names the column"),
+        (
+            '{"messages": []}',
+            "rows.jsonl:2: a chat .'messages'. and no text; name the file in data.chats",
+        ),
+        (
+            '{"title": "a"}',
+            "rows.jsonl:2: no 'text'; there are: title; data.column names the column",
+        ),
         ('{"text": 7}', "rows.jsonl:2: 'text' is 7, not text"),
         ('{"text": "a\\u0000"}', "rows.jsonl:2: 'text' holds a NUL character"),
         ('{"text": "a"', "rows.jsonl:2: not JSON"),
@@ -126,7 +155,10 @@ def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
     [
         ([{"title": "a"}], "rows.parquet: no 'text'; there are: title; data.column names"),
         ([{"text": 7}], "rows.parquet: row 1: 'text' is 7, not text"),
-        ([{"text": "a"}] * 99 + [{"text": None}], "rows.parquet: row 100: 'text' is null, not text"),
+        (
+            [{"text": "a"}] * 99 + [{"text": None}],
+            "rows.parquet: row 100: 'text' is null, not text",
+        ),
         ([{"text": b"a"}], "rows.parquet: row 1: 'text' is .*, not text"),
     ],
 )

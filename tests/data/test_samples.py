@@ -1,4 +1,6 @@
-"""Samples under masked language modelling: batches do not depend on slicing, masks follow fairseq's numbers."""
+"""Samples under masked language modelling: batches do not depend on slicing, masks follow fairseq's
+numbers.
+"""
 
 import numpy as np
 import pytest
@@ -8,8 +10,12 @@ from ds_minimodel.common.random import Stream, permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED, Vocabulary
 from ds_minimodel.data.samples import BlockTable, MixedReader, SampleReader
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
-from ds_minimodel.models.objectives.objective import MaskedLmSettings, choose_positions, replacements
-from ds_minimodel.vocabulary.tokenizer import trained_layout
+from ds_minimodel.models.objectives.objective import (
+    MaskedLmSettings,
+    choose_positions,
+    replacements,
+)
+from ds_minimodel.tokenizers.tokenizer import trained_layout
 
 SEQ_LENGTH = 30
 BOS, EOS = 0, 2  # of what is trained here
@@ -21,14 +27,18 @@ def sampler(request, store):
 
 
 def sampler_of(store, blocks, seed):
-    return Sampler(SampleReader(store, blocks, seed), OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
+    return Sampler(
+        SampleReader(store, blocks, seed), OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15)
+    )
 
 
 def samples(batch):
     """Each row of a batch without its padding: all that must not depend on the slice."""
     for row, length in enumerate(batch["lengths"]):
         used = batch["targets"][row] != IGNORED
-        assert (batch["tokens"][row, length:] == FILLER).all() and (batch["loss_positions"][row, ~used] == 0).all()
+        assert (batch["tokens"][row, length:] == FILLER).all() and (
+            batch["loss_positions"][row, ~used] == 0
+        ).all()
         yield (
             batch["tokens"][row, :length].tolist(),
             batch["loss_positions"][row, used].tolist(),
@@ -52,7 +62,9 @@ def test_rows_are_blocks_after_bos(sampler, store):
     for row, number in enumerate(numbers):
         start, size = (int(part[0]) for part in sampler.reader.blocks.spans(np.array([number])))
         assert originals(batch)[row, : size + 1].tolist() == [BOS, *store.read(start, start + size)]
-        assert batch["sample_keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(np.int32)
+        assert batch["sample_keys"][row] == sample_key(5, (last - 10 + row) // last, number).view(
+            np.int32
+        )
 
 
 def test_samples_do_not_depend_on_the_slice(sampler):
@@ -70,7 +82,10 @@ def test_samples_do_not_depend_on_the_slice(sampler):
 def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(sampler):
     last = len(sampler.reader.blocks)
     starts, lengths = sampler.reader.blocks.spans(np.arange(len(sampler.reader.blocks)))
-    blocks = sorted(sampler.reader.store.read(start, start + size).tolist() for start, size in zip(starts, lengths))
+    blocks = sorted(
+        sampler.reader.store.read(start, start + size).tolist()
+        for start, size in zip(starts, lengths)
+    )
     epochs = [sampler.batch(epoch * last, (epoch + 1) * last) for epoch in range(2)]
     for batch in epochs:
         rows = [row[1:length].tolist() for row, length in zip(originals(batch), batch["lengths"])]
@@ -89,7 +104,8 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
 def test_shares_of_the_samples_are_dialogues_and_another_texts_whatever_the_slice(store):
     """Either share holds, and what is replayed is marked alone."""
     text, chats, others = (
-        SampleReader(store, BlockTable(store, "complete", length), seed=length) for length in (30, 20, 24)
+        SampleReader(store, BlockTable(store, "complete", length), seed=length)
+        for length in (30, 20, 24)
     )
     reader = MixedReader(MixedReader(text, chats, 0.25, Stream.CHATS), others, 0.2)
     found = reader.read(0, 400)
@@ -97,7 +113,9 @@ def test_shares_of_the_samples_are_dialogues_and_another_texts_whatever_the_slic
     assert (found.replayed == is_of[2]).all() and found.learned is None
     assert [abs(rows.sum() - share) < 40 for rows, share in zip(is_of, (240, 80, 80))] == [True] * 3
     mixed = Sampler(reader, OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
-    parts = [sample for first in range(0, 400, 80) for sample in samples(mixed.batch(first, first + 80))]
+    parts = [
+        sample for first in range(0, 400, 80) for sample in samples(mixed.batch(first, first + 80))
+    ]
     assert parts == [*samples(mixed.batch(0, 400))]
 
 
@@ -116,7 +134,9 @@ def test_as_many_positions_are_chosen_as_in_fairseq(mask_prob):
     tokens, lengths, keys = random_rows(4000, 64, 1000)
     read, targets, used = choose_positions(tokens, lengths, keys, mask_prob)
     counts = used.sum(axis=1)
-    assert (counts >= np.floor(mask_prob * lengths)).all() and (counts <= np.ceil(mask_prob * lengths)).all()
+    assert (counts >= np.floor(mask_prob * lengths)).all() and (
+        counts <= np.ceil(mask_prob * lengths)
+    ).all()
     error = (counts - mask_prob * lengths).mean()
     assert abs(error) < 5 * 0.5 / np.sqrt(4000)
     for row in range(0, 4000, 100):
@@ -187,13 +207,20 @@ class Blocks:
 
 def test_a_vocabulary_without_a_mask_cannot_be_masked():
     with pytest.raises(
-        UserError, match=r"the folder: has no mask token \(mask\), which the objective masked-lm needs$"
+        UserError,
+        match=r"the folder: has no mask token \(mask\), which the objective masked-lm needs$",
     ):
         sampler_of(Store(bos=0, eos=1), Blocks(), seed=1)
 
 
 def test_a_text_begins_with_its_first_token_where_the_vocabulary_has_no_other():
     first, second = [*range(4, 11)], [*range(11, 18)]
-    for special, expected in (({"bos": 3}, [[3, *first], [3, *second]]), ({}, [[*first, FILLER], [*second, FILLER]])):
+    for special, expected in (
+        ({"bos": 3}, [[3, *first], [3, *second]]),
+        ({}, [[*first, FILLER], [*second, FILLER]]),
+    ):
         read = SampleReader(Store(**special), Blocks(), seed=1).read(0, 2)
-        assert sorted(read.tokens.tolist()) == expected and read.lengths.tolist() == [7 + len(special)] * 2
+        assert (
+            sorted(read.tokens.tolist()) == expected
+            and read.lengths.tolist() == [7 + len(special)] * 2
+        )

@@ -15,7 +15,8 @@ from .conftest import HASH, make_store
 def random_shards(vocab_size):
     draw = np.random.default_rng(0)
     return [
-        [draw.integers(0, vocab_size, draw.integers(1, 30)).tolist() for _ in range(size)] for size in (7, 1, 0, 20, 3)
+        [draw.integers(0, vocab_size, draw.integers(1, 30)).tolist() for _ in range(size)]
+        for size in (7, 1, 0, 20, 3)
     ]
 
 
@@ -43,7 +44,9 @@ def limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_file_stays_open_until_it_is_read_though_another_thread_opens_many(tmp_path, limit, monkeypatch):
+def test_a_file_stays_open_until_it_is_read_though_another_thread_opens_many(
+    tmp_path, limit, monkeypatch
+):
     paths = [tmp_path / f"{number}.bin" for number in range(limit)]
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number % 256]))
@@ -77,7 +80,9 @@ def change_header(path, at, value):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("at", [0, 8, 12, 16, 40])  # magic, version, bytes an id, vocabulary, tokenizer
+@pytest.mark.parametrize(
+    "at", [0, 8, 12, 16, 40]
+)  # magic, version, bytes an id, vocabulary, tokenizer
 def test_a_header_of_another_store_is_refused(tmp_path, at):
     folder = make_store(tmp_path / "store", random_shards(600))
     change_header(folder / "00003.idx", at, b"\x07")

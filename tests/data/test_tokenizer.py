@@ -1,4 +1,6 @@
-"""Vocabularies: ids, text that looks special, offsets into the original text, determinism, refusals."""
+"""Vocabularies: ids, text that looks special, offsets into the original text, determinism,
+refusals.
+"""
 
 import itertools
 import random
@@ -11,8 +13,8 @@ from tokenizers import Tokenizer
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import bytes_of_ids
-from ds_minimodel.vocabulary.tokenizer import PROBES, open_tokenizer
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.tokenizers.tokenizer import PROBES, open_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 SENTENCES = 100_000
 
@@ -59,7 +61,12 @@ def test_offsets_of_plain_text_spell_the_pieces(tokenizer, corpus):
 @pytest.mark.parametrize(
     "text",
     [
-        *("  zwei   Wörter\tund ﬁn ", "Ｆｕｌｌ　ｗｉｄｔｈ", "e\u0301 ½ ㍿ abc", "人😀山 \u200b川"),
+        *(
+            "  zwei   Wörter\tund ﬁn ",
+            "Ｆｕｌｌ　ｗｉｄｔｈ",
+            "e\u0301 ½ ㍿ abc",
+            "人😀山 \u200b川",
+        ),
         *("a\u0301\u0301b", " ﬁ ﬀ ㍻ Ⅳ ", "", "   "),
     ],
 )
@@ -68,19 +75,58 @@ def test_offsets_survive_normalisation(tokenizer, text):
     assert ids == tokenizer.encode([text])[0] and len(ids) == len(spans)
     assert spans == sorted(spans) and all(0 <= start <= end <= len(text) for start, end in spans)
     covered = set().union(*(range(*span) for span in spans))
-    visible = {at for at, sign in enumerate(text) if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()}
+    visible = {
+        at
+        for at, sign in enumerate(text)
+        if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()
+    }
     assert visible <= covered
     assert all(start < end for id, (start, end) in zip(ids, spans) if tokenizer.pieces()[id] != "▁")
 
 
-# First characters of scripts, controls, marks, symbols and planes, most of which is unassigned; and strings as a whole.
-RANGES = [0, 0x20, 0x7F, 0x250, 0x300, 0x370, 0x1000, 0x2000, 0x2070, 0x2580, 0x25A0, 0x3000, 0xA000, 0xD800]
-WHOLE = ["\r\n", "  ", "\t ", "<mask>", "</s>", "<0x41>", "Ġ", "👩‍🚀", "e\u0301\u0323", "1234567", "don't", " ", "\0"]
+# First characters of scripts, controls, marks, symbols and planes, most of which is unassigned; and
+# strings as a whole.
+RANGES = [
+    0,
+    0x20,
+    0x7F,
+    0x250,
+    0x300,
+    0x370,
+    0x1000,
+    0x2000,
+    0x2070,
+    0x2580,
+    0x25A0,
+    0x3000,
+    0xA000,
+    0xD800,
+]
+WHOLE = [
+    "\r\n",
+    "  ",
+    "\t ",
+    "<mask>",
+    "</s>",
+    "<0x41>",
+    "Ġ",
+    "👩‍🚀",
+    "e\u0301\u0323",
+    "1234567",
+    "don't",
+    " ",
+    "\0",
+]
 
 
 def strings_of_many_scripts(count):
     draw = random.Random(0)
-    ranges = [*itertools.pairwise(RANGES), (0xE000, 0x10000), (0x1F300, 0x1FB00), (0x10000, 0x110000)]
+    ranges = [
+        *itertools.pairwise(RANGES),
+        (0xE000, 0x10000),
+        (0x1F300, 0x1FB00),
+        (0x10000, 0x110000),
+    ]
     for _ in range(count):
         some = draw.sample(ranges, 3)
         parts = (chr(draw.randrange(*draw.choice(some))) for _ in range(draw.randint(1, 12)))
@@ -89,10 +135,17 @@ def strings_of_many_scripts(count):
 
 def test_byte_level_pieces_lose_nothing(by_bytes):
     """Neither a character nor, in the bytes that ids stand for, a byte."""
-    texts, theirs = [*strings_of_many_scripts(10_000), *PROBES], Tokenizer.from_file(str(by_bytes.path))
+    texts, theirs = (
+        [*strings_of_many_scripts(10_000), *PROBES],
+        Tokenizer.from_file(str(by_bytes.path)),
+    )
     sizes, special = bytes_of_ids(by_bytes), {*by_bytes.vocabulary.special_ids}
     for text, ids in zip(texts, by_bytes.encode(texts), strict=True):
-        assert theirs.decode(ids) == text and sizes[ids].sum() == len(text.encode()) and not special & {*ids}
+        assert (
+            theirs.decode(ids) == text
+            and sizes[ids].sum() == len(text.encode())
+            and not special & {*ids}
+        )
     by_bytes.vocabulary.require_lossless("this test")
     assert len({id for ids in by_bytes.encode(texts) for id in ids}) > 300  # bytes and pieces
 
@@ -102,12 +155,23 @@ def test_unigram_tokens_stand_for_the_bytes_of_the_text(corpus, tokenizer):
     sizes, special = bytes_of_ids(tokenizer), tokenizer.vocabulary
     for line, ids in zip(corpus[0], tokenizer.encode(corpus[0])):
         assert special.unk not in ids and sizes[ids].sum() == len(line.encode()) + 1
-    assert sizes[[special.bos, special.pad, special.eos, special.unk, special.mask]].tolist() == [0, 0, 1, 0, 0]
+    assert sizes[[special.bos, special.pad, special.eos, special.unk, special.mask]].tolist() == [
+        0,
+        0,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_unigram_pieces_lose_and_say_so(tokenizer):
-    assert SentencePieceProcessor(model_file=str(tokenizer.path)).decode(tokenizer.encode(["ﬁ  ꙮ"])[0]) != "ﬁ  ꙮ"
-    with pytest.raises(UserError, match="it normalises text, and what has no token is unknown to it"):
+    assert (
+        SentencePieceProcessor(model_file=str(tokenizer.path)).decode(tokenizer.encode(["ﬁ  ꙮ"])[0])
+        != "ﬁ  ꙮ"
+    )
+    with pytest.raises(
+        UserError, match="it normalises text, and what has no token is unknown to it"
+    ):
         tokenizer.vocabulary.require_lossless("this test")
 
 
@@ -120,7 +184,9 @@ def test_marks_belong_to_their_letters(tmp_path):
     assert spelt == ["हिन्दी", "▁में", "▁", "123", "456", "7"]
 
 
-@pytest.mark.parametrize("kind, folder", [("unigram", "tokenizer_folder"), ("byte-bpe", "byte_folder")])
+@pytest.mark.parametrize(
+    "kind, folder", [("unigram", "tokenizer_folder"), ("byte-bpe", "byte_folder")]
+)
 def test_same_text_gives_the_same_bytes(tmp_path, text_file, request, kind, folder, monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     train_tokenizer([text_file], tmp_path / "again", 600, 0.9998, 5000, kind=kind)
@@ -128,10 +194,14 @@ def test_same_text_gives_the_same_bytes(tmp_path, text_file, request, kind, fold
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("word", ["a" + "\u0301" * 10**6, "x" * 10**6, "a" + " " * 10**6 + "b", "中" * 300_000])
+@pytest.mark.parametrize(
+    "word", ["a" + "\u0301" * 10**6, "x" * 10**6, "a" + " " * 10**6 + "b", "中" * 300_000]
+)
 def test_a_word_without_an_end_is_trained_on_in_parts(tmp_path, word):
     """The trainer's time grows with the square of its length: these would take hours."""
-    (tmp_path / "text.txt").write_text(f"{word}\nthe old boat sees the old boat\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text(
+        f"{word}\nthe old boat sees the old boat\n", encoding="utf-8"
+    )
     train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 265, 1.0, SENTENCES, kind="byte-bpe")
     tokenizer = open_tokenizer(tmp_path / "out")
     assert Tokenizer.from_file(str(tokenizer.path)).decode(tokenizer.encode([word])[0]) == word

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
-from ds_minimodel.vocabulary.vectors import WordVectors, piece_vectors, read_vectors
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.vectors import WordVectors, piece_vectors, read_vectors
 
 
 def write(path, text):
@@ -22,7 +22,9 @@ def test_a_file_of_vectors(tmp_path, suffix, compress):
     words = read_vectors(path)
     assert words.words == ["the", "\u00a0of", "york"]
     assert read_vectors(path, 1).words == ["the"]
-    np.testing.assert_array_equal(words.vectors, np.array([[1, -2.5], [0.5, 1e-3], [3, 4]], np.float32))
+    np.testing.assert_array_equal(
+        words.vectors, np.array([[1, -2.5], [0.5, 1e-3], [3, 4]], np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,9 +45,13 @@ def test_malformed_vectors(tmp_path, text, words):
 
 
 def test_vectors_of_pieces(tokenizer_folder, corpus, monkeypatch):
-    monkeypatch.setattr("ds_minimodel.vocabulary.vectors._CHUNK", 7)
+    monkeypatch.setattr("ds_minimodel.tokenizers.vectors._CHUNK", 7)
     tokenizer = open_tokenizer(tokenizer_folder)
-    words = list(dict.fromkeys(word for document in corpus[:40] for line in document for word in line.split()))[:60]
+    words = list(
+        dict.fromkeys(
+            word for document in corpus[:40] for line in document for word in line.split()
+        )
+    )[:60]
     vectors = np.random.default_rng(0).normal(size=(len(words), 5)).astype(np.float32)
     found = piece_vectors(tokenizer, WordVectors(words, vectors))
     uses = {}

@@ -1,4 +1,6 @@
-"""Hand-made help pages, packages and a package archive in a folder, so that nothing needs the network."""
+"""Hand-made help pages, packages and a package archive in a folder, so that nothing needs the
+network.
+"""
 
 import hashlib
 import shutil
@@ -6,7 +8,10 @@ import subprocess
 
 import pytest
 
-CONTROL = "Package: {name}\nVersion: 1.0-1\nArchitecture: all\nMaintainer: Test <test@localhost>\nDescription: test\n"
+CONTROL = (
+    "Package: {name}\nVersion: 1.0-1\nArchitecture: all\nMaintainer: Test "
+    "<test@localhost>\nDescription: test\n"
+)
 COPYRIGHT = (
     "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
     "Files: *\nLicense: MPL-2.0\n\nFiles: debian/*\nLicense: GPL-2+\n"
@@ -26,13 +31,21 @@ def make_deb(tmp_path):
 
     def make(name, files):
         root = tmp_path / "build" / name
-        files = {f"usr/share/doc/{name}/copyright": COPYRIGHT, **files, "DEBIAN/control": CONTROL.format(name=name)}
+        files = {
+            f"usr/share/doc/{name}/copyright": COPYRIGHT,
+            **files,
+            "DEBIAN/control": CONTROL.format(name=name),
+        }
         for path, content in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(content, encoding="utf-8")
         deb = tmp_path / "archive" / f"{name}_1.0-1_all.deb"
         deb.parent.mkdir(exist_ok=True)
-        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, deb], check=True, capture_output=True)
+        subprocess.run(
+            ["dpkg-deb", "--build", "--root-owner-group", root, deb],
+            check=True,
+            capture_output=True,
+        )
         return deb
 
     return make
@@ -40,13 +53,17 @@ def make_deb(tmp_path):
 
 @pytest.fixture
 def distribution(make_deb, tmp_path, monkeypatch):
-    """distribution({name: files}, {index: text}) makes those packages the only ones that apt finds, from a folder.
+    """distribution({name: files}, {index: text}) makes those packages the only ones that apt finds,
+    from a folder.
 
-    Further indexes, such as i18n/…, may be given; those of Packages are added: a package may be there without a file.
+    Further indexes, such as i18n/…, may be given; those of Packages are added: a package may be
+    there without a file.
     """
     if shutil.which("apt-get") is None:
         pytest.skip("no apt-get")
-    architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True).stdout.strip()
+    architecture = subprocess.run(
+        ["dpkg", "--print-architecture"], capture_output=True, text=True
+    ).stdout.strip()
 
     def build(packages, indexes=()):
         indexes = dict(indexes)
@@ -66,7 +83,9 @@ def distribution(make_deb, tmp_path, monkeypatch):
             size, digest = len(text.encode()), hashlib.sha256(text.encode()).hexdigest()
             release += f" {digest} {size} main/{name.format(architecture=architecture)}\n"
         (tmp_path / "archive/dists/test/Release").write_text(release)
-        (tmp_path / "sources.list").write_text(f"deb [trusted=yes] file:{tmp_path}/archive test main\n")
+        (tmp_path / "sources.list").write_text(
+            f"deb [trusted=yes] file:{tmp_path}/archive test main\n"
+        )
         (tmp_path / "apt.conf").write_text(
             f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n'
         )
@@ -77,7 +96,9 @@ def distribution(make_deb, tmp_path, monkeypatch):
 
 @pytest.fixture
 def help_page():
-    """help_page(language, number, untranslated=False) -> HTML like LibreOffice's: four described headings."""
+    """help_page(language, number, untranslated=False) -> HTML like LibreOffice's: four described
+    headings.
+    """
 
     def page(language, number, untranslated=False):
         words = WORDS["en" if untranslated else language]
@@ -88,7 +109,8 @@ def help_page():
         )
         return (
             f'<html><body><p>Menu</p><div id="DisplayArea"><h1 id="hd_top">{HEADINGS[language]} '
-            f'{letters(number)}</h1>{sections}<div class="howtoget"><p id="x">{words} elsewhere</p></div>'
+            f'{letters(number)}</h1>{sections}<div class="howtoget"><p id="x">{words} '
+            "elsewhere</p></div>"
             f'<p id="par_long">{words} LibreOffice Calc {letters(number)} {words}</p>'
             "</div></body></html>"
         )
@@ -103,7 +125,9 @@ def letters(number):
 
 @pytest.fixture
 def help_packages(help_page):
-    """{name: files} of the English and German help: 40 pages in four modules, every tenth untranslated."""
+    """{name: files} of the English and German help: 40 pages in four modules, every tenth
+    untranslated.
+    """
 
     def files(language, folder):
         return {
@@ -114,4 +138,7 @@ def help_packages(help_page):
             for module in [("scalc", "swriter", "sbasic", "smath")[number % 4]]
         }
 
-    return {"libreoffice-help-en-us": files("en", "en-US"), "libreoffice-help-de": files("de", "de")}
+    return {
+        "libreoffice-help-en-us": files("en", "en-US"),
+        "libreoffice-help-de": files("de", "de"),
+    }

@@ -10,17 +10,22 @@ TRAIN = [
     {"text": text, "label": label}
     for text, label in (("a cell sum", "calc"), ("sum of cells", "calc"), ("slide", "show"))
 ]
-TEST = [{"text": text, "label": "calc"} for text in ["the sum"] * 40 + ["a slide"] * 20] + TRAIN[2:] * 40
+TEST = [{"text": text, "label": "calc"} for text in ["the sum"] * 40 + ["a slide"] * 20] + TRAIN[
+    2:
+] * 40
 
 
-@pytest.mark.parametrize("score, verdict", [(95.0, "every system is above"), (82.0, "bl_base: not above")])
+@pytest.mark.parametrize(
+    "score, verdict", [(95.0, "every system is above"), (82.0, "bl_base: not above")]
+)
 def test_scores_are_compared_with_what_needs_no_model(score, verdict, tmp_path):
-    files = {"tasks/topic/train.en.jsonl": TRAIN, "tasks/topic/test.de.jsonl": TEST}
+    files = {"evaluation/topic/train.en.jsonl": TRAIN, "evaluation/topic/test.de.jsonl": TEST}
     for name, rows in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     scores = [
-        dict(system="bl_base", language="de", seed=1, step=step, score=own) for step, own in ((0, 1.0), (9, score))
+        dict(system="bl_base", language="de", seed=1, step=step, score=own)
+        for step, own in ((0, 1.0), (9, score))
     ]
     (tmp_path / "report").mkdir()
     (tmp_path / "report/scores.json").write_text(json.dumps(scores))

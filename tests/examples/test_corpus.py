@@ -11,7 +11,11 @@ from ds_minimodel_examples.text import is_text, merge, same_text_key
         ("x = f(1, 2); y[3] += 0x00", "en", False),
         ("Das ist ein Satz in der Sprache.", "de", True),
         ("The name of the file is not known to it.", "de", False),
-        ("Dieser Satz zitiert „the end of the line“ und geht auf Deutsch noch ein Stück weiter.", "de", True),
+        (
+            "Dieser Satz zitiert „the end of the line“ und geht auf Deutsch noch ein Stück weiter.",
+            "de",
+            True,
+        ),
         ("这是中文", "zh", True),
         ("Это предложение.", "ru", True),
     ],

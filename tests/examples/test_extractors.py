@@ -37,14 +37,26 @@ a b
 \fB\-f\fR
 last
 """
-MAN_LINES = ["SEE ALSO", "ln - make links", "The --force option of ln(1) is bold and “quoted”.", "-f last"]
+MAN_LINES = [
+    "SEE ALSO",
+    "ln - make links",
+    "The --force option of ln(1) is bold and “quoted”.",
+    "-f last",
+]
 MESSAGES = {
     "": "Content-Type: text/plain",
     "menu\x04_Open <b>it</b>": "Öff~ne <b>es</b>",
     "file\0files": "Datei\0Dateien",
     "female^She came.\n\nAnd went.": "Sie kam.\n\nUnd ging.",
 }
-TRANSLATED = [["Open it"], ["Öffne es"], ["file"], ["Datei"], ["She came.", "And went."], ["Sie kam.", "Und ging."]]
+TRANSLATED = [
+    ["Open it"],
+    ["Öffne es"],
+    ["file"],
+    ["Datei"],
+    ["She came.", "And went."],
+    ["Sie kam.", "Und ging."],
+]
 MESSAGE_LINES = [*zip(["en", "de"] * 3, TRANSLATED)]
 
 
@@ -56,7 +68,11 @@ def catalogue(messages, order):
     for string in strings:
         table += struct.pack(f"{order}II", len(string), start + len(blob))
         blob += string + b"\0"
-    return struct.pack(f"{order}7I", extractors.MAGIC, 0, count, 28, 28 + 8 * count, 0, 0) + table + blob
+    return (
+        struct.pack(f"{order}7I", extractors.MAGIC, 0, count, 28, 28 + 8 * count, 0, 0)
+        + table
+        + blob
+    )
 
 
 def man(text, encoding="utf-8"):
@@ -65,7 +81,9 @@ def man(text, encoding="utf-8"):
 
 def catalogues(order):
     content = catalogue(MESSAGES, order)
-    return {f"usr/share/locale/{locale}/LC_MESSAGES/a.mo": content for locale in ("de", "en_GB", "pt")}
+    return {
+        f"usr/share/locale/{locale}/LC_MESSAGES/a.mo": content for locale in ("de", "en_GB", "pt")
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,7 +101,10 @@ def catalogues(order):
         ),
         (
             extractors.man_page_documents,
-            {f"usr/share/man/{folder}/ln.1.gz": man(MAN) for folder in ("de/man1", "man1", "zh_TW/man1")}
+            {
+                f"usr/share/man/{folder}/ln.1.gz": man(MAN)
+                for folder in ("de/man1", "man1", "zh_TW/man1")
+            }
             | {"usr/share/man/man1/alias.1.gz": Path("ln.1.gz")}
             | {"usr/share/man/man1/latin.1.gz": man("\xe9t\xe9", "latin-1")},
             [("de", MAN_LINES), ("en", MAN_LINES)],
@@ -100,4 +121,6 @@ def test_documents_of_a_package(tmp_path, extract, files, documents):
             path.symlink_to(content)
         else:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
-    assert [(document["language"], document["lines"]) for document in extract(tmp_path)] == documents
+    assert [
+        (document["language"], document["lines"]) for document in extract(tmp_path)
+    ] == documents

@@ -32,20 +32,30 @@ def test_what_a_sample_holds(sample):
     out, manifest = sample
     assert manifest == read_manifest(out, verify=True)
     assert manifest["set"] == "quickstart" and manifest["languages"] == ["en", "de"]
-    assert manifest["packages"] == {"libreoffice-help-en-us": "1.0-1", "libreoffice-help-de": "1.0-1"}
-    chats, topic = "de.jsonl de.test.jsonl en.jsonl en.test.jsonl", "dev.en test.de test.en train.en"
+    assert manifest["packages"] == {
+        "libreoffice-help-en-us": "1.0-1",
+        "libreoffice-help-de": "1.0-1",
+    }
+    chats, topic = (
+        "de.jsonl de.test.jsonl en.jsonl en.test.jsonl",
+        "dev.en test.de test.en train.en",
+    )
     names = {"LICENSES.md", *(f"chats/{name}" for name in chats.split())}
     names |= {f"{part}/{language}.txt" for part in ("text", "test") for language in ("de", "en")}
-    assert manifest["files"].keys() == names | {f"tasks/topic/{name}.jsonl" for name in topic.split()}
+    assert manifest["files"].keys() == names | {
+        f"evaluation/topic/{name}.jsonl" for name in topic.split()
+    }
     for name, count in manifest["tasks"]["topic"].items():
-        assert len(read_jsonl(out / f"tasks/topic/{name}.jsonl")) == count > 0
+        assert len(read_jsonl(out / f"evaluation/topic/{name}.jsonl")) == count > 0
     assert "| libreoffice-help-de | 1.0-1 | MPL-2.0, GPL-2+ |" in (out / "LICENSES.md").read_text()
 
 
 def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_path):
     out, _ = sample
     for language, files in zip(("en", "de"), help_packages.values(), strict=True):
-        texts = ((out / f"{part}/{language}.txt").read_text().split("\n") for part in ("text", "test"))
+        texts = (
+            (out / f"{part}/{language}.txt").read_text().split("\n") for part in ("text", "test")
+        )
         text, test = (set(map(same_text_key, filter(None, lines))) for lines in texts)
         held_out, others = set(), set()
         for name, content in files.items():
@@ -76,7 +86,10 @@ def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):
     with pytest.raises(UserError, match="holds the set quickstart, not repro"):
         fetch(sample[0], "repro")
     (mine := sample[0] / "text/mine.txt").write_text("precious")
-    with pytest.raises(UserError, match=r"text/mine.txt: not of the sample, which is to be written anew; move it away"):
+    with pytest.raises(
+        UserError,
+        match=r"text/mine.txt: not of the sample, which is to be written anew; move it away",
+    ):
         fetch(sample[0], "quickstart", ["fr"])
     mine.unlink()
 
@@ -93,5 +106,7 @@ def test_what_is_not_installed_is_named(tmp_path, monkeypatch, missing):
     for module in ("fetch", "extractors", "tasks"):
         monkeypatch.delitem(sys.modules, f"ds_minimodel_examples.{module}")
     options = parse(["fetch-sample", "--out", str(tmp_path / "out")])
-    with pytest.raises(UserError, match=f"fetch-sample: {missing}.* is not installed; run pip install"):
+    with pytest.raises(
+        UserError, match=f"fetch-sample: {missing}.* is not installed; run pip install"
+    ):
         options.run(options)

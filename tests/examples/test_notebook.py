@@ -15,7 +15,11 @@ TEMPLATE = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% en
 
 
 def cells(kind):
-    return ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == kind]
+    return [
+        "".join(cell["source"])
+        for cell in json.loads(NOTEBOOK.read_text())["cells"]
+        if cell["cell_type"] == kind
+    ]
 
 
 def test_its_code_runs_where_model_and_text_are(tmp_path, text_file):  # noqa: F811
@@ -30,7 +34,9 @@ def test_its_code_runs_where_model_and_text_are(tmp_path, text_file):  # noqa: F
     assert "tokens=60_000" in code
     code = code.replace("60_000", "5_000")
     (tmp_path / "notebook.py").write_text(code, encoding="utf-8")
-    process = Fork("runpy:run_path", "notebook.py", {}, "__main__", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    process = Fork(
+        "runpy:run_path", "notebook.py", {}, "__main__", cwd=tmp_path, PYTHONPATH=str(ROOT)
+    )
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert out.count("asked: ") == out.count("continued: Klicken Sie auf") == 3

@@ -7,17 +7,31 @@ from ds_minimodel_examples.fetch import fetch
 from ds_minimodel_examples.repro import Splits
 
 WORDS = {
-    "en": "apple bridge candle desert engine forest garden hammer island jacket kettle ladder mirror orange".split(),
-    "de": "Apfel Brücke Kerze Wüste Motor Wald Garten Hammer Insel Jacke Kessel Leiter Spiegel Orange".split(),
+    "en": (
+        "apple bridge candle desert engine forest garden hammer island jacket kettle ladder mirror "
+        "orange"
+    ).split(),
+    "de": (
+        "Apfel Brücke Kerze Wüste Motor Wald Garten Hammer Insel Jacke Kessel Leiter Spiegel Orange"
+    ).split(),
 }
 SECTIONS = ["games", "net", "math", "oldlibs"]
 
 
 def description(language, number, section=None):
-    """Document of package p-NUMBER: a synopsis, and a paragraph of two sentences that shares a word with it."""
+    """Document of package p-NUMBER: a synopsis, and a paragraph of two sentences that shares a word
+    with it.
+    """
     draw = random.Random(f"{language}{number}")
-    words = [draw.choice(WORDS[language]) + "abcdefghij"[int(digit)] for digit in f"{number:03}" for _ in range(3)]
-    sentences = [" ".join([*draw.sample(words, 3), *draw.choices(WORDS[language], k=5)]).capitalize() for _ in "12"]
+    words = [
+        draw.choice(WORDS[language]) + "abcdefghij"[int(digit)]
+        for digit in f"{number:03}"
+        for _ in range(3)
+    ]
+    sentences = [
+        " ".join([*draw.sample(words, 3), *draw.choices(WORDS[language], k=5)]).capitalize()
+        for _ in "12"
+    ]
     return {
         "language": language,
         "lines": [" ".join(words[:4]), f"p-{number:03} {sentences[0]}. {sentences[1]}."],
@@ -28,8 +42,12 @@ def description(language, number, section=None):
 
 
 def test_the_set_repro(distribution, help_packages, tmp_path):
-    """With real apt: no text of a held-out package is in a corpus, and every task has all its files."""
-    english, german = ([description(language, number) for number in range(150)] for language in ("en", "de"))
+    """With real apt: no text of a held-out package is in a corpus, and every task has all its
+    files.
+    """
+    english, german = (
+        [description(language, number) for number in range(150)] for language in ("en", "de")
+    )
     packages = "".join(
         f"Package: p-{number:03}\nVersion: 1\nArchitecture: all\nSource: s{number:03}\n"
         f"Section: {one['label']}\nDescription: x\nDescription-md5: {number:032}\n\n"
@@ -50,7 +68,9 @@ def test_the_set_repro(distribution, help_packages, tmp_path):
             "Packages": packages,
             "i18n/Translation-en": index("en", english),
             "i18n/Translation-de": index("de", german),
-            "dep11/Components-{architecture}.yml": f"---\nPackage: p-000\nSummary: {{C: Play it, de: {summary}}}\n",
+            "dep11/Components-{architecture}.yml": (
+                f"---\nPackage: p-000\nSummary: {{C: Play it, de: {summary}}}\n"
+            ),
         },
     )
     manifest = fetch(tmp_path / "out", "repro", ["de"], log=lambda line: None)
@@ -63,6 +83,8 @@ def test_the_set_repro(distribution, help_packages, tmp_path):
             assert (one["lines"][1] in text) == (splits.of(one["page"]) == "train")
     assert summary not in (tmp_path / "out/text/de.txt").read_text()
     rows = map(json.loads, (tmp_path / "out/tasks/section/test.de.jsonl").read_text().splitlines())
-    assert {"text": summary, "label": "games"} in [{key: row[key] for key in ("text", "label")} for row in rows]
+    assert {"text": summary, "label": "games"} in [
+        {key: row[key] for key in ("text", "label")} for row in rows
+    ]
     licences = (tmp_path / "out/LICENSES.md").read_text()
     assert "application-descriptions" in licences and "package-descriptions" in licences

@@ -32,7 +32,13 @@ def test_topic_records_are_parallel(pages):
     untranslated = {name for name in english if int(name.split("|")[0][-8:-5]) % 10 == 9}
     assert german == english - untranslated
     # what stands in a box, is short, or is a heading is no example
-    assert {name.split("|")[1] for name in english} == {"par_0#0", "par_1#0", "par_2#0", "par_3#0", "par_long#0"}
+    assert {name.split("|")[1] for name in english} == {
+        "par_0#0",
+        "par_1#0",
+        "par_2#0",
+        "par_3#0",
+        "par_long#0",
+    }
 
 
 def test_questions_point_at_their_answers(pages):
@@ -47,4 +53,6 @@ def test_questions_point_at_their_answers(pages):
                 for item in paragraph["qas"]:
                     answer = item["answers"][0]
                     assert paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
-                    assert item["question"].startswith({"en": "Command p", "de": "Befehl p"}[language])
+                    assert item["question"].startswith(
+                        {"en": "Command p", "de": "Befehl p"}[language]
+                    )

@@ -1,9 +1,9 @@
 """Disturbs training at random and counts what is lost: must be nothing.
 
-Every trial starts a small run again and again on one rank or several, ends it by SIGKILL or SIGTERM at random
-moments or in the middle of a save, damages its checkpoints in between, and at last lets it finish. The weights
-must be those of an undisturbed run, bit for bit; each damage must be named; each start must be from the newest
-good state.
+Every trial starts a small run again and again on one rank or several, ends it by SIGKILL or SIGTERM
+at random moments or in the middle of a save, damages its checkpoints in between, and at last lets
+it finish. The weights must be those of an undisturbed run, bit for bit; each damage must be named;
+each start must be from the newest good state.
 
 Usage: harness.py [MINUTES [SEED]]
 """
@@ -29,7 +29,9 @@ STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
 LIVES = 3  # times that a trial's run is ended before it may finish
 DAMAGES = {
     "truncated file": lambda content, rng: content[: rng.randrange(len(content))],
-    "flipped bit": lambda content, rng: flipped(content, rng.randrange(len(content)), rng.randrange(8)),
+    "flipped bit": lambda content, rng: flipped(
+        content, rng.randrange(len(content)), rng.randrange(8)
+    ),
     "deleted file": None,
 }
 
@@ -46,9 +48,9 @@ def work(folder, changes):
     from safetensors.torch import save_file
     from synthetic import resume, run_config
 
+    from ds_minimodel.launch.process import Stopped
     from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
-    from ds_minimodel.training.ranks.process import Stopped
-    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.world import join_ranks
 
     load_newest = Checkpoints.load_newest
 
@@ -62,7 +64,8 @@ def work(folder, changes):
         with mock.patch.object(Checkpoints, "load_newest", load_and_tell):
             world = join_ranks()
             save_file(
-                resume(world, folder / "run", run_config(**changes)), folder / f"weights-{world.rank}.safetensors"
+                resume(world, folder / "run", run_config(**changes)),
+                folder / f"weights-{world.rank}.safetensors",
             )
     except Stopped:
         sys.exit(3)
@@ -110,7 +113,9 @@ class Trial:
         self._check_start(expected, damaged)
         # A rank that is not yet training dies of the signal, and the others of its absence.
         if fault == "SIGTERM":
-            assert -signal.SIGTERM in codes or set(codes) <= {0, 3}, f"exit codes {codes} after SIGTERM: {self.log}"
+            assert -signal.SIGTERM in codes or set(codes) <= {0, 3}, (
+                f"exit codes {codes} after SIGTERM: {self.log}"
+            )
         if self.rng.random() < 0.5:
             self._damage()
 
@@ -123,7 +128,9 @@ class Trial:
         return (self.folder / "weights-0.safetensors").read_bytes()
 
     def _expect(self):
-        """(step to go on from, names of damaged checkpoints to be named on the way), found independently."""
+        """(step to go on from, names of damaged checkpoints to be named on the way), found
+        independently.
+        """
         (self.folder / "start").unlink(missing_ok=True)
         found, good = self._complete()
         damaged = [path.name for path in found if path > good[0]] if good else []
@@ -131,22 +138,33 @@ class Trial:
 
     def _complete(self):
         """(folders of the complete checkpoints, the newest first, those of them that are good)"""
-        found = sorted((path for path in self.checkpoints.glob("step-*") if path.suffix != ".partial"), reverse=True)
+        found = sorted(
+            (path for path in self.checkpoints.glob("step-*") if path.suffix != ".partial"),
+            reverse=True,
+        )
         return found, [path for path in found if is_good(path)]
 
     def _check_start(self, expected, damaged):
         start = self.folder / "start"
         if not start.exists():
             return
-        assert int(start.read_text()) == expected, f"from step {start.read_text()}, {expected} is good: {self.log}"
+        assert int(start.read_text()) == expected, (
+            f"from step {start.read_text()}, {expected} is good: {self.log}"
+        )
         for name in damaged:
-            assert f"passing over a damaged checkpoint: {self.checkpoints / name}" in self.log, self.log
+            assert f"passing over a damaged checkpoint: {self.checkpoints / name}" in self.log, (
+                self.log
+            )
 
     def _damage(self):
-        """One or two of the good ones, the newest first, but never the oldest, which the run goes on from."""
+        """One or two of the good ones, the newest first, but never the oldest, which the run goes
+        on from.
+        """
         _, good = self._complete()
         for checkpoint in good[:-1][: self.rng.choice([1, 2])]:
-            file = self.rng.choice(sorted(path for path in checkpoint.iterdir() if path.stat().st_size))
+            file = self.rng.choice(
+                sorted(path for path in checkpoint.iterdir() if path.stat().st_size)
+            )
             kind = self.rng.choice(sorted(DAMAGES))
             if DAMAGES[kind]:
                 file.write_bytes(DAMAGES[kind](file.read_bytes(), self.rng))
@@ -165,7 +183,9 @@ class Trial:
             time.sleep(0.0005)
 
     def _join(self, processes, patience):
-        """Exit codes; ranks that are left after `patience` seconds are killed, as the launcher does."""
+        """Exit codes; ranks that are left after `patience` seconds are killed, as the launcher
+        does.
+        """
         deadline = time.monotonic() + patience
         while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -194,7 +214,9 @@ class Harness:
         try:
             for _ in range(self.rng.randint(1, LIVES)):
                 trial.live_and_die()
-            assert trial.finish() == self.undisturbed[what], "other weights than those of the undisturbed run"
+            assert trial.finish() == self.undisturbed[what], (
+                "other weights than those of the undisturbed run"
+            )
         except AssertionError as loss:
             self.lost.append(f"trial {self.trials} ({what}): {loss}")
         else:
@@ -208,7 +230,9 @@ def main(minutes=15, seed=1):
         draw = harness.rng.choice
         while time.monotonic() < end:
             harness.trial(draw([1, 1, 2, 2, 4]), draw([0, 1, 2, 3]), draw(["fp32", "bf16"]))
-    print(f"{harness.trials} trials, {len(harness.lost)} lost: {dict(sorted(harness.faults.items()))}")
+    print(
+        f"{harness.trials} trials, {len(harness.lost)} lost: {dict(sorted(harness.faults.items()))}"
+    )
     sys.exit("\n".join(harness.lost) or 0)
 
 

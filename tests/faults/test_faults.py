@@ -16,7 +16,9 @@ def harness(tmp_path_factory):
     return Harness(tmp_path_factory.mktemp("faults"), seed=3)
 
 
-@pytest.mark.parametrize("ranks, stage, precision", [(1, 0, "fp32"), (1, 3, "bf16"), (2, 1, "fp32")])
+@pytest.mark.parametrize(
+    "ranks, stage, precision", [(1, 0, "fp32"), (1, 3, "bf16"), (2, 1, "fp32")]
+)
 def test_nothing_is_lost(harness, ranks, stage, precision):
     faults = sum(harness.faults.values())
     harness.trial(ranks, stage, precision)

@@ -1,11 +1,13 @@
-"""Tensors that are read when they are asked for: safetensors' own form, and the memory of one of them."""
+"""Tensors that are read when they are asked for: safetensors' own form, and the memory of one of
+them.
+"""
 
 import weakref
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from ds_minimodel.foreign.lazy import Lazy, LazyTensors, open_tensors, save_tensors, shapes_of
+from ds_minimodel.hf.lazy import Lazy, LazyTensors, open_tensors, save_tensors, shapes_of
 
 TENSORS = {
     "z.weight": torch.randn(3, 5),
@@ -19,13 +21,20 @@ TENSORS = {
 
 def test_files_are_safetensors(tmp_path):
     save_tensors(tmp_path / "ours", TENSORS)
-    save_file({name: tensor.contiguous() for name, tensor in TENSORS.items()}, tmp_path / "theirs", {"format": "pt"})
+    save_file(
+        {name: tensor.contiguous() for name, tensor in TENSORS.items()},
+        tmp_path / "theirs",
+        {"format": "pt"},
+    )
     for path in (tmp_path / "ours", tmp_path / "theirs"):
         ours = open_tensors(path, "put it back")
         assert shapes_of(ours) == shapes_of(TENSORS)
         for found in (load_file(path), dict(ours)):
             assert found.keys() == TENSORS.keys()
-            assert all(found[name].equal(own) and found[name].dtype == own.dtype for name, own in TENSORS.items())
+            assert all(
+                found[name].equal(own) and found[name].dtype == own.dtype
+                for name, own in TENSORS.items()
+            )
 
 
 def test_one_tensor_at_a_time_is_in_memory(tmp_path):
@@ -37,16 +46,27 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
         made.append(weakref.ref(tensor))
         return tensor
 
-    source = {f"{number}": Lazy((64,), torch.float32, lambda number=number: read(number)) for number in range(4)}
+    source = {
+        f"{number}": Lazy((64,), torch.float32, lambda number=number: read(number))
+        for number in range(4)
+    }
     save_tensors(tmp_path / "file", LazyTensors(source))
     assert len(made) == 4 and load_file(tmp_path / "file")["3"].eq(3).all()
 
 
 def test_parts_and_changes_are_made_when_they_are_read():
     reads = []
-    whole = Lazy((3, 2), torch.bfloat16, lambda: reads.append(1) or torch.arange(6.0).view(3, 2).bfloat16())
+    whole = Lazy(
+        (3, 2), torch.bfloat16, lambda: reads.append(1) or torch.arange(6.0).view(3, 2).bfloat16()
+    )
     rows = Lazy.below([whole.rows(1, 3), whole.rows(0, 1)])
-    named = LazyTensors({"body.rows": rows, "body.wide": whole.map(torch.Tensor.float, torch.float32), "pack.x": whole})
+    named = LazyTensors(
+        {
+            "body.rows": rows,
+            "body.wide": whole.map(torch.Tensor.float, torch.float32),
+            "pack.x": whole,
+        }
+    )
     assert shapes_of(named.under("body.")) == {"rows": (3, 2), "wide": (3, 2)} and not reads
     assert named["body.rows"].tolist() == [[2, 3], [4, 5], [0, 1]] and len(reads) == 2
     assert named["body.wide"].dtype == named.entries["body.wide"].dtype == torch.float32

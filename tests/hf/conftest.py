@@ -1,4 +1,6 @@
-"""Small Hugging Face checkpoints made on the spot, and vocabularies trained on text in several scripts."""
+"""Small Hugging Face checkpoints made on the spot, and vocabularies trained on text in several
+scripts.
+"""
 
 import json
 import random
@@ -10,9 +12,9 @@ from sentencepiece import sentencepiece_model_pb2 as protobuf
 from tokenizers import ByteLevelBPETokenizer
 
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
+from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models.trainable import load_into
-from ds_minimodel.tasks import KINDS
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",
@@ -29,7 +31,14 @@ TEXTS = [
     "סירה קטנה רואה נמל גדול",
 ]
 # What a normaliser may stumble over; the rest is unknown to the vocabularies.
-ODD_TEXTS = ["", "   ", " a  b ", "tab\there\r\nand\u2028there", "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ", "zero\u200bwidth"]
+ODD_TEXTS = [
+    "",
+    "   ",
+    " a  b ",
+    "tab\there\r\nand\u2028there",
+    "ﬁne ½ ① ㎏ ™ ａｂｃ\u3000ｄ",
+    "zero\u200bwidth",
+]
 ODD_TEXTS += ["a\u0085 b\u0085", "cafe\u0301 e\u0301", "😀 👨‍👩‍👧 ⚠️", "▁under▁", "ꙮ☃☃ ꙮ"]
 
 VOCAB_SIZE = 260
@@ -63,7 +72,9 @@ def make_unigram(text_file, folder):
 
 
 def randomise(model, seed=0):
-    """Weights as large as trained ones, biases and norms too; token types 0, as fairseq's RoBERTa leaves them."""
+    """Weights as large as trained ones, biases and norms too; token types 0, as fairseq's RoBERTa
+    leaves them.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -87,10 +98,19 @@ def _write_model(folder, theirs, config, vocab_size, **settings):
 def make_xlm_r(unigram_folder, folder):
     """An XLM-R checkpoint with its sentencepiece.bpe.model."""
     ours = protobuf.ModelProto.FromString((unigram_folder / "tokenizer.model").read_bytes())
-    theirs = protobuf.ModelProto(trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec)
-    for id in (3, 0, 2, *range(4, len(ours.pieces) - 1)):  # <unk> <s> </s>, and neither <pad> nor <mask>
+    theirs = protobuf.ModelProto(
+        trainer_spec=ours.trainer_spec, normalizer_spec=ours.normalizer_spec
+    )
+    for id in (
+        3,
+        0,
+        2,
+        *range(4, len(ours.pieces) - 1),
+    ):  # <unk> <s> </s>, and neither <pad> nor <mask>
         theirs.pieces.add().CopyFrom(ours.pieces[id])
-    _write_model(folder, transformers.XLMRobertaForMaskedLM, transformers.XLMRobertaConfig, len(ours.pieces))
+    _write_model(
+        folder, transformers.XLMRobertaForMaskedLM, transformers.XLMRobertaConfig, len(ours.pieces)
+    )
     (folder / "sentencepiece.bpe.model").write_bytes(theirs.SerializeToString())
     return folder
 
@@ -106,7 +126,9 @@ def make_xlm_r_json(xlm_r, folder):
 
 def _byte_level(text_file, special_tokens):
     trained = ByteLevelBPETokenizer()
-    trained.train([str(text_file)], vocab_size=400, special_tokens=special_tokens, show_progress=False)
+    trained.train(
+        [str(text_file)], vocab_size=400, special_tokens=special_tokens, show_progress=False
+    )
     trained.add_special_tokens(["<mask>"])
     return trained
 
@@ -114,16 +136,30 @@ def _byte_level(text_file, special_tokens):
 def make_roberta(text_file, folder):
     """A RoBERTa checkpoint with vocab.json and merges.txt in fairseq's order."""
     tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>"])
-    _write_model(folder, transformers.RobertaForMaskedLM, transformers.RobertaConfig, tokenizer.get_vocab_size())
+    _write_model(
+        folder,
+        transformers.RobertaForMaskedLM,
+        transformers.RobertaConfig,
+        tokenizer.get_vocab_size(),
+    )
     tokenizer.save_model(str(folder))
-    (folder / "vocab.json").write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=False), encoding="utf-8")
+    (folder / "vocab.json").write_text(
+        json.dumps(tokenizer.get_vocab(), ensure_ascii=False), encoding="utf-8"
+    )
     return folder
 
 
 def make_roberta_json(text_file, folder):
-    """A RoBERTa checkpoint as people train them with Hugging Face: tokenizer.json with <mask> at id 4."""
+    """A RoBERTa checkpoint as people train them with Hugging Face: tokenizer.json with <mask> at id
+    4.
+    """
     tokenizer = _byte_level(text_file, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
-    _write_model(folder, transformers.RobertaForMaskedLM, transformers.RobertaConfig, tokenizer.get_vocab_size())
+    _write_model(
+        folder,
+        transformers.RobertaForMaskedLM,
+        transformers.RobertaConfig,
+        tokenizer.get_vocab_size(),
+    )
     merges = [tuple(pair) for pair in json.loads(tokenizer._tokenizer.to_str())["model"]["merges"]]
     transformers.RobertaTokenizer(tokenizer.get_vocab(), merges).save_pretrained(folder)
     return folder
@@ -150,10 +186,16 @@ def roberta_json(text_file, tmp_path_factory):
 
 
 def save_task_model(ours, kind, labels, folder, config=None, name="t"):
-    """Write a task model of random weights over the model `ours` -> its module, with that model's language."""
+    """Write a task model of random weights over the model `ours` -> its module, with that model's
+    language.
+    """
     body, pack = load_model(ours)
-    module = randomise(KINDS[kind].module(config or body.config, len(pack.embeddings["tokens"]), labels), seed=5)
-    own = {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")}
+    module = randomise(
+        KINDS[kind].module(config or body.config, len(pack.embeddings["tokens"]), labels), seed=5
+    )
+    own = {
+        name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")
+    }
     task = {"name": name, "kind": kind, "labels": labels}
     artifact = BodyArtifact(module.body.config, module.body.head_depths, own, body.space, task)
     save_body(folder, artifact, "task-model", ours)

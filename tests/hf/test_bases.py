@@ -1,4 +1,6 @@
-"""RoBERTa, XLM-R, CamemBERT, BERT, added tokens, weights in parts: equal ids and logits, in and out."""
+"""RoBERTa, XLM-R, CamemBERT, BERT, added tokens, weights in parts: equal ids and logits, in and
+out.
+"""
 
 import json
 import shutil
@@ -13,14 +15,14 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.evaluation import KINDS
+from ds_minimodel.evaluation.batches import join, outputs
+from ds_minimodel.evaluation.classification import encode_table
+from ds_minimodel.evaluation.qa import Question, encode_questions
+from ds_minimodel.evaluation.tables import Records
+from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.trainable import load_into, to_tensors
-from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import join, outputs
-from ds_minimodel.tasks.classification import encode_table
-from ds_minimodel.tasks.qa import Question, encode_questions
-from ds_minimodel.tasks.tables import Records
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise, save_task_model
 from .refusing import refused
@@ -28,7 +30,8 @@ from .test_hugging_face import varied_lines
 
 ATOL = 1e-5
 BERT_SIZES = {**SIZES, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
-# Found before the vocabulary is asked: as it is written, in any case, alone or within a word, with the space before it.
+# Found before the vocabulary is asked: as it is written, in any case, alone or within a word, with
+# the space before it.
 ADDED = [
     "Straße",
     AddedToken("boat", single_word=True, normalized=False),
@@ -50,7 +53,9 @@ def make_camembert(xlm_r, folder):
     folder.mkdir()
     shutil.copyfile(xlm_r / "sentencepiece.bpe.model", folder / "sentencepiece.bpe.model")
     vocab_size = len(transformers.CamembertTokenizer.from_pretrained(folder))
-    config = transformers.CamembertConfig(vocab_size=vocab_size, bos_token_id=5, eos_token_id=6, **SIZES)
+    config = transformers.CamembertConfig(
+        vocab_size=vocab_size, bos_token_id=5, eos_token_id=6, **SIZES
+    )
     randomise(transformers.CamembertForMaskedLM(config)).save_pretrained(folder)
     return folder
 
@@ -71,7 +76,9 @@ def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
     if vocab_txt:
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
     else:
-        transformers.BertTokenizer(str(folder / "vocab.txt"), do_lower_case=lowercase).save_pretrained(folder)
+        transformers.BertTokenizer(
+            str(folder / "vocab.txt"), do_lower_case=lowercase
+        ).save_pretrained(folder)
     config = transformers.BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES)
     model = randomise(transformers.BertForMaskedLM(config))
     with torch.no_grad():
@@ -82,7 +89,10 @@ def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
 
 def with_added(source, folder):
     """The same model with ADDED in its tokenizer and rows for them."""
-    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModelForMaskedLM.from_pretrained(source)
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(source),
+        AutoModelForMaskedLM.from_pretrained(source),
+    )
     tokenizer.add_tokens(ADDED)
     model.resize_token_embeddings(len(tokenizer))
     tokenizer.save_pretrained(folder)
@@ -93,7 +103,15 @@ def with_added(source, folder):
 @pytest.fixture(
     scope="module",
     params=[
-        *("xlm_r", "xlm_r_json", "roberta", "roberta_json", "camembert", "camembert_json", "bert_cased"),
+        *(
+            "xlm_r",
+            "xlm_r_json",
+            "roberta",
+            "roberta_json",
+            "camembert",
+            "camembert_json",
+            "bert_cased",
+        ),
         *("bert_uncased_in_parts", "camembert_added", "xlm_r_added", "roberta_added", "bert_added"),
     ],
 )
@@ -107,7 +125,9 @@ def base(request, tmp_path_factory):
         "camembert_json": lambda: make_camembert_json(get("xlm_r"), source),
         "bert_cased": lambda: make_bert(get("text_file"), source, lowercase=False, vocab_txt=True),
         "bert_uncased_in_parts": lambda: make_bert(get("text_file"), source, max_shard_size="20KB"),
-        "camembert_added": lambda: with_added(make_camembert(get("xlm_r"), source), folder / "added"),
+        "camembert_added": lambda: with_added(
+            make_camembert(get("xlm_r"), source), folder / "added"
+        ),
         "xlm_r_added": lambda: with_added(get("xlm_r_json"), folder / "added"),
         "roberta_added": lambda: with_added(get("roberta_json"), folder / "added"),
         "bert_added": lambda: with_added(make_bert(get("text_file"), source), folder / "added"),
@@ -121,11 +141,18 @@ def base(request, tmp_path_factory):
 def test_ids_and_token_types(base):
     """Both read the file that is kept, in which no text becomes a special id: not "<e>" either."""
     theirs, ours, exported = base
-    old, new = (AutoTokenizer.from_pretrained(folder, split_special_tokens=True) for folder in (theirs, exported))
+    old, new = (
+        AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+        for folder in (theirs, exported)
+    )
     own = open_tokenizer(ours)
     roles = {"bos": "cls", "eos": "sep", "pad": "pad", "unk": "unk", "mask": "mask"}
-    assert own.vocabulary.special == {ours: getattr(old, f"{role}_token_id") for ours, role in roles.items()}
-    assert old.get_vocab() == new.get_vocab() and len(set(own.pieces())) == own.vocabulary.size == len(old)
+    assert own.vocabulary.special == {
+        ours: getattr(old, f"{role}_token_id") for ours, role in roles.items()
+    }
+    assert old.get_vocab() == new.get_vocab() and len(
+        set(own.pieces())
+    ) == own.vocabulary.size == len(old)
     (bos,), (eos,) = own.vocabulary.frame
     lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED, *varied_lines(2000)]
     for line, ids in zip(lines, own.encode(lines), strict=True):
@@ -139,15 +166,25 @@ def test_ids_and_token_types(base):
 def test_logits(base):
     """Of padded pairs, with both token types where there are two."""
     theirs, _, exported = base
-    tokenizer, again = AutoTokenizer.from_pretrained(theirs), AutoTokenizer.from_pretrained(exported)
+    tokenizer, again = (
+        AutoTokenizer.from_pretrained(theirs),
+        AutoTokenizer.from_pretrained(exported),
+    )
     masked = f"a {tokenizer.mask_token} b{tokenizer.mask_token}, c</s>"
     assert tokenizer(masked)["input_ids"] == again(masked)["input_ids"]
-    before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, exported))
-    texts = [TEXTS[0][:20], TEXTS[1], "a", TEXTS[3][:9]], ["the wind", "b", TEXTS[0][:30], "Straße boat"]
+    before, after = (
+        AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, exported)
+    )
+    texts = (
+        [TEXTS[0][:20], TEXTS[1], "a", TEXTS[3][:9]],
+        ["the wind", "b", TEXTS[0][:30], "Straße boat"],
+    )
     batch = tokenizer(*texts, return_tensors="pt", padding=True, truncation=True, max_length=60)
     mask = batch["attention_mask"].bool()
     with torch.no_grad():
-        torch.testing.assert_close(after(**batch).logits[mask], before(**batch).logits[mask], atol=ATOL, rtol=0)
+        torch.testing.assert_close(
+            after(**batch).logits[mask], before(**batch).logits[mask], atol=ATOL, rtol=0
+        )
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +200,29 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     _, ours = bert
     module = save_task_model(ours, "sentence-pair", ["no", "yes"], tmp_path / "pair")
     export_hf(tmp_path / "pair", tmp_path / "pair.hf", ours)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "pair.hf").eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "pair.hf"
+    ).eval()
     assert type(model).__name__ == "BertForSequenceClassification"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pair.hf")
-    pairs = list(zip(TEXTS[:4], TEXTS[4:8])) + [("boat " * 40, "the wind"), ("a", "the great harbour " * 30)]
+    pairs = list(zip(TEXTS[:4], TEXTS[4:8])) + [
+        ("boat " * 40, "the wind"),
+        ("a", "the great harbour " * 30),
+    ]
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     texts = firsts, seconds
-    batch = tokenizer(firsts, seconds, return_tensors="pt", padding=True, truncation="longest_first", max_length=66)
+    batch = tokenizer(
+        firsts,
+        seconds,
+        return_tensors="pt",
+        padding=True,
+        truncation="longest_first",
+        max_length=66,
+    )
     assert batch["token_type_ids"].sum(1).gt(1).all()
-    examples = encode_table(open_tokenizer(ours), Records(texts, np.zeros(len(pairs)), ()), 66, separators=1)
+    examples = encode_table(
+        open_tokenizer(ours), Records(texts, np.zeros(len(pairs)), ()), 66, separators=1
+    )
     with torch.no_grad():
         expected = model(**batch).logits
     for index, logits in outputs(module, examples):
@@ -181,7 +232,9 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     export_hf(tmp_path / "qa", tmp_path / "qa.hf", ours)
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "qa.hf").eval()
     batch = tokenizer("the wind", "the small boat sees", return_tensors="pt")
-    windows = encode_questions(open_tokenizer(ours), [Question("1", "the wind", "the small boat sees", ("",), (0,))])
+    windows = encode_questions(
+        open_tokenizer(ours), [Question("1", "the wind", "the small boat sees", ("",), (0,))]
+    )
     assert windows.prefix.tolist() == batch["token_type_ids"].argmax(1).tolist()
     with torch.no_grad():
         expected = model(**batch)
@@ -191,17 +244,31 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
 
 
 def test_finetuning_trains_both_token_types(bert):
-    """With the padding left out and with it: the same gradients, and none where a text stands alone."""
+    """With the padding left out and with it: the same gradients, and none where a text stands
+    alone.
+    """
     body, pack = load_model(bert[1])
-    module = KINDS["sentence-pair"].module(body.config, len(pack.embeddings["tokens"]), ["no", "yes"]).eval()
-    load_into(module, {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")}, "body.")
+    module = (
+        KINDS["sentence-pair"]
+        .module(body.config, len(pack.embeddings["tokens"]), ["no", "yes"])
+        .eval()
+    )
+    load_into(
+        module,
+        {key: body.tensors[key] for key in body.tensors if not key.startswith("heads.")},
+        "body.",
+    )
     load_into(module, pack.embeddings, "pack.")
     rows = [np.array([0, 7, 8, 2, 9, 2]), np.array([0, 7, 2, *range(20, 40), 2])]
 
     def gradient(second, packed):
-        batch = to_tensors(join(rows, [0, 1], reads_start=True, second=second).batch(np.arange(2), [1, 2]))
+        batch = to_tensors(
+            join(rows, [0, 1], reads_start=True, second=second).batch(np.arange(2), [1, 2])
+        )
         module.zero_grad()
-        module({key: value for key, value in batch.items() if packed or key != "token_index"}).sum().backward()
+        module(
+            {key: value for key, value in batch.items() if packed or key != "token_index"}
+        ).sum().backward()
         return module.body.types.grad.clone()
 
     both = gradient([4, 3], packed=True)
@@ -210,26 +277,45 @@ def test_finetuning_trains_both_token_types(bert):
     assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
 
 
-@pytest.mark.parametrize("name, prefix", [("pytorch_model.bin", "bert."), ("model.safetensors", "")])
+@pytest.mark.parametrize(
+    "name, prefix", [("pytorch_model.bin", "bert."), ("model.safetensors", "")]
+)
 def test_the_names_that_the_first_berts_have(bert, tmp_path, name, prefix):
-    """LayerNorm.gamma and .beta, positions, the head of sentence pairs, the pooler: of bert-base's own files."""
+    """LayerNorm.gamma and .beta, positions, the head of sentence pairs, the pooler: of bert-base's
+    own files.
+    """
     theirs, ours = bert
-    folder = shutil.copytree(theirs, tmp_path / "hf", ignore=shutil.ignore_patterns("*.safetensors*"))
-    tensors = {name: tensor for path in theirs.glob("*.safetensors") for name, tensor in load_file(path).items()}
-    tensors |= {"bert.embeddings.position_ids": torch.arange(66)[None], "bert.pooler.LayerNorm.gamma": torch.zeros(16)}
+    folder = shutil.copytree(
+        theirs, tmp_path / "hf", ignore=shutil.ignore_patterns("*.safetensors*")
+    )
+    tensors = {
+        name: tensor
+        for path in theirs.glob("*.safetensors")
+        for name, tensor in load_file(path).items()
+    }
+    tensors |= {
+        "bert.embeddings.position_ids": torch.arange(66)[None],
+        "bert.pooler.LayerNorm.gamma": torch.zeros(16),
+    }
     old = {"cls.seq_relationship.weight": torch.zeros(2, 16)}
     for known, tensor in tensors.items():
-        known = known.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        known = known.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        )
         old[known.replace("bert.", prefix, 1)] = tensor
     stem, _, suffix = name.partition(".")
     halves = {f"{stem}-{number}.{suffix}": dict([*old.items()][number::2]) for number in (0, 1)}
     for part, half in halves.items():
         (torch.save if suffix == "bin" else save_file)(half, folder / part)
     weight_map = {known: part for part, half in halves.items() for known in half}
-    (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / f"{name}.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     refer(folder, tmp_path / "ours")
     for one, other in zip(load_model(tmp_path / "ours"), load_model(ours)):
-        one, other = (dict(getattr(part, "tensors", None) or part.embeddings) for part in (one, other))
+        one, other = (
+            dict(getattr(part, "tensors", None) or part.embeddings) for part in (one, other)
+        )
         torch.testing.assert_close(one, other, atol=0, rtol=0)
 
 
@@ -237,7 +323,12 @@ INDEX = "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    "what, words", [("outside", "no name below the folder"), ("missing", "no such file"), ("nothing", "weight_map")]
+    "what, words",
+    [
+        ("outside", "no name below the folder"),
+        ("missing", "no such file"),
+        ("nothing", "weight_map"),
+    ],
 )
 def test_damaged_parts(bert, tmp_path, what, words):
     folder = shutil.copytree(bert[0], tmp_path / "hf")
@@ -253,7 +344,9 @@ def test_damaged_parts(bert, tmp_path, what, words):
 
 
 def test_two_token_types_of_a_roberta(roberta, tmp_path):
-    """transformers' default; its tokenizers give no type but the first, whose vector goes into the positions."""
+    """transformers' default; its tokenizers give no type but the first, whose vector goes into the
+    positions.
+    """
     config = transformers.RobertaConfig.from_pretrained(roberta, type_vocab_size=2)
     model = randomise(transformers.RobertaForMaskedLM(config))
     with torch.no_grad():
@@ -262,6 +355,9 @@ def test_two_token_types_of_a_roberta(roberta, tmp_path):
     model.save_pretrained(folder)
     refer(folder, tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "out")
-    after, tokens = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), torch.arange(4, 40)[None]
+    after, tokens = (
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(),
+        torch.arange(4, 40)[None],
+    )
     with torch.no_grad():
         torch.testing.assert_close(after(tokens).logits, model(tokens).logits, atol=1e-4, rtol=0)

@@ -12,13 +12,13 @@ from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.foreign.source import hub_name
-from ds_minimodel.hf.card import model_card
-from ds_minimodel.hf.export import export_hf
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.recipe.systems import SYSTEMS
+from ds_minimodel.config.systems import SYSTEMS
+from ds_minimodel.evaluation.packs import facts_of
+from ds_minimodel.export.card import model_card
+from ds_minimodel.export.folder import export_hf
+from ds_minimodel.hf.source import hub_name
+from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.report.verdict import Verdict
-from ds_minimodel.serve.packs import facts_of
 
 from .conftest import save_task_model
 from .refusing import change
@@ -39,20 +39,34 @@ def imported(xlm_r, tmp_path_factory):
 
 @pytest.fixture
 def workdir(imported, tmp_path):
-    """A workdir with this base: a German pack of MiniPost, with scores of two finetuned tasks and of a text."""
+    """A workdir with this base: a German pack of MiniPost, with scores of two finetuned tasks and
+    of a text.
+    """
     body, source = load_model(imported)
     work = tmp_path / "runs/extend"
     folders, system = WorkdirLayout(work), SYSTEMS["minipost"]
     shutil.copytree(imported, folders.model(system))
     pack = body.adaptation("de", source.embeddings, steps=300, eflops=0.25)
     save_adaptation(folders.adapt(system, "de") / "pack", pack, imported / "tokenizer")
-    clauses = {"topic": "de, topic: 9.0 accuracy before, 60.5 after", "qa": "de, qa: 35.5 F1 before, 36.0 after"}
-    clauses["text"] = "de, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after"
+    clauses = {
+        "topic": "de, topic: 9.0 accuracy before, 60.5 after",
+        "qa": "de, qa: 35.5 F1 before, 36.0 after",
+    }
+    clauses["text"] = (
+        "de, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after"
+    )
     verdict = Verdict(
-        system="minipost", language="de", steps=300, clauses=clauses, worse=[], cost="2 min on this machine"
+        system="minipost",
+        language="de",
+        steps=300,
+        clauses=clauses,
+        worse=[],
+        cost="2 min on this machine",
     )
     others = {"steps": 150}, {"system": "bl_base"}, {"language": "fr"}
-    listed = [{**verdict.model_dump(), **other, "cost": "not its own"} for other in others] + [verdict.model_dump()]
+    listed = [{**verdict.model_dump(), **other, "cost": "not its own"} for other in others] + [
+        verdict.model_dump()
+    ]
     folders.report().mkdir(parents=True)
     (folders.report() / "verdicts.json").write_text(json.dumps(listed))
     for task in ("topic", "qa"):
@@ -69,15 +83,34 @@ def card_of(folder):
 
 
 def test_of_a_run(workdir, tmp_path):
-    export_hf(workdir / "pretrain/bl_base/model", tmp_path / "out", workdir / "adapt/minipost/de/pack")
+    export_hf(
+        workdir / "pretrain/bl_base/model", tmp_path / "out", workdir / "adapt/minipost/de/pack"
+    )
     card, text = card_of(tmp_path / "out")
     front = [card[key] for key in ("language", "license", "base_model", "library_name", "tags")]
-    assert front == ["de", "cc-by-4.0", "FacebookAI/xlm-roberta-base", "transformers", ["mini-model-adaptation"]]
+    assert front == [
+        "de",
+        "cc-by-4.0",
+        "FacebookAI/xlm-roberta-base",
+        "transformers",
+        ["mini-model-adaptation"],
+    ]
     facts = card["ds_minimodel"]
-    assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == ("minipost", 300, 0.25, 3)
-    assert "\nde, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after; 2 min on" in text
+    assert (facts["system"], facts["steps"], facts["eflops"], facts["layers"]) == (
+        "minipost",
+        300,
+        0.25,
+        3,
+    )
+    assert (
+        "\nde, text: 2.000 bits per byte before, 1.234 after; en, text: 1.000 before, 1.001 after; "
+        "2 min on" in text
+    )
     assert "topic:" not in text and "qa:" not in text, "those are scores of task models"
-    assert "| license of the base | cc-by-4.0 |" in text and "| text | de.txt.xz (1,234 tokens) |" in text
+    assert (
+        "| license of the base | cc-by-4.0 |" in text
+        and "| text | de.txt.xz (1,234 tokens) |" in text
+    )
     (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)
     exec(code.replace("FOLDER", str(tmp_path / "out")))
 
@@ -88,19 +121,25 @@ def test_of_a_run(workdir, tmp_path):
 
 
 def test_names_that_a_hub_would_not_take(workdir, tmp_path):
-    """The Hub takes no card whose language is no code of ISO 639, nor one whose base could be no model."""
+    """The Hub takes no card whose language is no code of ISO 639, nor one whose base could be no
+    model.
+    """
     base = shutil.copytree(workdir / "pretrain/bl_base/model", tmp_path / "my base")
     change(base / "manifest.json", imported_from="my base", base_model="/my base")
     body, source = load_model(base)
     own = body.adaptation("zh-tw", source.embeddings, steps=300, eflops=0.25)
-    save_adaptation(tmp_path / "adapt/packs/zh-tw", own, base / "tokenizer")  # no workdir, for all its name
+    save_adaptation(
+        tmp_path / "adapt/packs/zh-tw", own, base / "tokenizer"
+    )  # no workdir, for all its name
     export_hf(base, tmp_path / "out", tmp_path / "adapt/packs/zh-tw")
     card, text = card_of(tmp_path / "out")
     assert not {"language", "base_model"} & card.keys() and "system" not in card["ds_minimodel"]
     assert "| language | zh-tw |" in text and "| base | my base |" in text
 
 
-@pytest.mark.parametrize("name", [None, "./xlm-r", "/home/me/xlm-r", "a/b/c", "out/checkpoint-5", "", 7])
+@pytest.mark.parametrize(
+    "name", [None, "./xlm-r", "/home/me/xlm-r", "a/b/c", "out/checkpoint-5", "", 7]
+)
 def test_what_is_no_name_of_a_model_on_the_hub(name):
     assert hub_name(name) is None and hub_name("FacebookAI/xlm-roberta-base")
 
@@ -109,7 +148,10 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
     """In the card of what a stranger made: neither HTML, nor a link or a line of its own."""
     base = shutil.copytree(workdir / "pretrain/bl_base/model", tmp_path / "base")
     pack = shutil.copytree(workdir / "adapt/minipost/de/pack", tmp_path / "pack")
-    hostile = {"imported_from": "<script>alert(1)</script>[x](javascript:y)\n\n# z", "base_model": "a\n---\n<b>"}
+    hostile = {
+        "imported_from": "<script>alert(1)</script>[x](javascript:y)\n\n# z",
+        "base_model": "a\n---\n<b>",
+    }
     change(base / "manifest.json", **hostile)
     change(pack / "manifest.json", language="de <b> ![x](http:y)")
     card = model_card(pack, base, "XLMRobertaForMaskedLM", 3, None)
@@ -128,7 +170,9 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
         (folder / "manifest.json").write_text(former)
 
 
-@pytest.mark.parametrize("template", [None, "{% for one in messages %}<|begin|>{{ one.content }}{% endfor %}"])
+@pytest.mark.parametrize(
+    "template", [None, "{% for one in messages %}<|begin|>{{ one.content }}{% endfor %}"]
+)
 def test_a_model_that_chats_is_asked_in_its_template(text_file, tmp_path, template):
     refer(save_llama(text_file, tmp_path / "theirs", "$A", template=template), tmp_path / "in")
     change(tmp_path / "in/manifest.json", eflops=0.00011543065657344)

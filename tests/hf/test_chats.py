@@ -1,4 +1,6 @@
-"""Dialogues by templates of the forms of Llama 3, Qwen, Gemma, SmolLM2 and Mistral: what is learned of them."""
+"""Dialogues by templates of the forms of Llama 3, Qwen, Gemma, SmolLM2 and Mistral: what is learned
+of them.
+"""
 
 import json
 
@@ -12,9 +14,9 @@ from ds_minimodel.common.random import permute
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.foreign.vocabularies import by_template
-from ds_minimodel.hf.chats import held_out_questions, prepare_chats
+from ds_minimodel.hf.vocabularies import by_template
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
+from ds_minimodel.pipeline.dialogues import held_out_questions, prepare_chats
 
 from .test_decoders import BEGIN, END, save_llama
 
@@ -26,39 +28,59 @@ TEMPLATES = {
         "{{ m.content | trim }}" + END + "{% endfor %}"
     ),
     "qwen": (  # what an assistant thinks stands in the last turn alone
-        TURN + "{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+        TURN
+        + "{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
         "{{ m.content.split('</think>')[-1] }}" + END + "\n{% endfor %}" + ASKS
     ),
     "gemma": (  # another role, none for a system
-        "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
+        "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not "
+        "supported') }}"
         "{% endif %}{% for m in messages %}<{{ 'model' if m.role == 'assistant' else m.role }}>\n"
         "{{ m.content | trim }}" + END + "\n{% endfor %}"
     ),
     "smollm2": (  # a system that speaks where none is given
-        "{% for m in messages %}{% if loop.first and m.role != 'system' %}" + BEGIN + "system\nHelp." + END + "\n"
+        "{% for m in messages %}{% if loop.first and m.role != 'system' %}"
+        + BEGIN
+        + "system\nHelp."
+        + END
+        + "\n"
         "{% endif %}" + BEGIN + "{{ m.role }}\n{{ m.content }}" + END + "\n{% endfor %}" + ASKS
     ),
     "mistral": (  # marks around the user alone, in whose last turn the system speaks
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
-        "{% if loop.revindex0 == 1 and messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
-        "{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}" + END + "{% endif %}{% endfor %}"
+        "{% if loop.revindex0 == 1 and messages[0].role == 'system' %}{{ messages[0].content "
+        "}}\n\n{% endif %}"
+        "{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}"
+        + END
+        + "{% endif %}{% endfor %}"
     ),
     "generation": (  # as later templates say it themselves, here without the end of a turn
-        TURN + "{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        TURN
+        + "{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
         "{% else %}{{ m.content }}{% endif %}" + END + "{% endfor %}" + ASKS
     ),
 }
-DIALOGUE = [("user", "user 17?"), ("assistant", "assistant,\n\nja "), ("user", "und ä"), ("assistant", "18.")]
+DIALOGUE = [
+    ("user", "user 17?"),
+    ("assistant", "assistant,\n\nja "),
+    ("user", "und ä"),
+    ("assistant", "18."),
+]
 
 
 def tokenizer_with(folder, text_file, template, single):
     """The folder of a vocabulary with this chat template."""
-    keep_vocabulary(save_llama(text_file, folder / "theirs", single, template=template), folder / "tokenizer")
+    keep_vocabulary(
+        save_llama(text_file, folder / "theirs", single, template=template), folder / "tokenizer"
+    )
     return folder / "tokenizer"
 
 
 def write(path, *dialogues):
-    rows = [{"messages": [{"role": role, "content": said} for role, said in turns]} for turns in dialogues]
+    rows = [
+        {"messages": [{"role": role, "content": said} for role, said in turns]}
+        for turns in dialogues
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -70,7 +92,9 @@ def samples_in(store, length=512):
     tokenizer = AutoTokenizer.from_pretrained(store.folder.parent / "tokenizer")
     reader = SampleReader(store, table, 1)
     batch = Sampler(reader, OBJECTIVES["causal-lm"], None).batch(0, len(table))
-    assert batch["count"] == (batch["targets"] != IGNORED).sum() and len(table) == store.num_documents
+    assert (
+        batch["count"] == (batch["targets"] != IGNORED).sum() and len(table) == store.num_documents
+    )
     found = {}
     for row, number in enumerate(permute(np.arange(len(table)), len(table), 1, 0).tolist()):
         read, targets = batch["tokens"][row, : batch["lengths"][row]], batch["targets"][row]
@@ -89,27 +113,42 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     tokenizer, end = AutoTokenizer.from_pretrained(folder), "" if name == "generation" else END
     whole, first = samples_in(tmp_path / "store")
     turns = [{"role": role, "content": said.strip()} for role, said in DIALOGUE]
-    assert whole[0] == by_template(tokenizer, turns, tokenize=False) and ("01 Jan" in whole[0]) == (name == "llama 3")
+    assert whole[0] == by_template(tokenizer, turns, tokenize=False) and ("01 Jan" in whole[0]) == (
+        name == "llama 3"
+    )
     assert whole[1] == f"assistant,\n\nja{end}18.{end}" and first[1] == f"assistant,\n\nja{end}"
     system = write(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
     if name == "gemma":
-        with pytest.raises(UserError, match="system.jsonl:1: the chat template does not take it .System role not"):
+        with pytest.raises(
+            UserError, match="system.jsonl:1: the chat template does not take it .System role not"
+        ):
             prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
         return
     prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
     ((read, learned),) = samples_in(tmp_path / "with-system")
     assert "Kurz." in read and learned == whole[1]
-    assert held_out_questions([system], 0.999999, 9) == [[{"role": "system", "content": "Kurz."}, turns[0]]]
+    assert held_out_questions([system], 0.999999, 9) == [
+        [{"role": "system", "content": "Kurz."}, turns[0]]
+    ]
 
 
 def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
-    """Turns go on in the next one after what the system says; what is cut off is not learned, nor is its end."""
+    """Turns go on in the next one after what the system says; what is cut off is not learned, nor
+    is its end.
+    """
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"], f"{BEGIN} $A")
-    system, more = ("system", "s"), [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)]
-    chats = write(tmp_path / "chats.jsonl", [system, *more, *more[:2]], [("user", "c" * 90), more[1]])
+    system, more = (
+        ("system", "s"),
+        [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)],
+    )
+    chats = write(
+        tmp_path / "chats.jsonl", [system, *more, *more[:2]], [("user", "c" * 90), more[1]]
+    )
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.0)
     parts = samples_in(tmp_path / "store", 64)
-    assert [learned[:2] for _, learned in parts] == ["a!", "bb", "a!"], "without the question that fills a sample"
+    assert [learned[:2] for _, learned in parts] == ["a!", "bb", "a!"], (
+        "without the question that fills a sample"
+    )
     assert all("[system]\n\ns" in read for read, _ in parts)
     assert [END in learned for _, learned in parts] == [True, False, True]
     assert "\n1 dialogues have no answer within 64 tokens" in f"\n{capsys.readouterr().err}"
@@ -120,21 +159,41 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     rows = ([("user", f"{at}?"), ("assistant", said)] for said in "01." for at in range(200))
     chats = write(tmp_path / "chats.jsonl", *rows)
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
-    trained, held_out = (TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT))
-    assert trained + held_out == 600 and 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210
+    trained, held_out = (
+        TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT)
+    )
+    assert (
+        trained + held_out == 600
+        and 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210
+    )
     (tmp_path / "held.txt").write_text("A line of a held-out page, which an answer has.\n")
     page = [("user", "?"), ("assistant", (tmp_path / "held.txt").read_text())]
     known = write(tmp_path / "known.jsonl", page, DIALOGUE)
     prepare_chats([known], folder, tmp_path / "known", 64, 1e-9, [tmp_path / "held.txt"])
-    assert [TokenStore(tmp_path / "known" / part).num_documents for part in ("", HELD_OUT)] == [2, 1]
+    assert [TokenStore(tmp_path / "known" / part).num_documents for part in ("", HELD_OUT)] == [
+        2,
+        1,
+    ]
     bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
     template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
-    says = write(tmp_path / "says.jsonl", DIALOGUE, [DIALOGUE[0], ("assistant", f"It ends with {END}.")])
+    says = write(
+        tmp_path / "says.jsonl", DIALOGUE, [DIALOGUE[0], ("assistant", f"It ends with {END}.")]
+    )
     for asked, where, held_out, words in (
-        (says, folder, 0.0, "says.jsonl:2: a turn says '<.end.>', a special token; spell it otherwise"),
+        (
+            says,
+            folder,
+            0.0,
+            "says.jsonl:2: a turn says '<.end.>', a special token; spell it otherwise",
+        ),
         (chats, bare, 0.0, "has no chat template"),
-        (chats, changes, 0.0, "chats.jsonl:401: the chat template does not take it .it changes what is said"),
+        (
+            chats,
+            changes,
+            0.0,
+            "chats.jsonl:401: the chat template does not take it .it changes what is said",
+        ),
         (chats, folder, 0.999999, "no answer begins in 64 tokens to train on; 600 are held out"),
     ):
         with pytest.raises(UserError, match=words):

@@ -1,4 +1,6 @@
-"""Decoders' tokenizers: what begins a text, what a new language takes over, and that generation reads the same ids."""
+"""Decoders' tokenizers: what begins a text, what a new language takes over, and that generation
+reads the same ids.
+"""
 
 import pytest
 import torch
@@ -10,9 +12,9 @@ from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.hf.export import export_hf
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.export.folder import export_hf
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 
@@ -20,25 +22,40 @@ BEGIN, END = "<|begin|>", "<|end|>"
 
 
 def save_llama(text_file, folder, single, tied=True, template=None):
-    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them. template: of chats."""
+    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them. template:
+    of chats.
+    """
     tokenizer = Tokenizer(models.BPE())
-    digits, by_bytes = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits, by_bytes = (
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes])
     tokenizer.decoder, alphabet = decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet
+    )
     tokenizer.train([str(text_file)], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(END, 0), (BEGIN, 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, special_tokens=[(END, 0), (BEGIN, 1)]
+    )
     own = dict(bos_token=BEGIN, eos_token=END, chat_template=template)
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **own).save_pretrained(folder)
     sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-    config = transformers.LlamaConfig(vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes)
+    config = transformers.LlamaConfig(
+        vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes
+    )
     randomise(LlamaForCausalLM(config)).save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("single, special", [(f"{BEGIN} $A", {"bos": BEGIN, "eos": END}), ("$A", {"eos": END})])
+@pytest.mark.parametrize(
+    "single, special", [(f"{BEGIN} $A", {"bos": BEGIN, "eos": END}), ("$A", {"eos": END})]
+)
 def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, special):
-    """Llama's with a token, Qwen's and SmolLM2's with none, whatever the tokenizer names; so does a new language's."""
+    """Llama's with a token, Qwen's and SmolLM2's with none, whatever the tokenizer names; so does a
+    new language's.
+    """
     theirs = save_llama(text_file, tmp_path / "theirs", single)
     refer(theirs, tmp_path / "ours", "en")
     of_base = open_tokenizer(tmp_path / "ours")
@@ -52,7 +69,9 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
     save_adaptation(tmp_path / "pack", pack, tmp_path / "new")
     export_hf(tmp_path / "ours", tmp_path / "same")
     export_hf(tmp_path / "ours", tmp_path / "out", tmp_path / "pack")
-    old, same, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("theirs", "same", "out"))
+    old, same, new = (
+        AutoTokenizer.from_pretrained(tmp_path / name) for name in ("theirs", "same", "out")
+    )
     for text in [*TEXTS, *ODD_TEXTS, "1234"]:
         assert old(text)["input_ids"] == same(text)["input_ids"]
         ids = new(text)["input_ids"]
@@ -71,8 +90,12 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     """Template, settings of generation, and every special token, some of which no role here has."""
     theirs = save_llama(text_file, tmp_path / "theirs", "$A")
     tokenizer = AutoTokenizer.from_pretrained(theirs)
-    tokenizer.add_special_tokens({"pad_token": END, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.add_special_tokens(
+        {"pad_token": END, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}
+    )
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    )
     tokenizer.padding_side, tokenizer.model_max_length = "left", 64
     tokenizer.save_pretrained(theirs)
     model = LlamaForCausalLM.from_pretrained(theirs)
@@ -87,10 +110,22 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
     messages = [{"role": "user", "content": TEXTS[0]}, {"role": "assistant", "content": TEXTS[1]}]
     assert old.apply_chat_template(messages) == new.apply_chat_template(messages)
-    for what in ("special_tokens_map", "all_special_ids", "padding_side", "model_max_length", "chat_template"):
+    for what in (
+        "special_tokens_map",
+        "all_special_ids",
+        "padding_side",
+        "model_max_length",
+        "chat_template",
+    ):
         assert getattr(old, what) == getattr(new, what)
     assert old(TEXTS, padding=True)["input_ids"] == new(TEXTS, padding=True)["input_ids"]
     for read in (transformers.AutoConfig, transformers.GenerationConfig):
-        before, after = (read.from_pretrained(folder).to_dict() for folder in (theirs, tmp_path / "out"))
-        ids = [key for key in before if key.endswith("_token_id") or key in ("temperature", "do_sample")]
+        before, after = (
+            read.from_pretrained(folder).to_dict() for folder in (theirs, tmp_path / "out")
+        )
+        ids = [
+            key
+            for key in before
+            if key.endswith("_token_id") or key in ("temperature", "do_sample")
+        ]
         assert {key: before[key] for key in ids} == {key: after[key] for key in ids}

@@ -1,4 +1,6 @@
-"""What strangers write beside their weights: adapters, settings of generation, templates, names of tokens."""
+"""What strangers write beside their weights: adapters, settings of generation, templates, names of
+tokens.
+"""
 
 import json
 import os
@@ -12,14 +14,14 @@ from transformers import AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary, module_of, refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.foreign.source import tokenizer_of
-from ds_minimodel.foreign.vocabularies import asked
-from ds_minimodel.hf.generations import continued, settings_of
-from ds_minimodel.hf.own_replay import write_replay
+from ds_minimodel.extend.generations import continued, settings_of
+from ds_minimodel.hf.source import tokenizer_of
+from ds_minimodel.hf.vocabularies import asked
+from ds_minimodel.pipeline.own_replay import write_replay
 from ds_minimodel.report.kept import Sample
 from ds_minimodel.report.render import to_html, to_markdown
 from ds_minimodel.report.tables import samples_table
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .refusing import change, refused
 from .test_decoders import save_llama
@@ -41,20 +43,27 @@ def test_no_library_asks_a_question_unseen():
     """What stands on standard input is neither an answer to it, nor lost."""
     code = (
         "import os, sys; from ds_minimodel.common.errors import *\n"
-        "for read in (input, lambda: os.read(0, 9) or 1 / 0, lambda: os.system('read line') and 1 / 0):\n"
+        "for read in (input, lambda: os.read(0, 9) or 1 / 0, lambda: os.system('read line') and 1 "
+        "/ 0):\n"
         "    try:\n        with one_line('there', 'asks'): read(); print('answered')\n"
         "    except UserError as error: print(error)\n"
         "print(input())"
     )
     done = subprocess.run([sys.executable, "-c", code], input="y\n", capture_output=True, text=True)
-    assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["there: asks"] * 3 + ["y"], done
-    done = subprocess.run(f'{sys.executable} -c "{code.rpartition(chr(10))[0]}" <&-', shell=True, capture_output=True)
+    assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == ["there: asks"] * 3 + [
+        "y"
+    ], done
+    done = subprocess.run(
+        f'{sys.executable} -c "{code.rpartition(chr(10))[0]}" <&-', shell=True, capture_output=True
+    )
     assert b"answered" not in done.stdout and b"Traceback" not in done.stderr, done
 
 
 def test_an_adapter_is_named(folder, tmp_path):
     (folder / "adapter_config.json").write_text("{}")
-    refused(folder, tmp_path / "out", "adapter_config.json: an adapter, not a model", "merge_and_unload")
+    refused(
+        folder, tmp_path / "out", "adapter_config.json: an adapter, not a model", "merge_and_unload"
+    )
     (folder / "manifest.json").write_text('{"kind": "adaptation"}')
     refused(folder, tmp_path / "out", "an adaptation, not a model")
 
@@ -62,9 +71,21 @@ def test_an_adapter_is_named(folder, tmp_path):
 @pytest.mark.parametrize(
     "name, values, words",
     [
-        ("generation_config.json", {"suppress_tokens": 7}, "generation_config.json: suppress_tokens: "),
-        ("generation_config.json", {"x": "\ud800"}, "generation_config.json: not a readable JSON file"),
-        ("generation_config.json", {"max_new_tokens": "x"}, "generation_config.json: transformers does not take it"),
+        (
+            "generation_config.json",
+            {"suppress_tokens": 7},
+            "generation_config.json: suppress_tokens: ",
+        ),
+        (
+            "generation_config.json",
+            {"x": "\ud800"},
+            "generation_config.json: not a readable JSON file",
+        ),
+        (
+            "generation_config.json",
+            {"max_new_tokens": "x"},
+            "generation_config.json: transformers does not take it",
+        ),
         ("tokenizer_config.json", {"x": "\ud800"}, "is not written as tokenizer.json"),
         ("tokenizer_config.json", {"unk_token": "<nowhere>"}, "the tokenizer 331 ids; resize"),
     ],
@@ -77,12 +98,18 @@ def test_settings_that_are_none(folder, tmp_path, name, values, words):
 
 def test_text_that_is_unknown_to_a_tokenizer_without_a_token_for_it(folder, tmp_path):
     content = json.loads((folder / "tokenizer.json").read_text())
-    content["model"]["vocab"]["of no text"] = content["model"]["vocab"].pop("\xf1")  # a byte of planes without letters
-    (folder / "tokenizer.json").write_text(json.dumps(content | {"model": {**content["model"], "unk_token": "<no>"}}))
+    content["model"]["vocab"]["of no text"] = content["model"]["vocab"].pop(
+        "\xf1"
+    )  # a byte of planes without letters
+    (folder / "tokenizer.json").write_text(
+        json.dumps(content | {"model": {**content["model"], "unk_token": "<no>"}})
+    )
     refer(folder, tmp_path / "in")
     with pytest.raises(UserError, match="tokenizer.json: a text is not encoded .*<no>"):
         open_tokenizer(tmp_path / "in").encode(["\U00050000"])
-    (folder / "tokenizer.json").write_text(json.dumps(content | {"model": {**content["model"], "dropout": 0.1}}))
+    (folder / "tokenizer.json").write_text(
+        json.dumps(content | {"model": {**content["model"], "dropout": 0.1}})
+    )
     refused(folder, tmp_path / "out", "leaves merges out at random")
 
 
@@ -95,9 +122,16 @@ def vocabulary_of(folder, tmp_path, template=None):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"return_dict_in_generate": True}, {"stop_strings": ["x"]}, {"penalty_alpha": 0.6, "top_k": 4}, {"num_beams": 3}],
+    [
+        {"return_dict_in_generate": True},
+        {"stop_strings": ["x"]},
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"num_beams": 3},
+    ],
 )
-def test_samples_are_the_likeliest_whatever_the_settings_of_generation(folder, made, tmp_path, settings):
+def test_samples_are_the_likeliest_whatever_the_settings_of_generation(
+    folder, made, tmp_path, settings
+):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **settings}))
     tokenizer, texts = tokenizer_of(vocabulary_of(folder, tmp_path)), []
     for module in map(module_of, (folder, made)):
@@ -106,12 +140,20 @@ def test_samples_are_the_likeliest_whatever_the_settings_of_generation(folder, m
 
 
 ROLES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('a system message first') }}{% endif %}" + ROLES
+SYSTEM = (
+    "{% if messages[0].role != 'system' %}{{ raise_exception('a system message first') }}{% endif "
+    "%}" + ROLES
+)
 
 
 @pytest.mark.parametrize(
     "template, before",
-    [(ROLES, "user: "), (SYSTEM, "system: \nuser: "), ("{{ tools.x.y }}", None), ("{% for %}", None)],
+    [
+        (ROLES, "user: "),
+        (SYSTEM, "system: \nuser: "),
+        ("{{ tools.x.y }}", None),
+        ("{% for %}", None),
+    ],
 )
 def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before):
     tokenizer = vocabulary_of(folder, tmp_path, template)
@@ -122,7 +164,9 @@ def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before)
 
 
 def test_a_page_of_samples_moves_no_cursor():
-    table = samples_table("", [Sample(opening="a\x1b[2Jb", before="c\x9b1m\u202ed ß字\u200d\xa0x", after="")], "")
+    table = samples_table(
+        "", [Sample(opening="a\x1b[2Jb", before="c\x9b1m\u202ed ß字\u200d\xa0x", after="")], ""
+    )
     for page in (to_markdown("", [table]), to_html("", [table])):
         assert r"x1b[2Jb" in page and r"u202ed ß字" in page and "\u200d\xa0" in page
         assert not {*page} & {"\x1b", "\x9b", "\u202e"}
@@ -134,4 +178,6 @@ def test_what_no_manifest_names_is_not_copied(folder, tmp_path):
     refer(folder, tmp_path / "model")
     (tmp_path / "model/tokenizer/link").symlink_to(tmp_path / "secret")
     keep_vocabulary(tmp_path / "model", tmp_path / "out")
-    assert "tokenizer.json" in os.listdir(tmp_path / "out") and "link" not in os.listdir(tmp_path / "out")
+    assert "tokenizer.json" in os.listdir(tmp_path / "out") and "link" not in os.listdir(
+        tmp_path / "out"
+    )

@@ -1,4 +1,6 @@
-"""A base by its name: from a Hub on this machine, what is needed and nothing else; one line for what is not there."""
+"""A base by its name: from a Hub on this machine, what is needed and nothing else; one line for
+what is not there.
+"""
 
 import json
 
@@ -16,25 +18,41 @@ NAME = "someone/roberta-small"
 
 @pytest.fixture
 def files(hub, roberta, tmp_path, monkeypatch):  # noqa: F811
-    """The files of a model on the Hub that this process knows, with some that a base does not need."""
-    values = {"ENDPOINT": hub.endpoint, "HF_HUB_CACHE": f"{tmp_path}/cache", "HF_HUB_DISABLE_XET": True}
-    values["HUGGINGFACE_CO_URL_TEMPLATE"] = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    """The files of a model on the Hub that this process knows, with some that a base does not
+    need.
+    """
+    values = {
+        "ENDPOINT": hub.endpoint,
+        "HF_HUB_CACHE": f"{tmp_path}/cache",
+        "HF_HUB_DISABLE_XET": True,
+    }
+    values["HUGGINGFACE_CO_URL_TEMPLATE"] = (
+        hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    )
     for name, value in values.items():
         monkeypatch.setattr(constants, name, value)
     found = {path.name: path.read_bytes() for path in roberta.iterdir()}
-    hub.repositories[NAME] = found | {"pytorch_model.bin": b"x", "onnx/model.onnx": b"x", "training_args.bin": b"x"}
+    hub.repositories[NAME] = found | {
+        "pytorch_model.bin": b"x",
+        "onnx/model.onnx": b"x",
+        "training_args.bin": b"x",
+    }
     return hub.repositories[NAME]
 
 
 def test_a_model_is_fetched(hub, files, roberta, tmp_path):  # noqa: F811
     refer(f"{NAME}@main", tmp_path / "there", "en")
     refer(roberta, tmp_path / "here", "en")
-    there, here = (json.loads((tmp_path / place / "manifest.json").read_text()) for place in ("there", "here"))
+    there, here = (
+        json.loads((tmp_path / place / "manifest.json").read_text()) for place in ("there", "here")
+    )
     assert there["files"] == here["files"] and there["body"] == here["body"]
     assert (there["imported_from"], there["base_model"], there["revision"]) == (NAME, NAME, COMMIT)
     assert "revision" not in here
     asked = " ".join(hub.requests)
-    assert "model.safetensors" in asked and not any(name in asked for name in ("pytorch_model", "onnx", "training"))
+    assert "model.safetensors" in asked and not any(
+        name in asked for name in ("pytorch_model", "onnx", "training")
+    )
 
 
 def test_a_model_is_planned_by_its_configuration_alone(hub, files, tmp_path):  # noqa: F811

@@ -1,4 +1,6 @@
-"""A model in a GGUF file comes in as the folder does that it was made of, or is refused in one line."""
+"""A model in a GGUF file comes in as the folder does that it was made of, or is refused in one
+line.
+"""
 
 import json
 import shutil
@@ -16,7 +18,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.foreign import gguf as reader
+from ds_minimodel.hf import gguf as reader
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 from .refusing import change, refused
@@ -30,11 +32,17 @@ def folder(text_file, tmp_path_factory):
 
 
 def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens=None):
-    """The model in `folder` as llama.cpp has it. facts, tensors: others than those of the folder, None to leave out.
+    """The model in `folder` as llama.cpp has it. facts, tensors: others than those of the folder,
+    None to leave out.
 
-    Rows of a Llama's queries and keys are in pairs of rotary positions; Gemma's norms are what is multiplied with.
+    Rows of a Llama's queries and keys are in pairs of rotary positions; Gemma's norms are what is
+    multiplied with.
     """
-    config, facts, tensors = json.loads((folder / "config.json").read_text()), dict(facts), dict(tensors)
+    config, facts, tensors = (
+        json.loads((folder / "config.json").read_text()),
+        dict(facts),
+        dict(tensors),
+    )
     kind = config["model_type"].removesuffix("_text")
     values = {
         "context_length": config["max_position_embeddings"],
@@ -46,14 +54,20 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
         "attention.key_length": config["head_dim"],
         "vocab_size": config["vocab_size"],
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "rope.freq_base": config["rope_parameters"].get("full_attention", config["rope_parameters"])["rope_theta"],
+        "rope.freq_base": config["rope_parameters"].get(
+            "full_attention", config["rope_parameters"]
+        )["rope_theta"],
     }
     if kind == "gemma3":
         values["attention.sliding_window"] = config["sliding_window"]
     if tokens is None:
         model = json.loads((folder / "tokenizer.json").read_text())["model"]
         tokens = {"model": "gpt2", "pre": pre, "tokens": [*model["vocab"]]}
-        tokens |= {"merges": [" ".join(merge) for merge in model["merges"]], "eos_token_id": 0, "bos_token_id": 1}
+        tokens |= {
+            "merges": [" ".join(merge) for merge in model["merges"]],
+            "eos_token_id": 0,
+            "bos_token_id": 1,
+        }
     values = {f"{kind}.{key}": value for key, value in values.items()}
     values |= {f"tokenizer.ggml.{key}": value for key, value in tokens.items()}
     writer = gguf.GGUFWriter(path, kind, split_max_tensors=split)
@@ -61,10 +75,16 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
         if isinstance(value, list):
             writer.add_array(key, value)
         elif value is not None:
-            add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+            add = {
+                str: writer.add_string,
+                bool: writer.add_bool,
+                int: writer.add_uint32,
+                float: writer.add_float32,
+            }
             add[type(value)](key, value)
     names = gguf.get_tensor_name_map(
-        next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind), config["num_hidden_layers"]
+        next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind),
+        config["num_hidden_layers"],
     )
     for name, tensor in load_file(folder / "model.safetensors").items():
         name = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -86,10 +106,14 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
 
 
 def comes_in_as(folder, path, out):
-    """The folder of the vocabulary of the file, whose body and language are the folder's to the bit."""
+    """The folder of the vocabulary of the file, whose body and language are the folder's to the
+    bit.
+    """
     refer(path, out / "new/of-file")
     refer(folder, out / "of-folder")
-    (one, rows), (other, other_rows) = (load_model(out / name) for name in ("new/of-file", "of-folder"))
+    (one, rows), (other, other_rows) = (
+        load_model(out / name) for name in ("new/of-file", "of-folder")
+    )
     assert one.config == other.config
     torch.testing.assert_close(dict(one.tensors), dict(other.tensors), rtol=0, atol=0)
     torch.testing.assert_close(dict(rows.embeddings), dict(other_rows.embeddings), rtol=0, atol=0)
@@ -99,7 +123,9 @@ def comes_in_as(folder, path, out):
 def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
     pack = comes_in_as(folder, write_gguf(folder, tmp_path / "tiny.gguf"), tmp_path)
     manifest = json.loads((pack.parent / "manifest.json").read_text())
-    assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, "a file's name is none on the Hub"
+    assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, (
+        "a file's name is none on the Hub"
+    )
     one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, folder))
     for text in (text_file.read_text()[:300], "a  1", *TEXTS, *ODD_TEXTS):
         assert one(text)["input_ids"] == other(text)["input_ids"], text
@@ -107,11 +133,24 @@ def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "gemma3"])
 def test_other_families(folder, tmp_path, kind):
-    sizes = dict(vocab_size=331, hidden_size=16, intermediate_size=24, num_hidden_layers=7, max_position_embeddings=64)
-    heads = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8, tie_word_embeddings=kind != "qwen2")
+    sizes = dict(
+        vocab_size=331,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=7,
+        max_position_embeddings=64,
+    )
+    heads = dict(
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=kind != "qwen2",
+    )
     own = {"query_pre_attn_scalar": 8, "sliding_window": 16} if kind == "gemma3" else {}
     theirs = tmp_path / "theirs"
-    config = transformers.AutoConfig.for_model(kind if kind != "gemma3" else "gemma3_text", **sizes, **heads, **own)
+    config = transformers.AutoConfig.for_model(
+        kind if kind != "gemma3" else "gemma3_text", **sizes, **heads, **own
+    )
     randomise(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(theirs)
     AutoTokenizer.from_pretrained(folder).save_pretrained(theirs)
     comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf"), tmp_path)
@@ -121,11 +160,20 @@ def test_other_families(folder, tmp_path, kind):
     "changes, words",
     [
         ({"tensors": {"blk.1.ffn_up.weight": None}}, "no tensor model.layers.1.mlp.up_proj.weight"),
-        ({"tensors": {"blk.0.attn_q.bias": [0.0] * 16}}, "q_proj.bias' is nothing that a LlamaForCausalLM"),
+        (
+            {"tensors": {"blk.0.attn_q.bias": [0.0] * 16}},
+            "q_proj.bias' is nothing that a LlamaForCausalLM",
+        ),
         ({"facts": {"llama.block_count": 9_999}}, "20 tensors, where"),
         ({"facts": {"llama.block_count": None}}, "llama.block_count"),
-        ({"facts": {"llama.rope.dimension_count": 4}}, "llama.rope.dimension_count is not the width of a head, 8"),
-        ({"facts": {"llama.logit_scale": 2.0}}, "llama.logit_scale 2.0 is a setting that is not computed here"),
+        (
+            {"facts": {"llama.rope.dimension_count": 4}},
+            "llama.rope.dimension_count is not the width of a head, 8",
+        ),
+        (
+            {"facts": {"llama.logit_scale": 2.0}},
+            "llama.logit_scale 2.0 is a setting that is not computed here",
+        ),
         ({"facts": {"tokenizer.ggml.add_sep_token": True}}, "add_sep_token True is a setting"),
         (
             {"tensors": {"rope_freqs.weight": [1.0, 2.0, 7.0, 8.0]}},
@@ -133,7 +181,10 @@ def test_other_families(folder, tmp_path, kind):
         ),
         ({"facts": {"tokenizer.ggml.pre": "tekken"}}, "tokenizer.ggml.pre tekken"),
         ({"facts": {"tokenizer.ggml.model": "bert"}}, "tokenizer.ggml.model bert"),
-        ({"facts": {"tokenizer.ggml.add_space_prefix": True}}, "tokenizer.ggml.add_space_prefix True"),
+        (
+            {"facts": {"tokenizer.ggml.add_space_prefix": True}},
+            "tokenizer.ggml.add_space_prefix True",
+        ),
         ({"facts": {"tokenizer.ggml.merges": ["a b c"]}}, "its tokenizer cannot be made"),
         ({"facts": {"general.architecture": "mamba"}}, "general.architecture mamba"),
     ],
@@ -144,7 +195,12 @@ def test_what_is_not_taken_over(folder, tmp_path, changes, words):
 
 SCALED = {
     "linear": {"factor": 4.0},
-    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
 }
 
 
@@ -152,7 +208,10 @@ SCALED = {
 def test_angles_are_scaled_as_it_says(folder, tmp_path, kind):
     """Llama 3.1's by a factor for each wave."""
     theirs = shutil.copytree(folder, tmp_path / "theirs")
-    change(theirs / "config.json", rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **SCALED[kind]})
+    change(
+        theirs / "config.json",
+        rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **SCALED[kind]},
+    )
     facts = {"type": "linear", "factor": 4.0, "original_context_length": 16}
     changes = {"facts": {f"llama.rope.scaling.{key}": value for key, value in facts.items()}}
     if kind == "llama3":
@@ -182,9 +241,21 @@ def by_split(pattern_of):
         tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=merges)
         backend = tokenizer.backend_tokenizer
         steps = json.loads(backend.to_str())
-        split = {"type": "Split", "pattern": {"Regex": GGUF_PRE_TOKENIZER_SPLITS[pattern_of]}, "behavior": "Isolated"}
-        by_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        steps["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{**split, "invert": False}, by_bytes]}
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": GGUF_PRE_TOKENIZER_SPLITS[pattern_of]},
+            "behavior": "Isolated",
+        }
+        by_bytes = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": False,
+        }
+        steps["pre_tokenizer"] = {
+            "type": "Sequence",
+            "pretokenizers": [{**split, "invert": False}, by_bytes],
+        }
         steps["model"]["ignore_merges"] = True
         return backend.from_str(json.dumps(steps))
 
@@ -194,20 +265,35 @@ def by_split(pattern_of):
 @pytest.mark.parametrize(
     "pre, definition",
     [
-        ("gpt-2", lambda vocab, merges: transformers.GPT2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
-        ("qwen2", lambda vocab, merges: transformers.Qwen2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer),
+        (
+            "gpt-2",
+            lambda vocab, merges: (
+                transformers.GPT2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer
+            ),
+        ),
+        (
+            "qwen2",
+            lambda vocab, merges: (
+                transformers.Qwen2Tokenizer(vocab=vocab, merges=merges).backend_tokenizer
+            ),
+        ),
         ("llama-bpe", by_split("llama-bpe")),
     ],
 )
 def test_text_is_cut_as_its_kind_says(folder, tmp_path, pre, definition):
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
-    vocab, merges = model["vocab"] | {"<|endoftext|>": 330}, [tuple(merge) for merge in model["merges"]]
+    vocab, merges = (
+        model["vocab"] | {"<|endoftext|>": 330},
+        [tuple(merge) for merge in model["merges"]],
+    )
     file = reader.GgufFile(write_gguf(folder, tmp_path / "tiny.gguf", pre=pre))
     file.config()
     ours, theirs = file.tokenizer(None), definition(vocab, merges)
     for text in ["a  1", "12345 1234", "I'LL it's\n\n x\t", "cafe\u0301", *TEXTS, *ODD_TEXTS]:
         assert ours(text, add_special_tokens=False)["input_ids"] == theirs.encode(text).ids, text
-    assert ours("a")["input_ids"][0] == 1 or pre != "llama-bpe", "of which llama.cpp begins texts where nothing is said"
+    assert ours("a")["input_ids"][0] == 1 or pre != "llama-bpe", (
+        "of which llama.cpp begins texts where nothing is said"
+    )
 
 
 def test_sentencepiece_files(text_file, tmp_path):
@@ -215,13 +301,25 @@ def test_sentencepiece_files(text_file, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     settings = dict(model_type="bpe", vocab_size=500, byte_fallback=True, character_coverage=0.98)
-    SentencePieceTrainer.train(input=str(text_file), model_prefix=str(theirs / "tokenizer"), **settings)
+    SentencePieceTrainer.train(
+        input=str(text_file), model_prefix=str(theirs / "tokenizer"), **settings
+    )
     pieces = SentencePieceProcessor(model_file=str(theirs / "tokenizer.model"))
     ids = range(pieces.vocab_size())
     kinds = [
-        2 if pieces.is_unknown(id) else 3 if pieces.is_control(id) else 6 if pieces.is_byte(id) else 1 for id in ids
+        2
+        if pieces.is_unknown(id)
+        else 3
+        if pieces.is_control(id)
+        else 6
+        if pieces.is_byte(id)
+        else 1
+        for id in ids
     ]
-    tokens = {"tokens": [pieces.id_to_piece(id) for id in ids], "scores": [pieces.get_score(id) for id in ids]}
+    tokens = {
+        "tokens": [pieces.id_to_piece(id) for id in ids],
+        "scores": [pieces.get_score(id) for id in ids],
+    }
     tokens |= {
         "token_type": kinds,
         "bos_token_id": 1,
@@ -230,18 +328,28 @@ def test_sentencepiece_files(text_file, tmp_path):
         "add_bos_token": False,
         "add_sep_token": False,
     }
-    sizes = dict(vocab_size=len(ids), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+    sizes = dict(
+        vocab_size=len(ids),
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
     randomise(
         transformers.LlamaForCausalLM(transformers.LlamaConfig(max_position_embeddings=64, **sizes))
     ).save_pretrained(theirs)
     transformers.LlamaTokenizer.from_pretrained(theirs).save_pretrained(theirs)
-    path = write_gguf(theirs, tmp_path / "tiny.gguf", tokens={"model": "llama", "pre": "default", **tokens})
+    path = write_gguf(
+        theirs, tmp_path / "tiny.gguf", tokens={"model": "llama", "pre": "default", **tokens}
+    )
     pack = comes_in_as(theirs, path, tmp_path)
     one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, theirs))
     for text in (*TEXTS, *ODD_TEXTS):
         assert one(text)["input_ids"] == other(text)["input_ids"], text
     facts = {"tokenizer.ggml.add_space_prefix": False}
-    path = write_gguf(theirs, tmp_path / "other.gguf", tokens={"model": "llama", **tokens}, facts=facts)
+    path = write_gguf(
+        theirs, tmp_path / "other.gguf", tokens={"model": "llama", **tokens}, facts=facts
+    )
     refused(path, tmp_path / "out", "tokenizer.ggml.add_space_prefix False")
 
 
@@ -249,8 +357,19 @@ def test_what_is_none_is_refused(folder, tmp_path):
     path = tmp_path / "bad.gguf"
     whole = write_gguf(folder, tmp_path / "tiny.gguf").read_bytes()
     many = (1 << 62).to_bytes(8, "little")
-    for content in (b"", b"GG", b"GGUF" + bytes(20), whole[:-4], whole[:200], whole[:8] + many + whole[16:]):
+    for content in (
+        b"",
+        b"GG",
+        b"GGUF" + bytes(20),
+        whole[:-4],
+        whole[:200],
+        whole[:8] + many + whole[16:],
+    ):
         path.write_bytes(content)
         refused(path, tmp_path / "out", "not a GGUF file, or damaged; download it again")
-    sizes = dict(tensors={"rope_freqs.weight": torch.ones(4)}, facts={"llama.attention.key_length": 3 << 30})
-    refused(write_gguf(folder, path, **sizes), tmp_path / "out", "rope_freqs")  # and not all memory taken
+    sizes = dict(
+        tensors={"rope_freqs.weight": torch.ones(4)}, facts={"llama.attention.key_length": 3 << 30}
+    )
+    refused(
+        write_gguf(folder, path, **sizes), tmp_path / "out", "rope_freqs"
+    )  # and not all memory taken

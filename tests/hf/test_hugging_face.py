@@ -1,4 +1,6 @@
-"""Task models, languages of ours, heads of any depth and mini-models answer in Hugging Face's classes as in ours."""
+"""Task models, languages of ours, heads of any depth and mini-models answer in Hugging Face's
+classes as in ours.
+"""
 
 import random
 
@@ -11,13 +13,13 @@ from ds_minimodel.artifacts.adaptation import plug, save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import prefix, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact, load_body, load_model, save_body
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.evaluation.batches import outputs
+from ds_minimodel.evaluation.classification import encode_table
+from ds_minimodel.evaluation.packs import plugged_module
+from ds_minimodel.evaluation.tables import Records
+from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.trainable import encode
-from ds_minimodel.serve.packs import plugged_module
-from ds_minimodel.tasks.batches import outputs
-from ds_minimodel.tasks.classification import encode_table
-from ds_minimodel.tasks.tables import Records
-from ds_minimodel.vocabulary.tokenizer import TokenizerJson, open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import TokenizerJson, open_tokenizer
 from tests.small_models import masked_lm, roberta
 
 from .conftest import TEXTS, VOCAB_SIZE, randomise, save_task_model
@@ -29,18 +31,39 @@ ATOL = 1e-5
 @pytest.fixture(scope="module", params=CHECKPOINTS)
 def imported(request, tmp_path_factory):
     """(Hugging Face's folder, ours)."""
-    folder, out = request.getfixturevalue(request.param), tmp_path_factory.mktemp("imported") / "out"
+    folder, out = (
+        request.getfixturevalue(request.param),
+        tmp_path_factory.mktemp("imported") / "out",
+    )
     refer(folder, out, "en")
     return folder, out
 
 
 def varied_lines(number):
-    """Lines of words in several scripts, with white space, punctuation and digits of all kinds between them."""
+    """Lines of words in several scripts, with white space, punctuation and digits of all kinds
+    between them.
+    """
     draw = random.Random(5)
     words = " ".join(TEXTS).split()
-    between = [" ", "  ", "\t", "\u00a0", "\u3000", "-", "…", "(", "12,5", "'s", "…", "I'll", "....", "aaaa"]
+    between = [
+        " ",
+        "  ",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "-",
+        "…",
+        "(",
+        "12,5",
+        "'s",
+        "…",
+        "I'll",
+        "....",
+        "aaaa",
+    ]
     return [
-        "".join(draw.choice(words) + draw.choice(between) for _ in range(draw.randint(1, 12))) for _ in range(number)
+        "".join(draw.choice(words) + draw.choice(between) for _ in range(draw.randint(1, 12)))
+        for _ in range(number)
     ]
 
 
@@ -55,10 +78,15 @@ def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     export_hf(tmp_path / "model", tmp_path / "out", tmp_path / "pack")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
-    tokenizer, lines = AutoTokenizer.from_pretrained(tmp_path / "out"), [line[:40] for line in varied_lines(200)]
+    tokenizer, lines = (
+        AutoTokenizer.from_pretrained(tmp_path / "out"),
+        [line[:40] for line in varied_lines(200)],
+    )
     literal, mask = "a <mask> b", tokenizer.mask_token_id
     assert mask not in open_tokenizer(ours).encode([literal])[0]
-    if TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram":  # docs/hugging-face.md says so
+    if (
+        TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram"
+    ):  # docs/hugging-face.md says so
         assert mask in tokenizer(literal)["input_ids"]
     else:
         lines += [literal, "a</s> b<s>"]
@@ -66,21 +94,30 @@ def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     with torch.no_grad():
         expected = model(**batch).logits
     records = Records((lines,), np.zeros(len(lines)), ())
-    for index, logits in outputs(module, encode_table(open_tokenizer(tmp_path / "pack"), records, 64)):
+    for index, logits in outputs(
+        module, encode_table(open_tokenizer(tmp_path / "pack"), records, 64)
+    ):
         torch.testing.assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("name, depth", [("both", 1), ("both", 3), ("mini", None), ("prefix", None)])
+@pytest.mark.parametrize(
+    "name, depth", [("both", 1), ("both", 3), ("mini", None), ("prefix", None)]
+)
 def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, name, depth):
     refer(xlm_r, tmp_path / "in")
     source, pack = load_model(tmp_path / "in")
     config = roberta(3, 16, 2, 24, 64)
     module = randomise(masked_lm(config, VOCAB_SIZE, 1, 3))
     both = BodyArtifact(config, (1, 3), module.body.state_dict(), source.space)
-    body = {"both": both, "mini": with_new_layers(source, 1, 1, seed=0), "prefix": prefix(both, 1)}[name]
+    body = {"both": both, "mini": with_new_layers(source, 1, 1, seed=0), "prefix": prefix(both, 1)}[
+        name
+    ]
     save_body(tmp_path / name, body, "mini-model", tmp_path / "in")
     export_hf(tmp_path / name, tmp_path / "out", tmp_path / "in", depth)
-    theirs, ours = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(), plugged_module(body, pack)
+    theirs, ours = (
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(),
+        plugged_module(body, pack),
+    )
     depth, tokens = depth or body.config.num_layers, torch.arange(4, 64).view(2, 30)
     with torch.no_grad():
         hidden, table = encode(ours.pack, ours.body, {"tokens": tokens})

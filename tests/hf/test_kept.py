@@ -1,4 +1,6 @@
-"""What a decoder keeps while a language is added, over a small Llama: each measure against its plain form."""
+"""What a decoder keeps while a language is added, over a small Llama: each measure against its
+plain form.
+"""
 
 import json
 import math
@@ -11,19 +13,29 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import identity, load_model
-from ds_minimodel.hf import kept
-from ds_minimodel.hf.export import export_hf
-from ds_minimodel.hf.generations import settings_of, written
-from ds_minimodel.hf.kept import ANSWER_TOKENS, LIMITS, STRENGTHS, Change, Comparison, find_kept, points_lost
-from ds_minimodel.hf.questions import question_set
+from ds_minimodel.export.folder import export_hf
+from ds_minimodel.extend import retention as kept
+from ds_minimodel.extend.generations import settings_of, written
+from ds_minimodel.extend.questions import question_set
+from ds_minimodel.extend.retention import (
+    ANSWER_TOKENS,
+    LIMITS,
+    STRENGTHS,
+    Change,
+    Comparison,
+    find_kept,
+    points_lost,
+)
 from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
 from ds_minimodel.report.kept import Sample
-from ds_minimodel.vocabulary.extension import extend_tokenizer
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.extension import extend_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .test_decoders import save_llama
 
-SOME = 80  # questions: of half as many the bound of answers is within 5 points only where none changes
+SOME = (
+    80  # questions: of half as many the bound of answers is within 5 points only where none changes
+)
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
 
 
@@ -35,7 +47,9 @@ def some_questions(monkeypatch):
 
 
 def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
-    """A Llama in `theirs`, its reference `model`, and `pack`: 8 new tokens, and a LoRA of this size."""
+    """A Llama in `theirs`, its reference `model`, and `pack`: 8 new tokens, and a LoRA of this
+    size.
+    """
     theirs = save_llama(text_file, folder / "theirs", "$A")
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 200}
     (theirs / "config.json").write_text(json.dumps(config))
@@ -48,7 +62,9 @@ def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
     body, _ = load_model(folder / "model")
     module, draw = body.config.make_body((2,)), torch.Generator().manual_seed(1)
     add_low_rank(module, 2, 1)
-    changed = {name: tensor.detach() for name, tensor in module.named_parameters() if is_low_rank(name)}
+    changed = {
+        name: tensor.detach() for name, tensor in module.named_parameters() if is_low_rank(name)
+    }
     for name, tensor in changed.items():
         if name.endswith(UP):
             tensor.normal_(0, update, generator=draw)
@@ -60,19 +76,30 @@ def made(folder, text_file, update=0.0, rows=0.02, template=TEMPLATE):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, text_file):
-    return made(tmp_path_factory.mktemp("kept"), text_file, update=0.05 / 8)  # a LoRA of rank 2 counts 16 times
+    return made(
+        tmp_path_factory.mktemp("kept"), text_file, update=0.05 / 8
+    )  # a LoRA of rank 2 counts 16 times
 
 
 def kept_of(folder, text_file, memory="memory", **options):
     said = []
     held_out = {"en": str(text_file), "xx": str(folder / "xx.txt")}
-    places = folder / "model", folder / "model/tokenizer", folder / "pack", folder / memory / "xx.json"
+    places = (
+        folder / "model",
+        folder / "model/tokenizer",
+        folder / "pack",
+        folder / memory / "xx.json",
+    )
     return find_kept(*places, held_out, "en", say=said.append, **options), said
 
 
 def test_answers_of_a_batch_are_those_of_each_alone(world):
-    module, tokenizer = (kind.from_pretrained(world / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer))
-    prompts = tokenizer(["the wind is new", "the wind blows", "the wind is new and the harbour"])["input_ids"]
+    module, tokenizer = (
+        kind.from_pretrained(world / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    prompts = tokenizer(["the wind is new", "the wind blows", "the wind is new and the harbour"])[
+        "input_ids"
+    ]
     found = written(module.eval(), prompts, settings_of(module) | {"eos_token_id": [0, 7]}, 20)
     for prompt, answer in zip(prompts, found, strict=True):
         ids = list(prompt)
@@ -83,35 +110,49 @@ def test_answers_of_a_batch_are_those_of_each_alone(world):
 
 
 def test_each_strength_is_the_model_that_is_exported(world, text_file):
-    both = Comparison(*(world / name for name in ("model", "model/tokenizer", "pack")), {}, world / "some.json")
+    both = Comparison(
+        *(world / name for name in ("model", "model/tokenizer", "pack")), {}, world / "some.json"
+    )
     for strength in (0.5, 1.0, 0.25):
         both.put(strength)
         out = world / f"out-{strength}"
         export_hf(world / "model", out, world / "pack", strength=strength)
         theirs = AutoModelForCausalLM.from_pretrained(out).state_dict()
-        assert all(torch.equal(tensor, theirs[name]) for name, tensor in both.module.state_dict().items())
+        assert all(
+            torch.equal(tensor, theirs[name]) for name, tensor in both.module.state_dict().items()
+        )
 
 
 def test_bits_and_likeliest_tokens_are_those_of_plain_passes(world, text_file):
     texts = {"en": str(text_file)}
-    both = Comparison(*(world / name for name in ("model", "model/tokenizer", "pack")), texts, world / "bits.json")
+    both = Comparison(
+        *(world / name for name in ("model", "model/tokenizer", "pack")), texts, world / "bits.json"
+    )
     both.put(0.5)
     bits, whole = both.bits("en"), text_file.read_bytes()[: kept.TEXT_BYTES]
     assert bits.edges == [0, 128, 199] and bits.sizes.sum() > 0.99 * len(whole)
     ids = both.new.encode(both.windows["en"][:1])[0]
     with torch.inference_mode():
-        log_SV = both.module(torch.tensor([[both.new.scored_after, *ids]])).logits[0].log_softmax(-1)
+        log_SV = (
+            both.module(torch.tensor([[both.new.scored_after, *ids]])).logits[0].log_softmax(-1)
+        )
     nats = -log_SV[range(len(ids)), ids]
     assert bits.after[0].sum() == pytest.approx(float(nats.sum()) / math.log(2), rel=1e-4)
-    first = np.searchsorted(np.cumsum(np.array(both.new.num_bytes())[ids]), bits.sizes[0, 0], side="right")
+    first = np.searchsorted(
+        np.cumsum(np.array(both.new.num_bytes())[ids]), bits.sizes[0, 0], side="right"
+    )
     assert bits.after[0, 0] == pytest.approx(float(nats[:first].sum()) / math.log(2), rel=0.02)
 
     changed, *bits_a_token = both.chat(range(3))
     other, total, nats = 0, 0, [0.0, 0.0]
     for dialogue, answer in zip(both.dialogues[:3], both.untouched.answers[:3], strict=True):
-        for place, module in enumerate((AutoModelForCausalLM.from_pretrained(world / "theirs").eval(), both.module)):
+        for place, module in enumerate(
+            (AutoModelForCausalLM.from_pretrained(world / "theirs").eval(), both.module)
+        ):
             with torch.inference_mode():
-                logits = module(torch.tensor([dialogue.prompt + answer])).logits[0, -len(answer) - 1 : -1]
+                logits = module(torch.tensor([dialogue.prompt + answer])).logits[
+                    0, -len(answer) - 1 : -1
+                ]
             nats[place] -= float(logits.log_softmax(-1)[range(len(answer)), answer].sum())
         other += int((logits.argmax(-1) != torch.tensor(answer)).sum())
         total += len(answer)
@@ -129,9 +170,15 @@ def test_windows_are_the_whole_text_whatever_stands_before_it(world, unigram_fol
 def test_an_interval_is_by_what_was_drawn():
     change = Change.of(np.array([1, 0, 0, -1, 0, 0, 0, 1]), np.ones(8))
     assert change.percent == 12.5
-    assert change.error == pytest.approx(100 * np.std([1, 0, 0, -1, 0, 0, 0, 1], ddof=1) / math.sqrt(8))
-    assert Change.of(np.array([1.0, 2.0, 0.0]), np.array([10.0, 20.0, 0.0])) == (10, 0, 2), "the same share of each"
-    assert [Change(0, 1, n).bound() for n in (2, 3, 7, 10**6)] == pytest.approx([0, 2.92, 1.943, 1.645], rel=0.06)
+    assert change.error == pytest.approx(
+        100 * np.std([1, 0, 0, -1, 0, 0, 0, 1], ddof=1) / math.sqrt(8)
+    )
+    assert Change.of(np.array([1.0, 2.0, 0.0]), np.array([10.0, 20.0, 0.0])) == (10, 0, 2), (
+        "the same share of each"
+    )
+    assert [Change(0, 1, n).bound() for n in (2, 3, 7, 10**6)] == pytest.approx(
+        [0, 2.92, 1.943, 1.645], rel=0.06
+    )
     assert points_lost([Sample(opening="", before="", after="")] * 98).error == pytest.approx(1)
 
 
@@ -140,7 +187,9 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     other.write_text("The wind sees the boat.\n\n" * 40)
     found, said = kept_of(world, text_file, given={"news.zz.txt, of yours": str(other)})
     tried = [strength for strength in STRENGTHS if strength >= found.strength]
-    assert [line.split(":")[0] for line in said] == [f"merge strength {strength:g}" for strength in tried]
+    assert [line.split(":")[0] for line in said] == [
+        f"merge strength {strength:g}" for strength in tried
+    ]
     known = json.loads((world / "memory/xx.json").read_text())["changes"]
     for strength in tried:
         own = known[f"{strength:g}"].items()
@@ -150,7 +199,9 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     assert f"of {SOME // 2} English questions 0 right before, 0 after (0 lost, 0 won; " in text
     assert "news.zz.txt, of yours: " in text and "not looked at" not in text
     assert "en, held-out pages of your text, tokens 0–128: " in text
-    assert f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
+    assert (
+        f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
+    )
     assert (found.pack, len(found.answers)) == (identity(world / "pack"), kept.SHOWN)
     rows = {own.what: own.texts for own in found.measures}
     assert rows["those that begin as before"][0] == str(SOME // 2) and "those that loop" in rows
@@ -159,9 +210,18 @@ def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, t
     assert again == (found, []), "nothing is asked again"
     chats = [[{"role": "user", "content": own}] for own in ("zozo", "mimi")]
     fixed, said = kept_of(world, text_file, strengths=[1.0], chats=chats)
-    assert [own.opening for own in fixed.chats] == ["zozo", "mimi"] and "to 2 held-out questions" in fixed.sentences[2]
-    assert (fixed.strength, said) == (1.0, []) and f"of {SOME} English questions" in fixed.sentences[0]
-    assert "not looked at: other texts and other languages (--test-text, --known-text)." in fixed.sentences
+    assert [own.opening for own in fixed.chats] == [
+        "zozo",
+        "mimi",
+    ] and "to 2 held-out questions" in fixed.sentences[2]
+    assert (fixed.strength, said) == (
+        1.0,
+        [],
+    ) and f"of {SOME} English questions" in fixed.sentences[0]
+    assert (
+        "not looked at: other texts and other languages (--test-text, --known-text)."
+        in fixed.sentences
+    )
     assert (world / "memory/the-untouched.json").stat() != before, "of other texts"
 
 
@@ -169,11 +229,19 @@ def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_fil
     folder = made(tmp_path, text_file, update=2.0)
     found, _ = kept_of(folder, text_file, chats=[[{"role": "user", "content": "zozo"}]])
     sentence = found.sentences[-2]
-    assert sentence.startswith("at merge strength 1 of those ") and "; export-hf --strength " in sentence
+    assert (
+        sentence.startswith("at merge strength 1 of those ")
+        and "; export-hf --strength " in sentence
+    )
     assert found.strength == min(STRENGTHS)
-    words = "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
+    words = (
+        "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
+    )
     assert found.sentences[0].startswith(words)
-    assert any(line.startswith("what it says has become worse: export-hf with a smaller") for line in found.worse)
+    assert any(
+        line.startswith("what it says has become worse: export-hf with a smaller")
+        for line in found.worse
+    )
 
 
 def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):
@@ -182,8 +250,15 @@ def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):
     assert (found.strength, said) == (1.0, [])
     asked = json.loads((folder / "memory/the-untouched.json").read_text())
     assert len(asked["answers"]) == SOME + 20 and max(map(len, asked["answers"])) <= ANSWER_TOKENS
-    places = *(folder / name for name in ("model", "model/tokenizer", "pack")), {}, folder / "some.json"
-    for source, (before, after) in {"en": ("Question: ", "\nAnswer:"), "de": ("Frage: ", "\nAntwort:")}.items():
+    places = (
+        *(folder / name for name in ("model", "model/tokenizer", "pack")),
+        {},
+        folder / "some.json",
+    )
+    for source, (before, after) in {
+        "en": ("Question: ", "\nAnswer:"),
+        "de": ("Frage: ", "\nAntwort:"),
+    }.items():
         both = Comparison(*places, source=source)
         words = AutoTokenizer.from_pretrained(folder / "theirs").decode(both.dialogues[0].prompt)
         assert words == f"{before}{both.dialogues[0].question.text}{after}"

@@ -1,11 +1,22 @@
-"""ModernBERT and EuroBERT: imports and exports answer as Hugging Face's library does, with the base's own tokenizer."""
+"""ModernBERT and EuroBERT: imports and exports answer as Hugging Face's library does, with the
+base's own tokenizer.
+"""
 
 import json
 
 import pytest
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
@@ -13,11 +24,11 @@ from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.samples import bytes_of_ids
-from ds_minimodel.hf.export import export_hf
-from ds_minimodel.tasks.classification import encode_table
-from ds_minimodel.tasks.tables import Records
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.evaluation.classification import encode_table
+from ds_minimodel.evaluation.tables import Records
+from ds_minimodel.export.folder import export_hf
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS, randomise, save_task_model
 from .test_hugging_face import varied_lines
@@ -41,7 +52,10 @@ def base(text_file, tmp_path_factory):
 def save_modernbert(text_file, folder, family="modernbert"):
     """A model of the family with a tokenizer as the published one's, trained on a text."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     options = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
     tokenizer.train([str(text_file)], trainers.BpeTrainer(vocab_size=330, **options))
     tokenizer.add_special_tokens(SPECIAL)
@@ -49,20 +63,32 @@ def save_modernbert(text_file, folder, family="modernbert"):
 
 
 def save_model(folder, tokenizer, single, pair, special, family="modernbert"):
-    """A model with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep, pad, mask."""
+    """A model with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep,
+    pad, mask.
+    """
     ids = {token: tokenizer.token_to_id(token) for token in special}
     framing = [(token, ids[token]) for token in special[1:3]]
-    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=framing)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=framing
+    )
     named = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special))
     inputs = ["input_ids", "attention_mask"]
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **named)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=inputs, **named
+    )
     fast.save_pretrained(folder)
     roles = ("cls", "bos"), ("sep", "eos"), ("pad",), ("mask",)
-    numbers = {f"{role}_token_id": ids[token] for both, token in zip(roles, special[1:]) for role in both}
-    sizes = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, max_position_embeddings=64)
+    numbers = {
+        f"{role}_token_id": ids[token] for both, token in zip(roles, special[1:]) for role in both
+    }
+    sizes = dict(
+        hidden_size=16, intermediate_size=24, num_attention_heads=2, max_position_embeddings=64
+    )
     own = OWN[family] | {"vocab_size": tokenizer.get_vocab_size() + 7}
     config = AutoConfig.for_model(family, **sizes, **own, **numbers)
-    randomise(AutoModelForMaskedLM.from_config(config)).save_pretrained(folder, max_shard_size="20KB")
+    randomise(AutoModelForMaskedLM.from_config(config)).save_pretrained(
+        folder, max_shard_size="20KB"
+    )
 
 
 def logits(model, batch):
@@ -76,23 +102,33 @@ def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     save_modernbert(text_file, theirs, family)
     refer(theirs, ours, "en")
     export_hf(ours, tmp_path / "out")
-    before, after = (AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, tmp_path / "out"))
+    before, after = (
+        AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, tmp_path / "out")
+    )
     old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
     texts = [*TEXTS[:6], "the [MASK] sees", "a" * 100]
     batch, again = (
-        each(texts, padding=True, truncation=True, max_length=60, return_tensors="pt") for each in (old, new)
+        each(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
+        for each in (old, new)
     )
     assert batch["input_ids"].equal(again["input_ids"]) and type(after) is type(before)
     torch.testing.assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
 
 
 def like_gemmas(text_file):
-    """Gemma 2's and mmBERT's structure: spaces become ▁, no words, what has no piece is spelt by its bytes."""
-    special, spelt = "<pad> <eos> <bos> <unk> <mask>".split(), [f"<0x{byte:02X}>" for byte in range(256)]
+    """Gemma 2's and mmBERT's structure: spaces become ▁, no words, what has no piece is spelt by
+    its bytes.
+    """
+    special, spelt = (
+        "<pad> <eos> <bos> <unk> <mask>".split(),
+        [f"<0x{byte:02X}>" for byte in range(256)],
+    )
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "▁")
     trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    trained.train([str(text_file)], trainers.BpeTrainer(vocab_size=520, special_tokens=special + spelt))
+    trained.train(
+        [str(text_file)], trainers.BpeTrainer(vocab_size=520, special_tokens=special + spelt)
+    )
     content = json.loads(trained.to_str())
     content["added_tokens"] = content["added_tokens"][: len(special)]
     content["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
@@ -100,12 +136,16 @@ def like_gemmas(text_file):
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence(steps)
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in ("\n", "\n\n", "▁▁", "<table>")])
+    tokenizer.add_tokens(
+        [AddedToken(token, normalized=False) for token in ("\n", "\n\n", "▁▁", "<table>")]
+    )
     return tokenizer
 
 
 def test_a_tokenizer_like_mmberts(text_file, tmp_path):
-    """It is kept, and loses nothing but a literal ▁; one that joins pairs otherwise than the model is refused."""
+    """It is kept, and loses nothing but a literal ▁; one that joins pairs otherwise than the model
+    is refused.
+    """
     special = "<unk> <bos> <eos> <pad> <mask>".split()
     pairs = {"num_base": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
     for name, pair in pairs.items():
@@ -118,9 +158,13 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
     tokenizer = open_tokenizer(tmp_path / "ours")
     sizes, lines = bytes_of_ids(tokenizer), [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
     for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
-        assert ids == old(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], line
+        assert ids == old(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], (
+            line
+        )
         assert old(line)["input_ids"] == new(line)["input_ids"]
-        assert new.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(line.replace("▁", " ").encode())
+        assert new.decode(ids) == line.replace("▁", " ") and sizes[ids].sum() == len(
+            line.replace("▁", " ").encode()
+        )
     counterexample = "' ▁a▁▁b ##c Ġd @@ </w' of a text comes back as '  a  b ##c Ġd @@ </w'"
     assert tokenizer.vocabulary.roundtrip_counterexample == counterexample
 
@@ -131,18 +175,26 @@ def test_sentence_transformers_is_told_to_pool_the_last_states(base, tmp_path, p
     export_hf(ours, tmp_path / "out", pool=pool)
     paths = tmp_path / "out/modules.json", tmp_path / "out/1_Pooling/config.json"
     modules, pooling = (json.loads(path.read_text()) for path in paths)
-    assert [part["type"].rpartition(".")[2] for part in modules] == ["Transformer", "Pooling", "Normalize"]
+    assert [part["type"].rpartition(".")[2] for part in modules] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ]
     assert pooling["pooling_mode_mean_tokens"] == (pool == "mean")
     with pytest.raises(UserError, match="--pool max: there are mean, first"):
         export_hf(ours, tmp_path / "other", pool="max")
 
 
-TASKS = [("sentence-pair", ["no", "yes"], "SequenceClassification"), ("qa", None, "QuestionAnswering")]
+TASKS = [
+    ("sentence-pair", ["no", "yes"], "SequenceClassification"),
+    ("qa", None, "QuestionAnswering"),
+]
 
 
 @pytest.mark.parametrize("kind, labels, name", TASKS)
 def test_task_models_are_theirs(base, tmp_path, kind, labels, name):
-    """A task's scores are of what the body's own prediction head makes, as in Hugging Face's classes.
+    """A task's scores are of what the body's own prediction head makes, as in Hugging Face's
+    classes.
 
     EuroBERT's, too: tests/torture/test_kinds.py.
     """
@@ -150,7 +202,9 @@ def test_task_models_are_theirs(base, tmp_path, kind, labels, name):
     module = save_task_model(ours, kind, labels, tmp_path / "model")
     export_hf(tmp_path / "model", tmp_path / "out", ours)
     model = getattr(transformers, f"ModernBertFor{name}").from_pretrained(tmp_path / "out").eval()
-    batch = AutoTokenizer.from_pretrained(tmp_path / "out")("the wind", "the small boat sees", return_tensors="pt")
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(
+        "the wind", "the small boat sees", return_tensors="pt"
+    )
     first = {"loss_positions": torch.zeros(1, 1, dtype=torch.int64)}
     given = {"tokens": batch["input_ids"]} | (first if kind == "sentence-pair" else {})
     with torch.no_grad():
@@ -162,13 +216,17 @@ def test_task_models_are_theirs(base, tmp_path, kind, labels, name):
 
 @pytest.mark.parametrize("kind, size", [("unigram", 260), ("byte-bpe", 330)])
 def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, kind, size):
-    """Trained for the base, packed and exported: it answers to [MASK], and joins pairs as tasks here do."""
+    """Trained for the base, packed and exported: it answers to [MASK], and joins pairs as tasks
+    here do.
+    """
     _, ours = base
     body, of_base = load_body(ours), open_tokenizer(ours)
     train_tokenizer([text_file], tmp_path / "tokenizer", size, 1.0, 5000, kind=kind, base=of_base)
     tokenizer = open_tokenizer(tmp_path / "tokenizer")
     read = tokenizer._tokenizer if kind == "byte-bpe" else tokenizer._model
-    assert tokenizer.special == of_base.special and tokenizer.split == (of_base.split if kind == "byte-bpe" else None)
+    assert tokenizer.special == of_base.special and tokenizer.split == (
+        of_base.split if kind == "byte-bpe" else None
+    )
     own = body.adaptation("de", {"tokens": torch.randn(size, 16), "bias": torch.randn(size)})
     save_adaptation(tmp_path / "pack", own, tmp_path / "tokenizer")
     export_hf(ours, tmp_path / "out", tmp_path / "pack")
@@ -177,9 +235,13 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     for text in [*TEXTS, *ODD_TEXTS, "the [MASK] sees", "[MASK][MASK] and"]:
         parts = text.split("[MASK]")
         before = [part.rstrip() if tokenizer.mask_takes_space else part for part in parts[:-1]]
-        ids = [id for part in tokenizer.encode([*before, parts[-1]]) for id in (vocabulary.mask, *part)][1:]
+        ids = [
+            id for part in tokenizer.encode([*before, parts[-1]]) for id in (vocabulary.mask, *part)
+        ][1:]
         assert theirs(text)["input_ids"] == [vocabulary.bos, *ids, vocabulary.eos]
         assert {vocabulary.unk, vocabulary.mask} & {*ids} or theirs.decode(ids) == read.decode(ids)
-    pairs = encode_table(tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators)
+    pairs = encode_table(
+        tokenizer, Records((TEXTS[:6], TEXTS[6:]), [0] * 6, ()), 500, body.config.separators
+    )
     expected = [id for pair in zip(TEXTS[:6], TEXTS[6:]) for id in theirs(*pair)["input_ids"]]
     assert pairs.tokens.tolist() == expected and expected.count(vocabulary.eos) == 12

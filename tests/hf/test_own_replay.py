@@ -1,4 +1,6 @@
-"""What a decoder writes by itself: by its own distribution, from where its chat template lets a user begin."""
+"""What a decoder writes by itself: by its own distribution, from where its chat template lets a
+user begin.
+"""
 
 import math
 
@@ -9,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.own_replay import MOST_ROWS, ROWS, _rows_within, write_replay
 from ds_minimodel.models import BODIES
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.pipeline.own_replay import MOST_ROWS, ROWS, _rows_within, write_replay
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .test_decoders import BEGIN, END, save_llama
 
@@ -32,25 +34,35 @@ def written_by(base, out, tokens, seed=1, known=()):
     return [store.read(*store.document(number)).tolist() for number in range(store.num_documents)]
 
 
-@pytest.mark.parametrize("template, single", [(TEMPLATE, "$A"), (None, "$A"), (TEMPLATE, f"{BEGIN} $A")])
-def test_it_writes_by_its_own_distribution_after_the_template(text_file, tmp_path, template, single):
+@pytest.mark.parametrize(
+    "template, single", [(TEMPLATE, "$A"), (None, "$A"), (TEMPLATE, f"{BEGIN} $A")]
+)
+def test_it_writes_by_its_own_distribution_after_the_template(
+    text_file, tmp_path, template, single
+):
     base = base_of(tmp_path, text_file, template, single)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()
     whole = [BEGIN, *tokenizer.tokenize("user:", add_special_tokens=False)] if template else [END]
     opening = tokenizer.convert_tokens_to_ids(whole)
-    stored = opening[single != "$A" or not template :]  # what begins every text is put before it by a reader
+    stored = opening[
+        single != "$A" or not template :
+    ]  # what begins every text is put before it by a reader
     written, eos = written_by(base, tmp_path / "out", 12_000), tokenizer.eos_token_id
     assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 12_000
     assert all(ids[: len(stored)] == stored for ids in written)
-    assert not template or any(eos in ids[len(stored) : -1] for ids in written), "which does not end what is drawn"
+    assert not template or any(eos in ids[len(stored) : -1] for ids in written), (
+        "which does not end what is drawn"
+    )
     drawn = [ids[len(stored) :] for ids in written]
     ids_RS = torch.tensor([[*opening, *ids] for ids in drawn])
     with torch.inference_mode():
         log_RSV = model(ids_RS).logits[:, len(opening) - 1 : -1].log_softmax(-1)
     losses_P = -log_RSV.gather(-1, ids_RS[:, len(opening) :, None]).flatten()
     entropy = -(log_RSV.exp() * log_RSV).sum(-1).mean()
-    assert abs(losses_P.mean() - entropy) < 4 * losses_P.std() / math.sqrt(len(losses_P)) + 0.01  # bf16's, at most
+    assert (
+        abs(losses_P.mean() - entropy) < 4 * losses_P.std() / math.sqrt(len(losses_P)) + 0.01
+    )  # bf16's, at most
 
 
 def test_beginnings_of_known_text_are_half_of_it(text_file, tmp_path):
@@ -65,12 +77,16 @@ def test_beginnings_of_known_text_are_half_of_it(text_file, tmp_path):
 
 def test_a_seed_repeats(text_file, tmp_path):
     base = base_of(tmp_path, text_file, None)
-    one, again, other = (written_by(base, tmp_path / f"out-{at}", 100, seed) for at, seed in enumerate((1, 1, 2)))
+    one, again, other = (
+        written_by(base, tmp_path / f"out-{at}", 100, seed) for at, seed in enumerate((1, 1, 2))
+    )
     assert one == again != other
 
 
 def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
-    base = base_of(tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}")
+    base = base_of(
+        tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}"
+    )
     with pytest.raises(UserError, match="changes what a user says"):
         write_replay(*base, tmp_path / "out", 100)
     assert not (tmp_path / "out").exists()
@@ -79,5 +95,7 @@ def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
 @pytest.mark.parametrize("gigabytes, rows", [(0, ROWS), (5, 426), (20, MOST_ROWS)])
 def test_a_gpu_writes_as_many_texts_at_once_as_it_holds(gigabytes, rows):
     """Of SmolLM2's sizes, 256 positions each."""
-    config = BODIES["llama"](kind="llama", num_layers=30, hidden_size=576, num_heads=9, num_kv_heads=3, ffn_size=1536)
+    config = BODIES["llama"](
+        kind="llama", num_layers=30, hidden_size=576, num_heads=9, num_kv_heads=3, ffn_size=1536
+    )
     assert _rows_within(gigabytes << 30, config, 49_152, 256) == rows

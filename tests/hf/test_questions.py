@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from ds_minimodel.hf.questions import COUNT, TABLES, Question, begins_alike, question_set, spoken
+from ds_minimodel.extend.questions import (
+    COUNT,
+    TABLES,
+    Question,
+    begins_alike,
+    question_set,
+    spoken,
+)
 from ds_minimodel.report.kept import loops
 
 CAPITAL = Question("What is the capital of France?", ("Paris",), ("Rome", "Bern"))
@@ -56,8 +63,13 @@ def test_questions_are_english_where_a_language_has_none():
 @pytest.mark.parametrize("language", TABLES)
 def test_every_question_takes_its_answers_and_gives_none_away(language):
     for question in sum(question_set(language, 3, 10_000).halves, []):
-        assert not any(re.search(rf"(?i)(?<!\w){re.escape(own)}(?!\w)", question.text) for own in question.answers)
-        assert not question.is_right(question.text) and not question.is_right(f"{question.text} I do not know.")
+        assert not any(
+            re.search(rf"(?i)(?<!\w){re.escape(own)}(?!\w)", question.text)
+            for own in question.answers
+        )
+        assert not question.is_right(question.text) and not question.is_right(
+            f"{question.text} I do not know."
+        )
         for answer in question.answers:
             assert question.is_right(f"{question.text} It is {answer}."), question
 
@@ -65,14 +77,27 @@ def test_every_question_takes_its_answers_and_gives_none_away(language):
 def test_openings_and_loops():
     assert begins_alike("The capital of France is Paris.", "The capital of France is Rome.")
     assert not begins_alike("The capital of France", "the capital of France is")
-    for said in ("La France, la France, la France", "-Fantasy-Fantasy-Fantasy", "the sum the sum the sum of"):
+    for said in (
+        "La France, la France, la France",
+        "-Fantasy-Fantasy-Fantasy",
+        "the sum the sum the sum of",
+    ):
         assert loops(said), said
-    for said in ("1000000000000000", "The cat, the dog and the cow.", "........................", "ha ha ha"):
+    for said in (
+        "1000000000000000",
+        "The cat, the dog and the cow.",
+        "........................",
+        "ha ha ha",
+    ):
         assert not loops(said), said
 
 
 def test_answers_in_the_language_that_was_added():
-    said = "Die Hauptstadt von Frankreich ist Paris.", "The capital of France is Paris.", "Paris ist da."  # too short
+    said = (
+        "Die Hauptstadt von Frankreich ist Paris.",
+        "The capital of France is Paris.",
+        "Paris ist da.",
+    )  # too short
     assert [*map(spoken("de", "en"), said)] == [True, False, False]
     assert [*map(spoken("en", "de"), said)] == [False, True, False]
     assert not spoken("fr", "en")("Hlavní město Francie je Paříž, a Německa je Berlín.")

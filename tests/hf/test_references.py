@@ -1,4 +1,6 @@
-"""A base is named, not copied: what is touched is taken, another file is not, and what is computed is proved."""
+"""A base is named, not copied: what is touched is taken, another file is not, and what is computed
+is proved.
+"""
 
 import dataclasses
 import os
@@ -13,15 +15,27 @@ from ds_minimodel.artifacts import base
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.export.folder import export_hf
 
 from .conftest import randomise
 from .refusing import refused
 from .test_decoders import save_llama
 
-SIZES = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, vocab_size=330, max_position_embeddings=128)
+SIZES = dict(
+    hidden_size=16,
+    intermediate_size=24,
+    num_attention_heads=2,
+    vocab_size=330,
+    max_position_embeddings=128,
+)
 IDS = dict(bos_token_id=0, eos_token_id=2, pad_token_id=1, cls_token_id=0, sep_token_id=2)
-GEMMA = dict(head_dim=8, num_key_value_heads=1, num_hidden_layers=7, sliding_window=8, query_pre_attn_scalar=8)
+GEMMA = dict(
+    head_dim=8,
+    num_key_value_heads=1,
+    num_hidden_layers=7,
+    sliding_window=8,
+    query_pre_attn_scalar=8,
+)
 FAMILIES = {
     "llama": dict(num_hidden_layers=3, num_key_value_heads=1),
     "gemma3_text": GEMMA,
@@ -63,7 +77,8 @@ def test_another_file_is_refused(model, name):
     content[len(content) // 2] ^= 1
     (theirs / name).write_bytes(content)
     with pytest.raises(
-        UserError, match=f"{name}: another file than when this was begun .*; put it back, or begin anew"
+        UserError,
+        match=f"{name}: another file than when this was begun .*; put it back, or begin anew",
     ):
         load_model(ours)
 
@@ -79,20 +94,29 @@ def test_weights_that_came_beside_those_of_the_reference_are_not_read(model):
 def test_a_model_that_was_moved_is_missed(model):
     theirs, ours, _ = model
     theirs.rename(theirs.with_name("elsewhere"))
-    with pytest.raises(UserError, match="No such file or directory; put the model back that this is over"):
+    with pytest.raises(
+        UserError, match="No such file or directory; put the model back that this is over"
+    ):
         load_model(ours)
 
 
-@pytest.mark.parametrize("family, dtype", [("llama", "bfloat16"), ("llama", "float16"), ("gemma3_text", "bfloat16")])
+@pytest.mark.parametrize(
+    "family, dtype", [("llama", "bfloat16"), ("llama", "float16"), ("gemma3_text", "bfloat16")]
+)
 def test_numbers_come_out_in_the_type_that_they_came_in(text_file, tmp_path, family, dtype):
     theirs = save(save_llama(text_file, tmp_path / "theirs", "$A"), family, getattr(torch, dtype))
     refer(theirs, tmp_path / "in")
     export_hf(tmp_path / "in", tmp_path / "same")
     export_hf(tmp_path / "in", tmp_path / "wide", dtype="fp32")
-    before, same, wide = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "same", "wide"))
+    before, same, wide = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "same", "wide")
+    )
     assert before.keys() == same.keys() == wide.keys()
     for name, tensor in before.items():
-        assert tensor.dtype == same[name].dtype == getattr(torch, dtype) and wide[name].dtype == torch.float32
+        assert (
+            tensor.dtype == same[name].dtype == getattr(torch, dtype)
+            and wide[name].dtype == torch.float32
+        )
         torch.testing.assert_close(same[name], tensor, rtol=0, atol=1e-6 if "norm" in name else 0)
     configs = {name: AutoConfig.from_pretrained(tmp_path / name).dtype for name in ("same", "wide")}
     assert configs == {"same": getattr(torch, dtype), "wide": torch.float32}
@@ -101,7 +125,11 @@ def test_numbers_come_out_in_the_type_that_they_came_in(text_file, tmp_path, fam
 @pytest.mark.parametrize(
     "family, changes, words",
     [
-        ("llama", {"attention_bias": True}, "self_attn.q_proj.bias' is not 0, and no llama here has it"),
+        (
+            "llama",
+            {"attention_bias": True},
+            "self_attn.q_proj.bias' is not 0, and no llama here has it",
+        ),
         ("gemma3_text", {"use_bidirectional_attention": True}, "logits of up to"),
         ("gemma3_text", {"final_logit_softcapping": 1.0}, "logits of up to"),
         ("modernbert", {"mlp_bias": True}, "mlp.Wi.bias' is not 0"),
@@ -117,12 +145,22 @@ def test_a_setting_that_is_not_computed_is_refused(tmp_path, family, changes, wo
     "family, changes",
     [
         *(("llama", {"rotary_base": 9e3}), ("llama", {"norm_eps": 1e-2})),
-        *(("gemma3_text", {key: value}) for key, value in dict(window=9, local_base=9e3, rotary_base=9e5).items()),
-        *(("modernbert", {key: value}) for key, value in dict(window=7, local_base=9e3, global_base=9e4).items()),
+        *(
+            ("gemma3_text", {key: value})
+            for key, value in dict(window=9, local_base=9e3, rotary_base=9e5).items()
+        ),
+        *(
+            ("modernbert", {key: value})
+            for key, value in dict(window=7, local_base=9e3, global_base=9e4).items()
+        ),
     ],
 )
-def test_the_proof_sees_every_layer_of_its_kind_and_past_its_window(tmp_path, monkeypatch, family, changes):
-    """A body that is nearly the model's: by one position of a window, or angles that turn a little faster."""
+def test_the_proof_sees_every_layer_of_its_kind_and_past_its_window(
+    tmp_path, monkeypatch, family, changes
+):
+    """A body that is nearly the model's: by one position of a window, or angles that turn a little
+    faster.
+    """
     found = base.config_of(save(tmp_path / "hf", family))
     assert all(getattr(found.config, name) != value for name, value in changes.items())
     other = dataclasses.replace(found, config=found.config.model_copy(update=changes))

@@ -1,4 +1,6 @@
-"""Folders that cannot be imported or exported: one line that says why, within seconds, and nothing written."""
+"""Folders that cannot be imported or exported: one line that says why, within seconds, and nothing
+written.
+"""
 
 import dataclasses
 import json
@@ -15,7 +17,7 @@ from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import load_model, save_body
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.export.folder import export_hf
 
 from .refusing import change, refused
 
@@ -30,7 +32,11 @@ def folder(xlm_r, tmp_path):
 @pytest.mark.parametrize(
     "key, value, words",
     [
-        ("model_type", "gpt2", "there are roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama"),
+        (
+            "model_type",
+            "gpt2",
+            "there are roberta, xlm-roberta, camembert, bert, modernbert, eurobert, llama",
+        ),
         ("hidden_act", "relu", "hidden_act 'relu' is not served; there is gelu"),
         ("tie_word_embeddings", False, "no tensor lm_head.decoder"),
         ("hidden_size", "16", "hidden_size"),
@@ -90,7 +96,10 @@ BIAS, TABLE = torch.zeros(260), torch.zeros(2, 16)
 )
 def test_weights(folder, tmp_path, changed, words):
     tensors = load_file(folder / "model.safetensors") | changed
-    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, folder / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if tensor is not None},
+        folder / "model.safetensors",
+    )
     refused(folder, tmp_path / "out", words)
 
 
@@ -125,7 +134,9 @@ def test_code_of_a_folder_is_not_run(folder, tmp_path):
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).touch()
         content = json.loads((folder / name).read_text() or "{}")
-        auto = {kind: f"code.{kind}" for kind in ("AutoConfig", "AutoModelForMaskedLM", "AutoTokenizer")}
+        auto = {
+            kind: f"code.{kind}" for kind in ("AutoConfig", "AutoModelForMaskedLM", "AutoTokenizer")
+        }
         (folder / name).write_text(json.dumps({**content, "auto_map": auto}))
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     try:
@@ -137,14 +148,21 @@ def test_code_of_a_folder_is_not_run(folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-# Tokenizers: what transformers' own classes read otherwise than a tokenizer.json says is theirs to decide.
+# Tokenizers: what transformers' own classes read otherwise than a tokenizer.json says is theirs to
+# decide.
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda file: file["model"]["merges"].append("a b c"), "transformers cannot read its tokenizer"),
-        (lambda file: file.update(model={**file["model"], "vocab": {"<s>": 0}, "merges": []}), "tokenizer"),
+        (
+            lambda file: file["model"]["merges"].append("a b c"),
+            "transformers cannot read its tokenizer",
+        ),
+        (
+            lambda file: file.update(model={**file["model"], "vocab": {"<s>": 0}, "merges": []}),
+            "tokenizer",
+        ),
     ],
 )
 def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
@@ -162,12 +180,17 @@ def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
 def test_exports(xlm_r, tmp_path):
     refer(xlm_r, tmp_path / "in")
     body, pack = load_model(tmp_path / "in")
-    save_adaptation(tmp_path / "stranger", dataclasses.replace(pack, space="0" * 16), tmp_path / "in/tokenizer")
+    save_adaptation(
+        tmp_path / "stranger", dataclasses.replace(pack, space="0" * 16), tmp_path / "in/tokenizer"
+    )
     (tmp_path / "moved").mkdir()
     save_body(tmp_path / "alone", prefix(body, 3), "mini-model", tmp_path / "in")
     shutil.move(tmp_path / "alone", tmp_path / "moved")
     for arguments, words in [
-        ((tmp_path / "moved/alone", tmp_path / "out"), "was made of the model .* which is not there; put it back"),
+        (
+            (tmp_path / "moved/alone", tmp_path / "out"),
+            "was made of the model .* which is not there; put it back",
+        ),
         ((tmp_path / "in", tmp_path / "out", None, 2), "no language-model head of depth 2"),
         ((tmp_path / "in", tmp_path / "out", tmp_path / "stranger"), "embedding space"),
         ((tmp_path / "in", tmp_path / "in"), "exists"),
@@ -187,8 +210,12 @@ def test_the_command(xlm_r, tmp_path, capsys):
         refer(xlm_r, tmp_path / "new", "de\n\n<script>")
     refer(xlm_r, tmp_path / "in", "en")
     assert run(tmp_path / "in", tmp_path / "out") == (0, f"{tmp_path}/out: written\n")
-    before, after = (load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out"))
-    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (xlm_r, tmp_path / "out")
+    )
+    assert before.keys() == after.keys() and all(
+        torch.equal(before[name], after[name]) for name in before
+    )
     for model, words in (
         (tmp_path / "no/model", "no such folder; give the folder of a"),
         (xlm_r, "is taken by `base:`"),

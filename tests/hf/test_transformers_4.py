@@ -1,4 +1,6 @@
-"""Exports as transformers 4 reads them, which most servers run: the logits and ids are those of this environment's."""
+"""Exports as transformers 4 reads them, which most servers run: the logits and ids are those of
+this environment's.
+"""
 
 import json
 import os
@@ -11,7 +13,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.export.folder import export_hf
 
 from ..data.test_extension import bpe
 from ..models.test_modern import SHAPES, config_of
@@ -47,13 +49,19 @@ CLASSES = {
     "qwen2": transformers.Qwen2Tokenizer,
     "olmo2": transformers.GPT2Tokenizer,
 }
-DECODERS = [shape for shape in SHAPES if shape.split(",")[0] in ("llama", "qwen2", "qwen3", "olmo2", "gemma3")]
+DECODERS = [
+    shape
+    for shape in SHAPES
+    if shape.split(",")[0] in ("llama", "qwen2", "qwen3", "olmo2", "gemma3")
+]
 ENCODERS = [shape for shape in SHAPES if shape.startswith("modernbert")]
 NAMES = ["bert", "roberta", "xlm-r", *ENCODERS, *DECODERS]
 
 
 def tokenizer_of(shape, text_file):
-    """One of the class that published ones have, with a special token that has no role, and a chat template."""
+    """One of the class that published ones have, with a special token that has no role, and a chat
+    template.
+    """
     kind, lines = (
         CLASSES.get(shape, transformers.PreTrainedTokenizerFast),
         text_file.read_text(encoding="utf-8").split("\n"),
@@ -61,11 +69,15 @@ def tokenizer_of(shape, text_file):
     options = {"extra_special_tokens": ["<|user|>"], "chat_template": CHAT}
     if kind in (transformers.LlamaTokenizer, transformers.GemmaTokenizer):
         names = {
-            role: f"<{role.removesuffix('_token')}>" for role in ("pad_token", "eos_token", "bos_token", "unk_token")
+            role: f"<{role.removesuffix('_token')}>"
+            for role in ("pad_token", "eos_token", "bos_token", "unk_token")
         }
         model = json.loads(bpe(lines).to_str())["model"]
         named = [*names.values(), "<mask>", "<|user|>"]
-        pieces = [*named, *(piece for piece in model["vocab"] if piece not in ("<s>", "</s>", *named))]
+        pieces = [
+            *named,
+            *(piece for piece in model["vocab"] if piece not in ("<s>", "</s>", *named)),
+        ]
         merges = [tuple(pair) for pair in model["merges"]]
         vocab = {piece: id for id, piece in enumerate(pieces)}
         return kind(vocab=vocab, merges=merges, **names, mask_token="<mask>", **options)
@@ -74,13 +86,17 @@ def tokenizer_of(shape, text_file):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
         lines,
-        trainers.BpeTrainer(vocab_size=330, special_tokens=BY_BYTES, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=330, special_tokens=BY_BYTES, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     names = dict.fromkeys(("pad_token", "eos_token", "bos_token", "unk_token"), BY_BYTES[0])
     if kind is transformers.PreTrainedTokenizerFast:
         return kind(tokenizer_object=made, **names, **options)
     model = json.loads(made.to_str())["model"]
-    return kind(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **names, **options)
+    return kind(
+        vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **names, **options
+    )
 
 
 def save(name, text_file, unigram_folder, folder):
@@ -88,7 +104,10 @@ def save(name, text_file, unigram_folder, folder):
     if name in DECODERS:
         tokenizer = tokenizer_of(name, text_file)
         tokenizer.save_pretrained(folder)
-        ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
+        ids = {
+            f"{role}_token_id": getattr(tokenizer, f"{role}_token_id")
+            for role in ("pad", "bos", "eos")
+        }
         config = config_of(name, vocab_size=len(tokenizer), **ids)
         randomise(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
     elif name in ENCODERS:
@@ -109,7 +128,17 @@ def read(text_file, unigram_folder, made_once, tmp_path_factory):
     """{4 or 5, transformers' version: {name: (logits, what it makes of texts, …)}}"""
 
     def install(folder):
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *PACKAGES]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder,
+            *PACKAGES,
+        ]
         subprocess.run(pip, check=True, timeout=600)
 
     folder, found = tmp_path_factory.mktemp("transformers-4"), {}
@@ -119,7 +148,14 @@ def read(text_file, unigram_folder, made_once, tmp_path_factory):
         refer(folder / "theirs" / name, folder / "in" / name, "en")
         export_hf(folder / "in" / name, folder / "out" / name)
     for path in (str(made_once("transformers-4.57", install)), ""):
-        command = [sys.executable, "-c", READ, str(folder / "loss_positions"), json.dumps(ALL_TEXTS), *NAMES]
+        command = [
+            sys.executable,
+            "-c",
+            READ,
+            str(folder / "loss_positions"),
+            json.dumps(ALL_TEXTS),
+            *NAMES,
+        ]
         environment = {**os.environ, "PYTHONPATH": path}
         subprocess.run(command, check=True, timeout=600, cwd=folder / "out", env=environment)
         version, values = torch.load(folder / "loss_positions")

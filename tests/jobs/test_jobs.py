@@ -1,4 +1,6 @@
-"""Jobs: what is complete is skipped, what is unfinished goes on, what was made otherwise is refused."""
+"""Jobs: what is complete is skipped, what is unfinished goes on, what was made otherwise is
+refused.
+"""
 
 import json
 import os
@@ -10,10 +12,10 @@ import pytest
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, write_manifest
-from ds_minimodel.jobs.layout import WorkdirLayout
-from ds_minimodel.jobs.records import Job, State, inputs_hash, is_complete, state_of
-from ds_minimodel.jobs.training import finished_checkpoints
-from ds_minimodel.jobs.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import Job, State, inputs_hash, is_complete, state_of
+from ds_minimodel.pipeline.training import finished_checkpoints
+from ds_minimodel.pipeline.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
 from ds_minimodel.text.reader import identity_of_text
 
 
@@ -75,7 +77,9 @@ def job(tmp_path):
 def test_what_is_unfinished_goes_on(job):
     stop(job)
     assert not is_complete(job)
-    assert (job.folder / "run" / "checkpoints" / "step-00000001" / "state").exists()  # what it goes on from
+    assert (
+        job.folder / "run" / "checkpoints" / "step-00000001" / "state"
+    ).exists()  # what it goes on from
     assert run(job) and is_complete(job)
 
 
@@ -88,16 +92,24 @@ def test_what_is_unfinished_goes_on(job):
     ],
 )
 @pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
-def test_what_was_made_from_other_inputs_is_refused_and_not_touched(job, change, difference, unfinished):
+def test_what_was_made_from_other_inputs_is_refused_and_not_touched(
+    job, change, difference, unfinished
+):
     (stop if unfinished else run)(job)
     before = sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
     other = job_in(job.folder, {**INPUTS, **change})
     for ask in (is_complete, begin):
         with pytest.raises(UserError) as refusal:
             ask(other)
-        assert f"{job.folder}: made from another recipe or other data ({difference})" in str(refusal.value)
-        assert "or `ds-minimodel run RECIPE --rebuild`" in str(refusal.value) and "\n" not in str(refusal.value)
-    assert before == sorted((path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file())
+        assert f"{job.folder}: made from another recipe or other data ({difference})" in str(
+            refusal.value
+        )
+        assert "or `ds-minimodel run RECIPE --rebuild`" in str(refusal.value) and "\n" not in str(
+            refusal.value
+        )
+    assert before == sorted(
+        (path, path.read_bytes()) for path in job.folder.rglob("*") if path.is_file()
+    )
 
 
 def test_rebuild_moves_what_is_stale_aside_and_nothing_else(job):
@@ -138,7 +150,9 @@ def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unf
     shutil.rmtree(job.folder)
     job.folder.with_name("pretrain.job.json").unlink()  # as is advised where it is damaged
     assert run(longer)
-    assert inputs_hash(child.folder, "adapt") == of_checkpoints != inputs_hash(child.folder), "from which it goes on"
+    assert inputs_hash(child.folder, "adapt") == of_checkpoints != inputs_hash(child.folder), (
+        "from which it goes on"
+    )
     for other in (growing(job.folder, 19)[0], growing(job.folder, 30, seed=2)[0]):
         with pytest.raises(UserError, match="made from another recipe"):
             begin(other)
@@ -197,7 +211,9 @@ def test_text_that_was_edited_is_other_text(tmp_path, at):
 def test_a_copy_of_a_text_is_the_same_text_and_is_read_for_that_once(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(
-        files, "sha256_of_file", lambda path, hash_of=files.sha256_of_file: read.append(path) or hash_of(path)
+        files,
+        "sha256_of_file",
+        lambda path, hash_of=files.sha256_of_file: read.append(path) or hash_of(path),
     )
 
     def is_made(text):
@@ -243,6 +259,8 @@ def test_a_child_does_without_a_parent_that_is_gone_once_it_is_complete(tmp_path
     run(job, child)
     shutil.rmtree(job.folder / "body")
     assert is_complete(child)
-    with pytest.raises(UserError, match=f"{job.folder}: no longer all there; run the step that makes it"):
+    with pytest.raises(
+        UserError, match=f"{job.folder}: no longer all there; run the step that makes it"
+    ):
         begin(other)
     assert not (tmp_path / "work/other.job.json").exists()

@@ -1,11 +1,13 @@
-"""A tiny architecture, random weights that hide nothing, batches with and without padding; transformers' twins."""
+"""A tiny architecture, random weights that hide nothing, batches with and without padding;
+transformers' twins.
+"""
 
 import torch
 from transformers import RobertaConfig
 
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.foreign.lazy import LazyTensors, lazily
-from ds_minimodel.foreign.names.roberta import ROBERTA
+from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.hf.names.roberta import ROBERTA
 from tests.small_models import PAD, roberta
 
 VOCAB_SIZE = 40
@@ -17,7 +19,9 @@ def body_config(num_layers=3, dropout=0.0, attention_dropout=0.0):
 
 
 def randomise(module, seed=0):
-    """Weights as large as a trained model's, biases and norms too: those of a fresh model hide mistakes."""
+    """Weights as large as a trained model's, biases and norms too: those of a fresh model hide
+    mistakes.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -39,7 +43,13 @@ def mlm_batch(padded=True, seed=0):
         read[row, :count] = torch.randperm(length, generator=draw)[:count].sort().values
         targets[row, :count] = torch.randint(VOCAB_SIZE, (count,), generator=draw)
     keys = torch.randint(-(2**31), 2**31 - 1, (len(LENGTHS),), generator=draw).to(torch.int32)
-    batch = {"tokens": tokens, "lengths": lengths, "loss_positions": read, "targets": targets, "sample_keys": keys}
+    batch = {
+        "tokens": tokens,
+        "lengths": lengths,
+        "loss_positions": read,
+        "targets": targets,
+        "sample_keys": keys,
+    }
     return batch if padded else {name: value for name, value in batch.items() if name != "lengths"}
 
 
@@ -54,7 +64,10 @@ def read_everywhere(batch):
 
 def without_read(batch, targets):
     """The same batch for a model that computes every position, with these targets."""
-    return {**{name: value for name, value in batch.items() if name != "loss_positions"}, "targets": targets}
+    return {
+        **{name: value for name, value in batch.items() if name != "loss_positions"},
+        "targets": targets,
+    }
 
 
 def classification_batch(padded=True):
@@ -89,30 +102,39 @@ def losses_and_gradients(module, *batches):
     total = sum(module(batch) for batch in batches)
     total.sum().backward()
     return total.detach(), {
-        name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None
+        name: parameter.grad.clone()
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
     }
 
 
 def assert_same(got, expected, tolerance=1e-10):
-    """Equality of (losses, gradients by name) up to `tolerance`, relative to each tensor's largest element.
+    """Equality of (losses, gradients by name) up to `tolerance`, relative to each tensor's largest
+    element.
 
     Or to 0.1: some gradients are zero but for rounding, such as those of the keys' biases.
     """
     assert got[1].keys() == expected[1].keys()
     for name in ("losses", *expected[1]):
-        tensor, reference = (got[0], expected[0]) if name == "losses" else (got[1][name], expected[1][name])
+        tensor, reference = (
+            (got[0], expected[0]) if name == "losses" else (got[1][name], expected[1][name])
+        )
         assert tensor.shape == reference.shape, name
         error = (tensor - reference).abs().max()
         assert error <= tolerance * max(reference.abs().max(), 0.1), f"{name}: off by {error:.1e}"
 
 
 def as_theirs(tensors, config, head):
-    """Our state dict, or gradients, under transformers' names. head: as of Architecture.language_model_head."""
+    """Our state dict, or gradients, under transformers' names. head: as of
+    Architecture.language_model_head.
+    """
     return dict(LazyTensors(ROBERTA[0].to_theirs(lazily(tensors), config, head)))
 
 
 def twin(theirs, ours, head, **settings):
-    """A RoBERTa of transformers' class `theirs` with the weights of our module, in the same dtype and mode."""
+    """A RoBERTa of transformers' class `theirs` with the weights of our module, in the same dtype
+    and mode.
+    """
     config = ROBERTA[0].config_json(ours.body.config, len(ours.pack.tokens))
     config |= {"pad_token_id": PAD, "attn_implementation": "eager", **settings}
     model = theirs(RobertaConfig(**config)).to(ours.pack.tokens.dtype).train(ours.training)
@@ -127,7 +149,9 @@ def attention_mask(batch):
 
 
 def assert_same_as_theirs(ours, batch, head, theirs, loss, tolerance=1e-10):
-    """That our losses and gradients of a batch are those of the twin `theirs`, whose loss this is."""
+    """That our losses and gradients of a batch are those of the twin `theirs`, whose loss this
+    is.
+    """
     loss.backward()
     losses, gradients = losses_and_gradients(ours, batch)
     expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}

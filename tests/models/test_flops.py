@@ -1,4 +1,6 @@
-"""Costs against the figures that the paper prints; executed FLOPs against torch's own count of the products."""
+"""Costs against the figures that the paper prints; executed FLOPs against torch's own count of the
+products.
+"""
 
 from typing import Any
 
@@ -6,19 +8,24 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ds_minimodel.config.flops import recipe_costs
+from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models import flops
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import Gemma3Config, LlamaConfig, ModernBertConfig
 from ds_minimodel.models.roberta import RobertaConfig
 from ds_minimodel.models.trainable import LanguageModel, train_only
-from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.tasks import KINDS
 from tests.small_models import masked_lm, roberta
 
 from ..recipes import recipe_of
 
 PAPER = flops.Workload(
-    RobertaConfig(), vocab_size=50000, seq_length=512, share_read=0.15, batch_size=2048, steps=125000
+    RobertaConfig(),
+    vocab_size=50000,
+    seq_length=512,
+    share_read=0.15,
+    batch_size=2048,
+    steps=125000,
 )
 
 
@@ -57,7 +64,9 @@ def test_recipe_costs_of_the_paper():
     assert ("bl_base", "build-mini") not in costs
 
 
-WORK = flops.Workload(roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2)
+WORK = flops.Workload(
+    roberta(3, 16, 2, 40, 20), vocab_size=50, seq_length=20, share_read=0.15, batch_size=2
+)
 TOKENS = torch.arange(40).reshape(2, 20) + 4
 KEYS = torch.tensor([1, 2], dtype=torch.int32)
 MASKED = {
@@ -80,14 +89,18 @@ def attention_flops(projected_shape, queries_shape, *_, **__):
     return 2 * 2 * batch * num_queries * num_keys * width
 
 
-def window_attention_flops(keys_values_shape, queries_shape, _num_heads, _positions, before, after, *_, **__):
+def window_attention_flops(
+    keys_values_shape, queries_shape, _num_heads, _positions, before, after, *_, **__
+):
     """The same two products with the keys that each position sees."""
     batch, num_queries, width = queries_shape
     return 2 * 2 * batch * num_queries * keys_seen((before, after), keys_values_shape[1]) * width
 
 
 def backward(forward):
-    """The four products of the gradients. The scores are made again on CPUs, to save memory: not the method's work."""
+    """The four products of the gradients. The scores are made again on CPUs, to save memory: not
+    the method's work.
+    """
     return lambda grad_shape, *shapes, **_: 2 * forward(*shapes)
 
 
@@ -141,13 +154,21 @@ def test_windows_and_shared_heads(body, step):
     assert found == pytest.approx(flops.step_flops(step, work, [3]).executed)
 
 
-FIRST_READ = {"loss_positions": torch.zeros(2, 1, dtype=torch.long), "targets": torch.tensor([[0], [2]])}
+FIRST_READ = {
+    "loss_positions": torch.zeros(2, 1, dtype=torch.long),
+    "targets": torch.tensor([[0], [2]]),
+}
 SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
 
 
-@pytest.mark.parametrize("kind, labels, targets", [("sentence-pair", list("abc"), FIRST_READ), ("qa", None, SPANS)])
+@pytest.mark.parametrize(
+    "kind, labels, targets", [("sentence-pair", list("abc"), FIRST_READ), ("qa", None, SPANS)]
+)
 def test_finetuning(kind, labels, targets):
-    module, num_outputs = KINDS[kind].module(WORK.body, WORK.vocab_size, labels), KINDS[kind].num_outputs(labels)
+    module, num_outputs = (
+        KINDS[kind].module(WORK.body, WORK.vocab_size, labels),
+        KINDS[kind].num_outputs(labels),
+    )
     batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}
     expected = flops.finetune_flops(WORK, num_outputs, KINDS[kind].reads_start).executed
     assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

@@ -21,12 +21,20 @@ SENTENCES = (
     {"dense": "classifier.dense", "out": "classifier.out_proj"},
     model_cases.classification_batch,
 )
-SPANS: tuple = (SpanExtractor, [], RobertaForQuestionAnswering, {"out": "qa_outputs"}, model_cases.qa_batch)
+SPANS: tuple = (
+    SpanExtractor,
+    [],
+    RobertaForQuestionAnswering,
+    {"out": "qa_outputs"},
+    model_cases.qa_batch,
+)
 every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS], ids=["sentences", "spans"])
 
 
 def make(kind, *settings, **dropout):
-    return model_cases.randomise(kind(model_cases.body_config(**dropout), VOCAB_SIZE, *settings)).double()
+    return model_cases.randomise(
+        kind(model_cases.body_config(**dropout), VOCAB_SIZE, *settings)
+    ).double()
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
@@ -36,7 +44,11 @@ def test_scores_losses_and_gradients_are_robertas(task, padded):
     model, batch = make(kind, *settings), batch_of(padded)
     theirs = model_cases.twin(theirs, model, head, num_labels=NUM_LABELS if settings else 2)
     output = theirs(batch["tokens"], model_cases.attention_mask(batch))
-    scores = torch.stack((output.start_logits, output.end_logits), -1) if task is SPANS else output.logits
+    scores = (
+        torch.stack((output.start_logits, output.end_logits), -1)
+        if task is SPANS
+        else output.logits
+    )
     real, targets, own_scores = batch["tokens"] != PAD, batch["targets"], model.logits(batch)
     if task is SENTENCES:
         real, classes_second = torch.full((4,), True), scores[..., None]
@@ -45,12 +57,17 @@ def test_scores_losses_and_gradients_are_robertas(task, padded):
         assert (own_scores[~real] == -torch.inf).all()
     torch.testing.assert_close(own_scores[real].double(), scores[real], rtol=0, atol=1e-5)
     loss = cross_entropy(classes_second, targets, ignore_index=IGNORED, reduction="sum")
-    model_cases.assert_same_as_theirs(model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6)
+    model_cases.assert_same_as_theirs(
+        model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6
+    )
 
 
 def test_the_classifiers_own_dropouts_are_two_more():
     """Before the dense layer and before the output, as in RoBERTa, each with bits of its own."""
-    model, batch = make(SequenceClassifier, NUM_LABELS, dropout=0.4), model_cases.classification_batch()
+    model, batch = (
+        make(SequenceClassifier, NUM_LABELS, dropout=0.4),
+        model_cases.classification_batch(),
+    )
     dropped = []
     for linear in (model.dense, model.out):
         linear.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0][:, 0] == 0))

@@ -11,11 +11,23 @@ from ds_minimodel.models.initialisation import Pieces, ofa, overlap, pieces, ran
 PAD = 1
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 SOURCE = [*SPECIAL, "▁the", "▁in", "a", "s", ".", "▁house", "<mask>"]
-TARGET = [*SPECIAL, ".", "▁in", "▁haus", "▁die", "ü", "s", *(f"▁wort{i}" for i in range(3000)), "<mask>"]
+TARGET = [
+    *SPECIAL,
+    ".",
+    "▁in",
+    "▁haus",
+    "▁die",
+    "ü",
+    "s",
+    *(f"▁wort{i}" for i in range(3000)),
+    "<mask>",
+]
 
 
 def with_ids(pieces):
-    return Pieces(Vocabulary(len(pieces), bos=0, pad=PAD, eos=2, unk=3, mask=len(pieces) - 1), pieces)
+    return Pieces(
+        Vocabulary(len(pieces), bos=0, pad=PAD, eos=2, unk=3, mask=len(pieces) - 1), pieces
+    )
 
 
 BOTH = with_ids(TARGET), with_ids(SOURCE)
@@ -53,7 +65,9 @@ def test_rows_without_a_counterpart_are_drawn(source_tensors):
 
 @pytest.fixture
 def vectors():
-    """Vectors of target and source; the pieces at 10 and 11 of the target and 10 of the source have none."""
+    """Vectors of target and source; the pieces at 10 and 11 of the target and 10 of the source have
+    none.
+    """
     draw = torch.Generator().manual_seed(1)
     found = [torch.randn(len(pieces), 8, generator=draw) for pieces in (TARGET, SOURCE)]
     found[0][[0, 1, 2, 3, 10, 11, -1]] = 0
@@ -85,8 +99,12 @@ def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors,
     first = ofa(*BOTH, source_tensors, *vectors, seed=3)
     u, s, vt = np.linalg.svd(joined(source_tensors), full_matrices=False)
     old, rows = (u[:, :5] * s[:5]) @ vt[:5], joined(first)
-    ids = [id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()]
-    np.testing.assert_allclose(rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4)
+    ids = [
+        id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()
+    ]
+    np.testing.assert_allclose(
+        rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4
+    )
     for piece in set(TARGET) & set(SOURCE) - {"<pad>"}:
         np.testing.assert_allclose(rows[TARGET.index(piece)], old[SOURCE.index(piece)], atol=1e-5)
 
@@ -108,11 +126,16 @@ def test_random(source_tensors):
 
 
 @pytest.mark.parametrize(
-    "method, drawn", [(lambda *given, seed: overlap(*BOTH, given[2], seed), len(TARGET) - 8), (ofa, 7)]
+    "method, drawn",
+    [(lambda *given, seed: overlap(*BOTH, given[2], seed), len(TARGET) - 8), (ofa, 7)],
 )
-def test_what_is_drawn_is_a_function_of_the_seed_and_the_source_stays(source_tensors, vectors, method, drawn):
+def test_what_is_drawn_is_a_function_of_the_seed_and_the_source_stays(
+    source_tensors, vectors, method, drawn
+):
     before = {name: tensor.clone() for name, tensor in source_tensors.items()}
-    first, again, other = (method(*BOTH, source_tensors, *vectors, seed=n)["tokens"] for n in (3, 3, 4))
+    first, again, other = (
+        method(*BOTH, source_tensors, *vectors, seed=n)["tokens"] for n in (3, 3, 4)
+    )
     assert first.equal(again) and 0 < (first != other).any(1).sum() <= drawn
     assert all(tensor.equal(before[name]) for name, tensor in source_tensors.items())
 
@@ -129,4 +152,6 @@ def test_special_tokens_are_shared_by_what_they_are(source_tensors, vectors):
         rows, old = joined(first), joined(source_tensors)
         np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])
         assert rows[0, -1] == old[PAD, -1] and not rows[0, :-1].any()
-        assert not (rows[2] == old[3]).all() and not (rows[3] == old[0]).all()  # pieces of text that are spelt so
+        assert (
+            not (rows[2] == old[3]).all() and not (rows[3] == old[0]).all()
+        )  # pieces of text that are spelt so

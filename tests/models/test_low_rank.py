@@ -1,4 +1,6 @@
-"""Low-rank updates: what trains with them is what their merged weights compute, in every kind of body."""
+"""Low-rank updates: what trains with them is what their merged weights compute, in every kind of
+body.
+"""
 
 import contextlib
 import copy
@@ -32,7 +34,9 @@ def test_merged_weights_compute_what_the_updates_do(config):
     randomise(changed)
     weights = {name: tensor.detach() for name, tensor in changed.body.named_parameters()}
     update = {name: tensor for name, tensor in weights.items() if is_low_rank(name)}
-    plain.load_state_dict({name: tensor for name, tensor in changed.state_dict().items() if not is_low_rank(name)})
+    plain.load_state_dict(
+        {name: tensor for name, tensor in changed.state_dict().items() if not is_low_rank(name)}
+    )
     for name, tensor in updated(weights, update):
         plain.body.get_parameter(name).data.copy_(tensor)
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
@@ -42,7 +46,9 @@ def test_merged_weights_compute_what_the_updates_do(config):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("low_rank", [True, False])
 @pytest.mark.parametrize(
-    "config", [CONFIGS[-1], CONFIGS[0].model_copy(update={"dropout": 0.1})], ids=lambda own: own.kind
+    "config",
+    [CONFIGS[-1], CONFIGS[0].model_copy(update={"dropout": 0.1})],
+    ids=lambda own: own.kind,
 )
 def test_what_cheap_functions_make_is_made_again(config, low_rank, dtype, monkeypatch):
     """With the gradients that it has where it is kept, and less memory."""
@@ -83,13 +89,17 @@ def test_the_one_function_has_the_gradients_of_the_products_that_it_joins(bias):
         found.square().sum().backward(), exact.square().sum().backward()
         of = [(found, exact), *((a.grad, b.grad) for a, b in zip(own, wide) if a is not None)]
         assert all((one - other).norm() <= error * other.norm() for one, other in of)
-    frozen = [one if one is None else one.detach().requires_grad_(i > 2) for i, one in enumerate(leaves)]
+    frozen = [
+        one if one is None else one.detach().requires_grad_(i > 2) for i, one in enumerate(leaves)
+    ]
     ops.low_rank_linear(*frozen, 2.0).sum().backward()
     assert [one is not None and one.grad is not None for one in frozen] == [False] * 3 + [True] * 2
 
 
 def test_replayed_rows_are_held_to_what_the_body_was():
-    """By the divergence over the base's ids; their own targets do not count, and none replayed is as ever."""
+    """By the divergence over the base's ids; their own targets do not count, and none replayed is
+    as ever.
+    """
     config = CONFIGS[[own.kind for own in CONFIGS].index("llama")]
     model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), num_base=VOCAB_SIZE - 4))
     untouched = copy.deepcopy(model)
@@ -122,6 +132,9 @@ def test_replayed_rows_are_held_to_what_the_body_was():
     divergence = (teacher.exp() * (teacher - student[..., :kept]))[again].sum()
     torch.testing.assert_close(found, (nats + divergence)[None], rtol=1e-4, atol=1e-4)
     trained = [parameter for name, parameter in model.body.named_parameters() if is_low_rank(name)]
-    gradients = torch.autograd.grad(found, trained), torch.autograd.grad(nats + 9 * divergence, trained)
+    gradients = (
+        torch.autograd.grad(found, trained),
+        torch.autograd.grad(nats + 9 * divergence, trained),
+    )
     for own, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-3, atol=1e-4)

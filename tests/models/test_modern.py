@@ -1,40 +1,69 @@
-"""Bodies against Hugging Face's own classes: logits, gradients, configurations both ways, refusals."""
+"""Bodies against Hugging Face's own classes: logits, gradients, configurations both ways,
+refusals.
+"""
 
 import sys
 
 import pytest
 import torch
 import transformers
-from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.modernbert.modeling_modernbert import (
+    ModernBertRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
 from ds_minimodel import ops
 from ds_minimodel.artifacts import base
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.foreign.lazy import LazyTensors, lazily
-from ds_minimodel.foreign.names import ARCHITECTURES
+from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import Rotation
 from ds_minimodel.models.modern.model import waves
 from ds_minimodel.models.trainable import LanguageModel, encode
 
-SIZES = dict(vocab_size=90, hidden_size=32, intermediate_size=40, num_attention_heads=4, max_position_embeddings=64)
+SIZES = dict(
+    vocab_size=90,
+    hidden_size=32,
+    intermediate_size=40,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+)
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
 THETA = {"rope_type": "default", "rope_theta": 5e4}
 BASES = {"full_attention": THETA, "sliding_attention": {**THETA, "rope_theta": 1e3}}
 SCALED = dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0)
 LLAMA3 = {**THETA, **SCALED, "original_max_position_embeddings": 16}
 LINEAR = {**THETA, "rope_type": "linear", "factor": 4.0}
-GEMMA = dict(num_key_value_heads=1, head_dim=16, sliding_window=8, query_pre_attn_scalar=24, rope_parameters=BASES)
+GEMMA = dict(
+    num_key_value_heads=1,
+    head_dim=16,
+    sliding_window=8,
+    query_pre_attn_scalar=24,
+    rope_parameters=BASES,
+)
 SHAPES = {  # kind, layers, keys of config.json
-    "roberta": ("roberta", 3, dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0, layer_norm_eps=1e-5)),
+    "roberta": (
+        "roberta",
+        3,
+        dict(type_vocab_size=1, pad_token_id=1, bos_token_id=0, layer_norm_eps=1e-5),
+    ),
     "modernbert as published": ("modernbert", 7, dict(local_attention=16)),
-    "modernbert, all global": ("modernbert", 2, dict(global_attn_every_n_layers=1, local_attention=4)),
+    "modernbert, all global": (
+        "modernbert",
+        2,
+        dict(global_attn_every_n_layers=1, local_attention=4),
+    ),
     "modernbert, other bases": ("modernbert", 4, dict(local_attention=6, rope_parameters=BASES)),
     "eurobert": ("eurobert", 3, dict(num_key_value_heads=2, rope_parameters=THETA)),
     "eurobert, tied": ("eurobert", 3, dict(tie_word_embeddings=True)),
-    "llama, angles scaled": ("llama", 3, dict(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=LLAMA3)),
+    "llama, angles scaled": (
+        "llama",
+        3,
+        dict(num_key_value_heads=2, tie_word_embeddings=True, rope_parameters=LLAMA3),
+    ),
     "llama, untied": ("llama", 3, dict(num_key_value_heads=2, rope_parameters=LINEAR)),
     "qwen2": ("qwen2", 3, dict(num_key_value_heads=2, tie_word_embeddings=True)),
     "qwen3": ("qwen3", 3, dict(num_key_value_heads=2, head_dim=12, tie_word_embeddings=True)),
@@ -52,12 +81,16 @@ def config_of(shape, **changes):
 
 def ours_of(config):
     """(our configuration of theirs, ids)"""
-    architecture = next(own for (own, *_) in ARCHITECTURES.values() if own.model_type == config.model_type)
+    architecture = next(
+        own for (own, *_) in ARCHITECTURES.values() if own.model_type == config.model_type
+    )
     return architecture, architecture.config(config), config.vocab_size
 
 
 def twins(shape):
-    """(Hugging Face's model with weights that hide nothing, ours with the same, the names of both)."""
+    """(Hugging Face's model with weights that hide nothing, ours with the same, the names of
+    both).
+    """
     torch.manual_seed(0)
     theirs_config = config_of(shape)
     architecture, config, vocab_size = ours_of(theirs_config)
@@ -74,7 +107,10 @@ def twins(shape):
 
 def batch_of():
     draw = torch.Generator().manual_seed(1)
-    tokens, lengths = torch.randint(3, 90, (3, 40), generator=draw), torch.tensor([40, 25, 11], dtype=torch.int32)
+    tokens, lengths = (
+        torch.randint(3, 90, (3, 40), generator=draw),
+        torch.tensor([40, 25, 11], dtype=torch.int32),
+    )
     real = torch.arange(40) < lengths[:, None]
     tokens[~real] = 0
     read = torch.tensor([[1, 5, 39], [0, 3, 24], [2, 3, 10]])
@@ -92,41 +128,58 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
     batch, real = batch_of()
     labels = torch.full(real.shape, IGNORED).scatter(1, batch["loss_positions"], batch["targets"])
     expected = theirs(input_ids=batch["tokens"], attention_mask=real.long())
-    loss = torch.nn.functional.cross_entropy(expected.logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    loss = torch.nn.functional.cross_entropy(
+        expected.logits.flatten(0, 1), labels.flatten(), reduction="sum"
+    )
     everywhere = {name: batch[name] for name in ("tokens", "lengths")}
     for form in (everywhere, {**everywhere, "token_index": real.flatten().nonzero()[:, 0]}):
         (x_BSH,), table = encode(ours.pack, ours.body, form)
         (head,) = ours.body.heads.values()
         logits = ours.pack.logits(head(x_BSH), table)
-        # Seven layers by products of either library (ops/cpu.py), which tests before this one may have chosen.
+        # Seven layers by products of either library (ops/cpu.py), which tests before this one may
+        # have chosen.
         torch.testing.assert_close(logits[real], expected.logits[real], atol=2e-5, rtol=0)
     loss.backward()
     own_loss = ours(batch)
     torch.testing.assert_close(own_loss[0], loss)
     own_loss.sum().backward()
-    shift = 1 if getattr(architecture, "shifted_norms", False) else 0  # which to_theirs takes from weights
-    gradients = {name: parameter.grad + (shift if "norm" in name else 0) for name, parameter in ours.named_parameters()}
+    shift = (
+        1 if getattr(architecture, "shifted_norms", False) else 0
+    )  # which to_theirs takes from weights
+    gradients = {
+        name: parameter.grad + (shift if "norm" in name else 0)
+        for name, parameter in ours.named_parameters()
+    }
     head = architecture.language_model_head(len(ours.body.layers))
     found = LazyTensors(architecture.to_theirs(lazily(gradients), ours.body.config, head))
     for name, parameter in theirs.named_parameters():
         if "token_type" in name:  # whose vector ours adds to the positions
             continue
         torch.testing.assert_close(
-            found[name], parameter.grad, atol=1e-4, rtol=1e-4, msg=lambda text, at=name: f"{at}: {text}"
+            found[name],
+            parameter.grad,
+            atol=1e-4,
+            rtol=1e-4,
+            msg=lambda text, at=name: f"{at}: {text}",
         )
 
 
 @pytest.mark.parametrize("shape", ["modernbert as published", "qwen3"])
 def test_dropout_does_not_depend_on_padding_nor_on_what_is_computed(shape):
     _, ours, _ = twins(shape)
-    ours.body.config = ours.body.config.model_copy(update={"dropout": 0.2, "attention_dropout": 0.3})
+    ours.body.config = ours.body.config.model_copy(
+        update={"dropout": 0.2, "attention_dropout": 0.3}
+    )
     batch, real = batch_of()
     keys = {"sample_keys": torch.tensor([5, 6, 7], dtype=torch.int32)}
     ours.train()
     with torch.no_grad():
         losses = ours({**batch, **keys})
         packed = ours({**batch, **keys, "token_index": real.flatten().nonzero()[:, 0]})
-        rows = [ours({name: value[row : row + 1] for name, value in {**batch, **keys}.items()}) for row in range(3)]
+        rows = [
+            ours({name: value[row : row + 1] for name, value in {**batch, **keys}.items()})
+            for row in range(3)
+        ]
     torch.testing.assert_close(packed, losses)
     torch.testing.assert_close(sum(rows), losses)
 
@@ -139,13 +192,17 @@ def test_a_position_is_counted_the_keys_that_it_sees():
 
 
 def test_rotary_positions_are_theirs_to_the_longest_sequence():
-    rotary = ModernBertRotaryEmbedding(config_of("modernbert as published", hidden_size=128, num_attention_heads=2))
+    rotary = ModernBertRotaryEmbedding(
+        config_of("modernbert as published", hidden_size=128, num_attention_heads=2)
+    )
     x_BSH, positions = torch.randn(1, 8192, 128), torch.arange(8192)
     heads = x_BSH.unflatten(-1, (2, 64)).transpose(1, 2)
     for kind, wave in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
         expected, _ = apply_rotary_pos_emb(heads, heads, *rotary(x_BSH, positions[None], kind))
         table = ops.rotary_table(waves(Rotation(wave), 64, x_BSH.device), 8192)
-        torch.testing.assert_close(ops.rotary(x_BSH, 2, table), expected.transpose(1, 2).flatten(2), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            ops.rotary(x_BSH, 2, table), expected.transpose(1, 2).flatten(2), atol=1e-5, rtol=0
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -165,10 +222,20 @@ QUANTISED = {"quant_method": "fp8"}
     "shape, key, value, said",
     [
         ("modernbert as published", "layer_types", FULL + 2 * SLIDING + 4 * FULL, "layer_types"),
-        ("modernbert as published", "hidden_size", 36, "a head is 9 wide .head_size, or hidden_size / num_heads"),
+        (
+            "modernbert as published",
+            "hidden_size",
+            36,
+            "a head is 9 wide .head_size, or hidden_size / num_heads",
+        ),
         ("qwen3", "head_dim", 7, "an even rotary dimension"),
         ("llama, untied", "rope_parameters", YARN, "rope_type 'yarn' is not served"),
-        ("modernbert as published", "rope_parameters", {FULL[0]: LINEAR, SLIDING[0]: THETA}, "rope_type linear is not"),
+        (
+            "modernbert as published",
+            "rope_parameters",
+            {FULL[0]: LINEAR, SLIDING[0]: THETA},
+            "rope_type linear is not",
+        ),
         ("gemma3", "hidden_activation", "gelu", "'gelu' is not served; there is gelu_pytorch_tanh"),
         (
             "llama, untied",
@@ -177,7 +244,12 @@ QUANTISED = {"quant_method": "fp8"}
             "rotary_scaling: .*low is not above high",
         ),
         ("qwen2", "use_sliding_window", True, "layer_types"),
-        ("eurobert", "quantization_config", QUANTISED, "quantization_config: quantised weights are not taken"),
+        (
+            "eurobert",
+            "quantization_config",
+            QUANTISED,
+            "quantization_config: quantised weights are not taken",
+        ),
     ],
 )
 def test_what_is_not_served_of_a_configuration_is_named(shape, key, value, said, tmp_path):

@@ -1,4 +1,6 @@
-"""Dropout that sits where transformers' RoBERTa has it and depends on the samples alone; what freezing saves."""
+"""Dropout that sits where transformers' RoBERTa has it and depends on the samples alone; what
+freezing saves.
+"""
 
 import model_cases
 import pytest
@@ -8,7 +10,7 @@ from transformers import RobertaForMaskedLM
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.foreign.names.roberta import ROBERTA
+from ds_minimodel.hf.names.roberta import ROBERTA
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.roberta.model import FIRST_POSITION
 from ds_minimodel.models.trainable import train_only
@@ -21,7 +23,9 @@ def make_model(config, *head_depths):
 
 
 def test_dropout_sits_where_roberta_has_it(monkeypatch):
-    """Hugging Face's dropout modules, given our bits, make the same losses and gradients as ours."""
+    """Hugging Face's dropout modules, given our bits, make the same losses and gradients as
+    ours.
+    """
     batch = mlm_batch()
     model = make_model(body_config(dropout=0.2, attention_dropout=0.3))
     head = ROBERTA[0].language_model_head(3)
@@ -30,7 +34,9 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
     positions = torch.arange(11)
 
     def drop_rows(site):
-        return lambda module, inputs, output: ops.dropout(inputs[0], 0.2, dropout.row_keys(site, positions))
+        return lambda module, inputs, output: ops.dropout(
+            inputs[0], 0.2, dropout.row_keys(site, positions)
+        )
 
     theirs.roberta.embeddings.dropout.register_forward_hook(drop_rows(sites.embeddings))
     attention_rows = []
@@ -44,11 +50,16 @@ def test_dropout_sits_where_roberta_has_it(monkeypatch):
         torch.nn.functional,
         "dropout",
         lambda x, p, training, inplace=False: (
-            ops.dropout(x, p, attention_rows.pop(0)) if x.dim() == 4 else plain(x, p, training, inplace)
+            ops.dropout(x, p, attention_rows.pop(0))
+            if x.dim() == 4
+            else plain(x, p, training, inplace)
         ),
     )
     labels = model_cases.read_everywhere(batch)["targets"]
-    loss = theirs(batch["tokens"], model_cases.attention_mask(batch), labels=labels).loss * (labels != IGNORED).sum()
+    loss = (
+        theirs(batch["tokens"], model_cases.attention_mask(batch), labels=labels).loss
+        * (labels != IGNORED).sum()
+    )
     assert not attention_rows
     model_cases.assert_same_as_theirs(model, batch, head, theirs, loss)
 
@@ -69,7 +80,10 @@ def test_dropout_does_not_depend_on_the_split_of_a_batch_nor_on_its_padding(nois
 
 def test_dropout_does_not_depend_on_which_positions_are_computed(noisy):
     batch = mlm_batch()
-    assert_same(losses_and_gradients(noisy, batch), losses_and_gradients(noisy, model_cases.read_everywhere(batch)))
+    assert_same(
+        losses_and_gradients(noisy, batch),
+        losses_and_gradients(noisy, model_cases.read_everywhere(batch)),
+    )
 
 
 @pytest.mark.parametrize("dropout, attention_dropout", [(0.2, 0.0), (0.0, 0.3)])
@@ -85,7 +99,10 @@ def test_dropout_is_a_function_of_the_keys_and_off_in_evaluation(dropout, attent
         assert (first[1]["pack.tokens"] - different[1]["pack.tokens"]).abs().max() > 1e-3
     model.eval()
     assert_same(losses_and_gradients(model, batch), plain)
-    assert_same(losses_and_gradients(model, {name: batch[name] for name in batch if name != "sample_keys"}), plain)
+    assert_same(
+        losses_and_gradients(model, {name: batch[name] for name in batch if name != "sample_keys"}),
+        plain,
+    )
 
 
 def test_initialisation_is_fairseqs():
@@ -97,7 +114,9 @@ def test_initialisation_is_fairseqs():
         elif name.endswith("bias"):
             assert (parameter == 0).all(), name
         else:
-            assert abs(parameter.std() / INIT_STD - 1) < 0.15 and abs(parameter.mean()) < INIT_STD / 5, name
+            assert (
+                abs(parameter.std() / INIT_STD - 1) < 0.15 and abs(parameter.mean()) < INIT_STD / 5
+            ), name
     assert (model.body.positions[FIRST_POSITION - 1] == 0).all()
     assert len(model.body.positions) == 14 + FIRST_POSITION
 
@@ -117,9 +136,14 @@ def test_no_graph_is_built_below_the_lowest_layer_that_trains():
     batch, kept = mlm_batch(), []
     for prefix in (0, 1, 4):
         model = make_model(body_config(prefix + 2, dropout=0.2, attention_dropout=0.3))
-        train_only(model, lambda name: name.startswith("body.layers.") and int(name.split(".")[2]) >= prefix)
+        train_only(
+            model,
+            lambda name: name.startswith("body.layers.") and int(name.split(".")[2]) >= prefix,
+        )
         below = []
-        model.body.layers[prefix].register_forward_pre_hook(lambda layer, inputs: below.append(inputs[0]))
+        model.body.layers[prefix].register_forward_pre_hook(
+            lambda layer, inputs: below.append(inputs[0])
+        )
         _, gradients = losses_and_gradients(model, batch)
         assert not below[0].requires_grad
         assert {name.split(".")[2] for name in gradients} == {str(prefix), str(prefix + 1)}

@@ -1,5 +1,6 @@
-"""Lets the tests of the operators import their shared inputs, and gives them the CUDA sources built for the CPU; all
-begin with the same random numbers."""
+"""Lets the tests of the operators import their shared inputs, and gives them the CUDA sources built
+for the CPU; all begin with the same random numbers.
+"""
 
 import sys
 from pathlib import Path

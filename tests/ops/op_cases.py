@@ -15,7 +15,8 @@ from ds_minimodel.ops.rotary import rotary_table
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# As the operators are used on this device: errors of the largest element, a few roundings of the result's dtype.
+# As the operators are used on this device: errors of the largest element, a few roundings of the
+# result's dtype.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 4e-3}
 DTYPES = [dtype for dtype in TOLERANCE if DEVICE == "cuda" or dtype != torch.float16]
 
@@ -45,7 +46,9 @@ def close(got, exact, dtype):
 
 
 def assert_near_reference(namespace, name, inputs, tolerance):
-    """Outputs near those of the reference in double precision; tolerance: of the largest element."""
+    """Outputs near those of the reference in double precision; tolerance: of the largest
+    element.
+    """
     expected = run("dsmm_reference", name, inputs, torch.double)
     for output, exact in zip(run(namespace, name, inputs), expected, strict=True):
         assert output.shape == exact.shape and output.isfinite().all()
@@ -58,7 +61,9 @@ def _dropout(dtype, width):
 
 
 def _norm_options():
-    """Residual or not, dropout or not; LayerNorm, and a norm by the root mean square without a bias."""
+    """Residual or not, dropout or not; LayerNorm, and a norm by the root mean square without a
+    bias.
+    """
     return itertools.product((True, False), (row_keys_of(5, 9), None), (False, True))
 
 
@@ -67,7 +72,16 @@ def _residual_norm(dtype, width):
     weight, bias = torch.randn(2, width, dtype=dtype)
     for has_residual, row_keys, rms in _norm_options():
         p = P if row_keys is not None else 0.0
-        yield x, residual if has_residual else None, weight, None if rms else bias, 1e-5, p, row_keys, rms
+        yield (
+            x,
+            residual if has_residual else None,
+            weight,
+            None if rms else bias,
+            1e-5,
+            p,
+            row_keys,
+            rms,
+        )
 
 
 def _residual_norm_backward(dtype, width):
@@ -102,9 +116,15 @@ def _gated_backward(dtype, width):
 
 
 def _rotary(dtype, width):
-    """Two heads turned and two columns that stay; positions of all samples, of each, or none; forward and back."""
+    """Two heads turned and two columns that stay; positions of all samples, of each, or none;
+    forward and back.
+    """
     table = rotary_table(torch.rand(width), 20)
-    for positions, back in ((None, False), (torch.randint(20, (7,)), True), (torch.randint(20, (3, 7)), False)):
+    for positions, back in (
+        (None, False),
+        (torch.randint(20, (7,)), True),
+        (torch.randint(20, (3, 7)), False),
+    ):
         yield torch.randn(3, 7, 4 * width + 2, dtype=dtype), table, 2, positions, back
 
 
@@ -124,29 +144,47 @@ def _masked_softmax_backward(dtype, width):
     grad = torch.randn(3, 2, 4, width, dtype=dtype)
     for lengths, row_keys in _softmax_options(width):
         scores = 3 * torch.randn(3, 2, 4, width)
-        probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, 0.7, 0.0, None)[0].to(dtype)
+        probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, 0.7, 0.0, None)[0].to(
+            dtype
+        )
         yield grad, probs, lengths, 0.7, P if row_keys is not None else 0.0, row_keys
 
 
 def _attention_options(dtype, width):
-    """As many queries as keys, or others beside them: one, or more than a block. Keys that fill a vector, or do not."""
+    """As many queries as keys, or others beside them: one, or more than a block. Keys that fill a
+    vector, or do not.
+    """
     for num_keys, num_queries in ((75, None), (75, 1), (16, None), (16, 70), (1, None)):
         for padded, dropped in itertools.product((True, False), repeat=2):
-            lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if padded else None
+            lengths = (
+                torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if padded else None
+            )
             projected = torch.randn(3, num_keys, (2 if num_queries else 3) * 2 * width, dtype=dtype)
             queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if num_queries else None
             length = num_queries or num_keys
             p, row_keys = (P, row_keys_of(3, 2, length)) if dropped else (0.0, None)
-            yield torch.randn(3, length, 2 * width, dtype=dtype), projected, queries, 2, lengths, p, row_keys
+            yield (
+                torch.randn(3, length, 2 * width, dtype=dtype),
+                projected,
+                queries,
+                2,
+                lengths,
+                p,
+                row_keys,
+            )
 
 
 def _without_grad(options):
-    """The inputs of a forward pass, of those of the backward pass, which begin with the gradient."""
+    """The inputs of a forward pass, of those of the backward pass, which begin with the
+    gradient.
+    """
     return lambda dtype, width: (inputs[1:] for inputs in options(dtype, width))
 
 
 def _window_options(dtype, width):
-    """Windows with two ends, narrow and wide, and causal; heads that share keys; queries beyond a sample's keys."""
+    """Windows with two ends, narrow and wide, and causal; heads that share keys; queries beyond a
+    sample's keys.
+    """
     for (before, after), share, (num_queries, num_keys), dropped in (
         ((3, 5), 2, (75, 75), True),
         ((2, 0), 1, (70, 33), True),
@@ -155,10 +193,28 @@ def _window_options(dtype, width):
     ):
         keys_values = torch.randn(3, num_keys, 2 * 2 * width, dtype=dtype)
         grad, queries = torch.randn(2, 3, num_queries, share * 2 * width, dtype=dtype)
-        positions = torch.randint(num_keys, (3, num_queries)) if num_queries == 5 else torch.arange(num_queries)
-        lengths = torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if share > 1 else None
+        positions = (
+            torch.randint(num_keys, (3, num_queries))
+            if num_queries == 5
+            else torch.arange(num_queries)
+        )
+        lengths = (
+            torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if share > 1 else None
+        )
         p, row_keys = (P, row_keys_of(3, share * 2, num_queries)) if dropped else (0.0, None)
-        yield grad, keys_values, queries, share * 2, positions, before, after, lengths, p, row_keys, 0.7 * width**-0.5
+        yield (
+            grad,
+            keys_values,
+            queries,
+            share * 2,
+            positions,
+            before,
+            after,
+            lengths,
+            p,
+            row_keys,
+            0.7 * width**-0.5,
+        )
 
 
 def _targets(rows, vocabulary):
@@ -199,7 +255,9 @@ CASES = {
     "linear_cross_entropy": _linear_cross_entropy,
 }
 NAMES = tuple(CASES)
-KERNELS = tuple(name for name in NAMES if name != "linear_cross_entropy")  # which is made of products and another
+KERNELS = tuple(
+    name for name in NAMES if name != "linear_cross_entropy"
+)  # which is made of products and another
 
 
 def cases(name, dtype, width):

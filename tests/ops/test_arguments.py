@@ -1,5 +1,7 @@
-"""Arguments that do not fit together: refused in one line before a kernel reads them, by the compiled code of the CPU
-and by that of CUDA (built for the CPU); parameters may have a dtype of their own."""
+"""Arguments that do not fit together: refused in one line before a kernel reads them, by the
+compiled code of the CPU and by that of CUDA (built for the CPU); parameters may have a dtype of
+their own.
+"""
 
 import pytest
 import torch
@@ -26,10 +28,17 @@ def served(request):
 
 
 def full_case(name):
-    """The inputs of a case with the most tensors, and the names of the arguments after the first that are tensors."""
-    inputs = max(cases(name, torch.float32, 32), key=lambda inputs: sum(isinstance(i, torch.Tensor) for i in inputs))
+    """The inputs of a case with the most tensors, and the names of the arguments after the first
+    that are tensors.
+    """
+    inputs = max(
+        cases(name, torch.float32, 32),
+        key=lambda inputs: sum(isinstance(i, torch.Tensor) for i in inputs),
+    )
     arguments = getattr(torch.ops.dsmm, name).default._schema.arguments
-    tensors = {a.name: i for i, a in enumerate(arguments) if i and isinstance(inputs[i], torch.Tensor)}
+    tensors = {
+        a.name: i for i, a in enumerate(arguments) if i and isinstance(inputs[i], torch.Tensor)
+    }
     return list(inputs), tensors
 
 
@@ -39,7 +48,9 @@ def test_another_device(served):
     for position in (0, *tensors.values()) if tensors else ():
         changed = inputs.copy()
         changed[position] = changed[position].to("meta")
-        with pytest.raises((RuntimeError, ValueError), match="on (another device than|different devices)"):
+        with pytest.raises(
+            (RuntimeError, ValueError), match="on (another device than|different devices)"
+        ):
             run(namespace, name, changed)
 
 
@@ -52,7 +63,9 @@ def test_another_dtype(served):
         if argument in ("weight", "bias"):
             rounded = inputs.copy()
             rounded[position] = changed[position].float()
-            for output, expected in zip(run(namespace, name, changed), run(namespace, name, rounded), strict=True):
+            for output, expected in zip(
+                run(namespace, name, changed), run(namespace, name, rounded), strict=True
+            ):
                 torch.testing.assert_close(output.float(), expected, rtol=1e-2, atol=1e-2)
             continue
         with pytest.raises(RuntimeError, match=" must be "):
@@ -65,11 +78,15 @@ def test_another_shape_of_as_many_elements(served):
     for argument, position in tensors.items():
         changed = inputs.copy()
         changed[position] = changed[position].unsqueeze(0)
-        with pytest.raises(RuntimeError, match=f"{argument} has the shape .* where it must be |takes "):
+        with pytest.raises(
+            RuntimeError, match=f"{argument} has the shape .* where it must be |takes "
+        ):
             run(namespace, name, changed)
 
 
-@pytest.mark.parametrize("served", [("dsmm", "dropout"), ("dsmm_shim", "dropout")], indirect=True, ids=" ".join)
+@pytest.mark.parametrize(
+    "served", [("dsmm", "dropout"), ("dsmm_shim", "dropout")], indirect=True, ids=" ".join
+)
 def test_a_rate_of_one_is_refused(served):
     x, keys = torch.randn(3, 8), torch.zeros(3, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="p must be at least 0 and below 1"):

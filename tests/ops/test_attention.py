@@ -1,4 +1,6 @@
-"""Attention against torch's own; what rows without keys give; which way serves where, and what it keeps."""
+"""Attention against torch's own; what rows without keys give; which way serves where, and what it
+keeps.
+"""
 
 import pytest
 import torch
@@ -19,7 +21,9 @@ from tests.saved import saving_to, storage_bytes
 
 
 def test_a_sample_without_keys_attends_to_nothing():
-    probs = ops.masked_softmax(torch.randn(2, 1, 3, 5), torch.tensor([0, 2], dtype=torch.int32), 1.0)
+    probs = ops.masked_softmax(
+        torch.randn(2, 1, 3, 5), torch.tensor([0, 2], dtype=torch.int32), 1.0
+    )
     assert (probs[0] == 0).all() and (probs[1, ..., 2:] == 0).all()
     torch.testing.assert_close(probs[1].sum(-1), torch.ones(1, 3))
 
@@ -31,7 +35,9 @@ def without_dropout(projected, queries, num_heads, lengths, p, row_keys):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("way", [fused_attention, around_softmax, without_dropout])
 def test_every_way_equals_the_reference(way, dtype, monkeypatch):
-    """Result and gradients, of samples without keys too, of which torch's kernels never see a row."""
+    """Result and gradients, of samples without keys too, of which torch's kernels never see a
+    row.
+    """
     masks = []
 
     def attend(q, k, v, attn_mask=None, torchs=F.scaled_dot_product_attention, **options):
@@ -49,7 +55,9 @@ def test_every_way_equals_the_reference(way, dtype, monkeypatch):
         expected = _forward_reference(*exact), *_backward_reference(grad.double(), *exact)
         for one, other in zip((got, *torch.autograd.grad(got, leaves, grad)), expected):
             close(one, other, dtype)
-    assert all(mask is None or mask.any(-1).all() for mask in masks) and bool(masks) == (way is without_dropout)
+    assert all(mask is None or mask.any(-1).all() for mask in masks) and bool(masks) == (
+        way is without_dropout
+    )
 
 
 def test_windows_by_torchs_kernel_equal_the_reference():
@@ -57,14 +65,20 @@ def test_windows_by_torchs_kernel_equal_the_reference():
         keys_values, queries, num_heads, *window, _, row_keys, scale = inputs
         if row_keys is None:
             got = torch_window_attention(
-                keys_values, queries, num_heads, keys_in_window(keys_values.shape[1], *window), scale
+                keys_values,
+                queries,
+                num_heads,
+                keys_in_window(keys_values.shape[1], *window),
+                scale,
             )
             exact = torch.ops.dsmm_reference.window_attention(*inputs)
             torch.testing.assert_close(got, exact, atol=1e-5, rtol=0)
 
 
 def as_on_a_gpu(way, projected, queries, num_heads):
-    """Causal, in a window, or of samples that are padded, as GPUs compute it, and on a CPU by the same functions."""
+    """Causal, in a window, or of samples that are padded, as GPUs compute it, and on a CPU by the
+    same functions.
+    """
     length, scale = queries.shape[1], (queries.shape[-1] // num_heads) ** -0.5
     lengths = torch.tensor([length, length // 2 + 1], dtype=torch.int32, device=queries.device)
     positions = torch.arange(length, device=queries.device)
@@ -88,7 +102,9 @@ def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
     key_heads = heads if way == "padded" else key_heads
     torch.manual_seed(length)
     shapes = [(2, length, size * width) for size in (heads, heads, key_heads, key_heads)]
-    grad, queries, keys, values = (torch.randn(shape, device=DEVICE, dtype=dtype) for shape in shapes)
+    grad, queries, keys, values = (
+        torch.randn(shape, device=DEVICE, dtype=dtype) for shape in shapes
+    )
     if below_zero:
         queries, keys = -2 * (queries.abs() + 1), keys.abs() + 1
     leaves = [torch.cat((keys, values), -1).requires_grad_(), queries.requires_grad_()]
@@ -106,32 +122,46 @@ def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
     for first, second, wanted in zip(*runs, exact, strict=True):
         assert torch.equal(first, second)
         assert first.isfinite().all()
-        assert (first - wanted).norm() <= {torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 1e-3) * wanted.norm()
+        assert (first - wanted).norm() <= {torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(
+            dtype, 1e-3
+        ) * wanted.norm()
 
 
 def kept_and_called(device, *, padded=False, dropped=False, length=64):
-    """Bytes kept for the backward pass with two heads of 64 in fp16, and our operators that are called, on a device."""
+    """Bytes kept for the backward pass with two heads of 64 in fp16, and our operators that are
+    called, on a device.
+    """
     saved = []
     with torch.device("meta"), ops.meta_stands_for(device), Called() as called, saving_to(saved):
         projected = torch.empty(1, length, 6 * 64, dtype=torch.float16, requires_grad=True)
         lengths = torch.empty(1, dtype=torch.int32) if padded else None
         row_keys = torch.empty(1, 2, length, dtype=torch.int32) if dropped else None
         ops.attention(projected, 2, lengths, P if dropped else 0.0, row_keys)
-    return storage_bytes(saved), {name.removeprefix("dsmm::") for name in called.counts if "dsmm::" in name}
+    return storage_bytes(saved), {
+        name.removeprefix("dsmm::") for name in called.counts if "dsmm::" in name
+    }
 
 
 @pytest.mark.parametrize("length", [64, 512])
 def test_a_gpu_keeps_what_has_a_number_for_each_pair_once_and_only_with_dropout(length):
     scores, keys, projected = 2 * length * length * 2, 2 * length * 4, length * 6 * 64 * 2
-    assert kept_and_called("cuda", dropped=True, length=length) == (scores + projected + keys, {"masked_softmax"})
+    assert kept_and_called("cuda", dropped=True, length=length) == (
+        scores + projected + keys,
+        {"masked_softmax"},
+    )
     for padded in (True, False):  # one of our operators stands for torch's
-        assert kept_and_called("cuda", padded=padded, length=length) == (projected + 4 * padded, {"attention"})
+        assert kept_and_called("cuda", padded=padded, length=length) == (
+            projected + 4 * padded,
+            {"attention"},
+        )
 
 
 @pytest.mark.parametrize("dtype, heads", [(torch.bfloat16, 1), (torch.float16, 2)])
 def test_a_forecast_has_keys_for_each_head_where_flash_may_be_missing(dtype, heads):
     with torch.device("meta"), ops.meta_stands_for("cuda"), saving_to(saved := []):
-        keys_values, queries = (torch.empty(1, 8, 2 * 64, dtype=dtype, requires_grad=True) for _ in range(2))
+        keys_values, queries = (
+            torch.empty(1, 8, 2 * 64, dtype=dtype, requires_grad=True) for _ in range(2)
+        )
         ops.window_attention(keys_values, queries, 2, torch.arange(8), (None, 0))
     assert storage_bytes(saved) == (2 * heads + 2) * 8 * 64 * 2 + 8 * 8  # and positions
 
@@ -144,7 +174,10 @@ def test_doctor_says_what_serves_on_gpus():
 def test_nan_is_not_hidden():
     scores = torch.zeros(1, 1, 1, 40)
     scores[..., 3] = torch.nan
-    assert all(ops.masked_softmax(scores, own, 1.0).isnan().all() for own in (None, torch.full((1,), 40).int()))
+    assert all(
+        ops.masked_softmax(scores, own, 1.0).isnan().all()
+        for own in (None, torch.full((1,), 40).int())
+    )
 
 
 def test_scores_beyond_the_range_of_fp16_are_scaled_in_time():

@@ -23,9 +23,14 @@ echo "Cuda compilation tools, release 12.4, V12.4.131"
 
 @pytest.fixture
 def build(tmp_path):
-    """build(mode, script of nvcc or None): (exit code, standard error) of setup.py in a copy, without a compiler."""
+    """build(mode, script of nvcc or None): (exit code, standard error) of setup.py in a copy,
+    without a compiler.
+    """
     tree, cuda = tmp_path / "tree", tmp_path / "cuda"
-    for name in "setup.py pyproject.toml README.md csrc ds_minimodel/__init__.py ds_minimodel/ops/loading.py".split():
+    for name in (
+        "setup.py pyproject.toml README.md csrc ds_minimodel/__init__.py "
+        "ds_minimodel/ops/loading.py"
+    ).split():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree / name)
 
@@ -42,14 +47,18 @@ def build(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("nvcc", [None, NVCC, "#!/bin/sh\nexit 1\n"], ids=["no nvcc", "of CUDA 12", "broken"])
+@pytest.mark.parametrize(
+    "nvcc", [None, NVCC, "#!/bin/sh\nexit 1\n"], ids=["no nvcc", "of CUDA 12", "broken"]
+)
 def test_auto_goes_on_without_what_cannot_be_built(build, nvcc):
     code, errors = build("auto", nvcc)
     assert code == 0, errors
     lines = [line for line in errors.splitlines() if line.startswith("ds_minimodel: ")]
     assert len(lines) == 2 and "Traceback" not in errors
     for device in ("cpu", "cuda"):
-        assert any(f"_kernels_{device}_v" in line and "not built (" in line for line in lines), lines
+        assert any(f"_kernels_{device}_v" in line and "not built (" in line for line in lines), (
+            lines
+        )
 
 
 def test_a_build_that_is_asked_for_has_to_succeed(build):

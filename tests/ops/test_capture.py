@@ -1,6 +1,8 @@
-"""A training step on a GPU reads nothing from the host and waits for nothing, so that a CUDA graph can hold it.
+"""A training step on a GPU reads nothing from the host and waits for nothing, so that a CUDA graph
+can hold it.
 
-Shown without a GPU: tensors without memory (device "meta") stand for a GPU's in forward and backward pass.
+Shown without a GPU: tensors without memory (device "meta") stand for a GPU's in forward and
+backward pass.
 """
 
 import pytest

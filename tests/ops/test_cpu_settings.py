@@ -1,4 +1,6 @@
-"""What follows from the CPU: the library for fp32 products, the way of bf16 products, what precision `auto` means."""
+"""What follows from the CPU: the library for fp32 products, the way of bf16 products, what
+precision `auto` means.
+"""
 
 import sys
 
@@ -23,7 +25,9 @@ def settings_kept():
 
 @pytest.fixture
 def make_cpu(monkeypatch, tmp_path):
-    """A function that gives the machine a CPU of this description; None: a system that does not tell."""
+    """A function that gives the machine a CPU of this description; None: a system that does not
+    tell.
+    """
 
     def make(text):
         if text is not None:
@@ -85,16 +89,28 @@ class Products(TorchDispatchMode):
 
 @pytest.mark.parametrize("chunk_rows", [320, 30])
 @pytest.mark.parametrize(
-    "text, dtype", [("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)]
+    "text, dtype",
+    [("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)],
 )
 def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text, dtype, chunk_rows):
-    """They are right, and kept in bf16; attention by two products, as where no kernels are built."""
+    """They are right, and kept in bf16; attention by two products, as where no kernels are
+    built.
+    """
     monkeypatch.setattr(sys.modules["ds_minimodel.ops.attention"], "backend", lambda *_: "torch")
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
     monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
     make_cpu(text)
-    shapes = {"x": (2, 40, 48), "weight": (144, 48), "bias": (144,), "table": (90, 48), "table_bias": (90,)}
-    low = {name: (torch.randn(shape) / shape[-1] ** 0.5).bfloat16().requires_grad_() for name, shape in shapes.items()}
+    shapes = {
+        "x": (2, 40, 48),
+        "weight": (144, 48),
+        "bias": (144,),
+        "table": (90, 48),
+        "table_bias": (90,),
+    }
+    low = {
+        name: (torch.randn(shape) / shape[-1] ** 0.5).bfloat16().requires_grad_()
+        for name, shape in shapes.items()
+    }
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in low.items()}
     row_keys, targets = row_keys_of(2, 3, 40), torch.randint(90, (80,))
 
@@ -106,12 +122,16 @@ def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text,
 
     kept = []
     with Products() as products:
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda same: same):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor) or tensor, lambda same: same
+        ):
             loss = loss_of(**low)
         loss.backward()
     assert products.dtypes == {dtype}
     if chunk_rows == 320:  # else the gradients of the table are summed in fp32
-        kept_dtypes = {tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1}
+        kept_dtypes = {
+            tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1
+        }
         assert kept_dtypes == {torch.bfloat16}
     expected = loss_of(**exact)
     expected.backward()

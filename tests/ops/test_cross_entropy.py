@@ -1,4 +1,6 @@
-"""Gradients of linear_cross_entropy, and what it refuses; test_device.py compares it with torch's."""
+"""Gradients of linear_cross_entropy, and what it refuses; test_device.py compares it with
+torch's.
+"""
 
 import re
 from pathlib import Path
@@ -64,14 +66,18 @@ def test_a_divergence_is_torchs():
     theirs = 0.3 * torch.nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
     loss.backward()
     theirs.backward()
-    torch.testing.assert_close([loss, *(leaf.grad for leaf in leaves)], [theirs, *(leaf.grad for leaf in own)])
+    torch.testing.assert_close(
+        [loss, *(leaf.grad for leaf in leaves)], [theirs, *(leaf.grad for leaf in own)]
+    )
 
 
 @pytest.mark.usefixtures("chunked")
 def test_gradients_are_right():
     exact, targets = [leaf.double().requires_grad_() for leaf in tensors()[0]], tensors()[1]
     targets[::7] = IGNORED
-    assert gradcheck(lambda *leaves: 0.3 * ops.linear_cross_entropy(*leaves, targets), exact, fast_mode=True)
+    assert gradcheck(
+        lambda *leaves: 0.3 * ops.linear_cross_entropy(*leaves, targets), exact, fast_mode=True
+    )
 
 
 def test_losses_of_tokens_add_up_to_the_loss(monkeypatch):

@@ -1,4 +1,6 @@
-"""The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in test_device_code.py."""
+"""The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in
+test_device_code.py.
+"""
 
 import itertools
 
@@ -26,7 +28,8 @@ def test_kernel_equals_reference(name, dtype, order, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-# Registers of a warp hold the first three, those of a block's warps the next, shared memory of a softmax too.
+# Registers of a warp hold the first three, those of a block's warps the next, shared memory of a
+# softmax too.
 @pytest.mark.parametrize("width", [64, 768, 1024, 1032, 2056])
 @pytest.mark.parametrize(
     "name", ["residual_norm", "residual_norm_backward", "masked_softmax", "masked_softmax_backward"]
@@ -46,7 +49,9 @@ def test_cross_entropy_of_rows_that_share_a_block(width):
 @pytest.mark.parametrize("name", ["residual_norm", "residual_norm_backward", "masked_softmax"])
 def test_rows_that_no_kernel_holds(name):
     """More than 12,288 columns: torch's operators, or a kernel that needs not hold them."""
-    assert_near_reference("dsmm_shim", name, next(cases(name, torch.float32, 12296)), TOLERANCE[torch.float32])
+    assert_near_reference(
+        "dsmm_shim", name, next(cases(name, torch.float32, 12296)), TOLERANCE[torch.float32]
+    )
 
 
 def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
@@ -62,7 +67,9 @@ def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
 def test_a_position_outside_the_table_makes_its_row_nan():
     """On GPUs, which do not wait for the host to look at positions; and so do targets."""
     positions = torch.tensor([0, 5, -1])
-    turned = torch.ops.dsmm_shim.rotary(torch.randn(2, 3, 8), torch.ones(4, 2, 4), 1, positions, False)
+    turned = torch.ops.dsmm_shim.rotary(
+        torch.randn(2, 3, 8), torch.ones(4, 2, 4), 1, positions, False
+    )
     assert turned.isnan().any(-1).tolist() == [[False, True, True]] * 2
     loss = torch.ops.dsmm_shim.cross_entropy_(torch.randn(2, 8), None, torch.tensor([1, 8]), False)
     assert loss.isnan()

@@ -1,7 +1,7 @@
 """The operators on this machine's device (a GPU where there is one) against double precision.
 
-Each by itself; and forward and backward through autograd, at sizes of a training step and at odd ones.
-scripts/gpu_check.sh runs this.
+Each by itself; and forward and backward through autograd, at sizes of a training step and at odd
+ones. scripts/gpu_check.sh runs this.
 """
 
 import pytest
@@ -13,7 +13,9 @@ from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops.loading import INSTRUCTION_SETS
 
-compiled = pytest.mark.skipif(not ops.backend("dropout").startswith("compiled"), reason="kernels not built")
+compiled = pytest.mark.skipif(
+    not ops.backend("dropout").startswith("compiled"), reason="kernels not built"
+)
 # Of the largest element: a few roundings of the result's dtype.
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 8e-3, torch.float16: 2e-3}
 
@@ -33,13 +35,17 @@ def code(request):
 
 
 def compare(ours, reference, tensors, dtype):
-    """Result and gradients of `ours` in `dtype` on the device against `reference` in double precision."""
+    """Result and gradients of `ours` in `dtype` on the device against `reference` in double
+    precision.
+    """
     low = [tensor.to(DEVICE, dtype).requires_grad_() for tensor in tensors]
     exact = [tensor.detach().double().requires_grad_() for tensor in low]
     got, expected = ours(*low), reference(*exact)
     close(got, expected, dtype)
     grad = torch.randn(got.shape, device=DEVICE, dtype=got.dtype)
-    for one, other in zip(torch.autograd.grad(got, low, grad), torch.autograd.grad(expected, exact, grad.double())):
+    for one, other in zip(
+        torch.autograd.grad(got, low, grad), torch.autograd.grad(expected, exact, grad.double())
+    ):
         close(one, other, dtype)
 
 
@@ -50,7 +56,9 @@ def compare(ours, reference, tensors, dtype):
 def test_kernel_equals_reference(name, dtype):
     for width in WIDTHS:
         for inputs in cases(name, dtype, width):
-            inputs = [value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in inputs]
+            inputs = [
+                value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in inputs
+            ]
             assert_near_reference("dsmm", name, inputs, TOLERANCE[dtype])
 
 
@@ -61,8 +69,14 @@ def test_linear_cross_entropy(rows, width, vocabulary, dtype):
     targets[::7] = IGNORED
     compare(
         lambda *leaves: ops.linear_cross_entropy(*leaves, targets) / rows,
-        lambda x, weight, bias: F.cross_entropy(x @ weight.T + bias, targets, reduction="sum") / rows,
-        (torch.randn(rows, width), torch.randn(vocabulary, width) / width**0.5, torch.randn(vocabulary)),
+        lambda x, weight, bias: (
+            F.cross_entropy(x @ weight.T + bias, targets, reduction="sum") / rows
+        ),
+        (
+            torch.randn(rows, width),
+            torch.randn(vocabulary, width) / width**0.5,
+            torch.randn(vocabulary),
+        ),
         dtype,
     )
 
@@ -90,7 +104,8 @@ def test_results_do_not_depend_on_the_number_of_threads(name, shapes, options):
 @pytest.mark.parametrize("num_queries, num_keys", [(0, 5), (5, 0)])
 def test_attention_without_queries_or_keys(num_queries, num_keys):
     queries, projected = (
-        torch.randn(2, length, width, requires_grad=True) for length, width in ((num_queries, 12), (num_keys, 24))
+        torch.randn(2, length, width, requires_grad=True)
+        for length, width in ((num_queries, 12), (num_keys, 24))
     )
     context = ops.attention(projected, 3, None, queries=queries)
     context.sum().backward()

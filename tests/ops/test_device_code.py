@@ -1,9 +1,10 @@
-"""What the CUDA kernels cost on each architecture, by what NVRTC's compiler and assembler say of them.
+"""What the CUDA kernels cost on each architecture, by what NVRTC's compiler and assembler say of
+them.
 
-A kernel that moves memory at its speed needs whole 128-bit accesses, rows in registers and nothing spilt. So a
-regression shows without a GPU; how fast the kernels are, a simulated one says (scripts/simulated_gpu). All kernels of
-fp32 and fp16 are compiled for one architecture; for the others, and of bf16, those of the widest and the narrowest rows
-in registers.
+A kernel that moves memory at its speed needs whole 128-bit accesses, rows in registers and nothing
+spilt. So a regression shows without a GPU; how fast the kernels are, a simulated one says
+(scripts/simulated_gpu). All kernels of fp32 and fp16 are compiled for one architecture; for the
+others, and of bf16, those of the widest and the narrowest rows in registers.
 """
 
 import importlib
@@ -27,7 +28,9 @@ def names_for(architecture):
         kernel = device_code.Kernel.parse(expression)
         ends = not kernel.in_registers or kernel.others[0] in ("1", "4", "8")
         whole = architecture == WHOLLY and kernel.dtype != "dsmm::bf16"
-        if whole or (kernel.ahead and ends and (architecture == WHOLLY or kernel.dtype != "dsmm::bf16")):
+        if whole or (
+            kernel.ahead and ends and (architecture == WHOLLY or kernel.dtype != "dsmm::bf16")
+        ):
             yield expression
 
 
@@ -53,12 +56,24 @@ def test_rows_in_packs_are_read_and_written_in_128_bits(architecture):
     for kernel, found in compiled(architecture).items():
         if kernel.pack == 1:
             continue
-        accesses = Counter(re.findall(r"((?:ld|st)\.global)\S*?(\.v4|\.v2)?\.[a-z](\d+)", found.ptx))
+        accesses = Counter(
+            re.findall(r"((?:ld|st)\.global)\S*?(\.v4|\.v2)?\.[a-z](\d+)", found.ptx)
+        )
         assert accesses["ld.global", ".v4", "32"] >= max(kernel.ahead, 1), (kernel, accesses)
-        assert accesses["st.global", ".v4", "32"] or not device_code.TRAFFIC[kernel.name].writes, (kernel, accesses)
-        narrow = sum(number for (_, vector, bits), number in accesses.items() if not vector and bits in ("8", "16"))
+        assert accesses["st.global", ".v4", "32"] or not device_code.TRAFFIC[kernel.name].writes, (
+            kernel,
+            accesses,
+        )
+        narrow = sum(
+            number
+            for (_, vector, bits), number in accesses.items()
+            if not vector and bits in ("8", "16")
+        )
         # A target's logit and its bias are elements of their own.
-        assert narrow <= (3 * int(kernel.others[0]) if kernel.name == "cross_entropy" else 0), (kernel, accesses)
+        assert narrow <= (3 * int(kernel.others[0]) if kernel.name == "cross_entropy" else 0), (
+            kernel,
+            accesses,
+        )
         assert not any(vector == ".v2" for _, vector, _ in accesses), (kernel, accesses)
 
 

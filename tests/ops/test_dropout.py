@@ -30,7 +30,9 @@ def test_row_keys_follow_the_specification():
 
 
 def test_dropout_sites_and_streams_share_one_numbering():
-    """So that a site and a stream of different numbers (common/random.py) never give the same key."""
+    """So that a site and a stream of different numbers (common/random.py) never give the same
+    key.
+    """
     samples = row_keys_of(3)
     keys = random.hash32(random.stream_key(samples.numpy().view(np.uint32), 40) + np.uint32(7))
     assert unsigned(ops.row_keys(samples, 40, torch.tensor([7]))) == keys.tolist()
@@ -41,7 +43,8 @@ def test_elements_are_dropped_by_the_specification():
     kept = ops.dropout(torch.ones(8, 50), p, keys) != 0
     threshold = int(p * 2**32)
     expected = [
-        [plain_hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)] for key in unsigned(keys)
+        [plain_hash32(key + (j + 1) * GOLDEN & 0xFFFFFFFF) >= threshold for j in range(50)]
+        for key in unsigned(keys)
     ]
     assert np.array_equal(kept.numpy(), expected)
 

@@ -16,8 +16,13 @@ def a_batch(dtype):
     """(tokens with many <mask>, table, gradient of the rows, the table's exact gradient by them)"""
     tokens = torch.randint(V, (8, 128))
     tokens[torch.rand(tokens.shape) < 0.3] = V - 1  # <mask>
-    weight, grad = torch.randn(V, H).to(dtype).requires_grad_(), (torch.randn(8, 128, H) + 0.5).to(dtype)
-    exact = torch.zeros(V, H, dtype=torch.double).index_add_(0, tokens.flatten(), grad.flatten(0, 1).double())
+    weight, grad = (
+        torch.randn(V, H).to(dtype).requires_grad_(),
+        (torch.randn(8, 128, H) + 0.5).to(dtype),
+    )
+    exact = torch.zeros(V, H, dtype=torch.double).index_add_(
+        0, tokens.flatten(), grad.flatten(0, 1).double()
+    )
     return tokens, weight, grad, exact
 
 
@@ -48,7 +53,10 @@ def test_either_use_alone():
     tokens = torch.tensor([[3, 9, 3]])
     assert gradcheck(lambda weight: ops.embedding(tokens, weight)[0], weight)
     assert gradcheck(lambda weight: ops.embedding(tokens, weight)[1] * 2, weight)
-    assert gradcheck(lambda weight: torch.cat([part.flatten() * 2 for part in ops.embedding(tokens, weight)]), weight)
+    assert gradcheck(
+        lambda weight: torch.cat([part.flatten() * 2 for part in ops.embedding(tokens, weight)]),
+        weight,
+    )
 
 
 def test_a_frozen_table_has_no_graph():

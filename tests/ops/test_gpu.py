@@ -18,8 +18,16 @@ CUDA_13_0 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_12
 @pytest.mark.parametrize(
     "architectures, served, refused",
     [
-        (CUDA_12_6, [(5, 2), (6, 1), (7, 0), (7, 5), (8, 0), (8, 9), (9, 0)], [(3, 7), (10, 0), (12, 0)]),
-        (CUDA_13_0, [(7, 5), (8, 0), (8, 9), (9, 0), (10, 3), (12, 1), (13, 0)], [(6, 1), (7, 0), (7, 2), (11, 0)]),
+        (
+            CUDA_12_6,
+            [(5, 2), (6, 1), (7, 0), (7, 5), (8, 0), (8, 9), (9, 0)],
+            [(3, 7), (10, 0), (12, 0)],
+        ),
+        (
+            CUDA_13_0,
+            [(7, 5), (8, 0), (8, 9), (9, 0), (10, 3), (12, 1), (13, 0)],
+            [(6, 1), (7, 0), (7, 2), (11, 0)],
+        ),
         (["sm_86"], [(8, 6), (8, 9)], [(8, 0), (9, 0)]),
         (["compute_80"], [(8, 0), (9, 0), (12, 0)], [(7, 5)]),
         (["sm_100f"], [(10, 0), (10, 3)], [(9, 0), (12, 0)]),
@@ -31,10 +39,15 @@ def test_what_has_code(architectures, served, refused):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A function that gives the machine torch for `architectures` and GPUs of these compute capabilities."""
+    """A function that gives the machine torch for `architectures` and GPUs of these compute
+    capabilities.
+    """
 
     def make(architectures, *capabilities):
-        found = [SimpleNamespace(name=f"GPU {number}", major=a, minor=b) for number, (a, b) in enumerate(capabilities)]
+        found = [
+            SimpleNamespace(name=f"GPU {number}", major=a, minor=b)
+            for number, (a, b) in enumerate(capabilities)
+        ]
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
         monkeypatch.setattr(torch.cuda, "get_device_properties", found.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: architectures)
@@ -48,7 +61,9 @@ def test_a_gpu_without_code_is_one_line_that_says_what_to_install(gpus):
     with pytest.raises(UserError) as error:
         check_gpus()
     said = str(error.value)
-    assert said.startswith(f"GPU 1 is sm_70, and torch {torch.__version__} has code for sm_75, sm_80, ")
+    assert said.startswith(
+        f"GPU 1 is sm_70, and torch {torch.__version__} has code for sm_75, sm_80, "
+    )
     assert f"uv pip install --torch-backend=cu126 {CUDA_12_BUILD}" in said and "\n" not in said
     gpus(CUDA_12_6, (10, 0))
     with pytest.raises(UserError, match="uninstall torch and install PyPI's"):

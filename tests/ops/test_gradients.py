@@ -17,10 +17,15 @@ def leaf(*shape):
     return torch.randn(*shape, dtype=torch.double, requires_grad=True)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(("_backward", "_", "cross_entropy"))])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if not name.endswith(("_backward", "_", "cross_entropy"))]
+)
 def test_every_operator(name):
     for inputs in cases(name, torch.double, 3):
-        inputs = [x.requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x for x in inputs]
+        inputs = [
+            x.requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x
+            for x in inputs
+        ]
         if name == "rotary":
             inputs[1].requires_grad_(False)  # the table of angles
         assert gradcheck(getattr(torch.ops.dsmm, name), inputs, fast_mode=True)

@@ -19,7 +19,9 @@ def test_opcheck(name):
     op = getattr(torch.ops.dsmm, name).default
     differentiable = not name.endswith(("_backward", "_"))
     of_op = list(cases(name, torch.float32, 20))
-    of_op = of_op[:: 3 if len(of_op) > 10 else 1]  # options come by twos: every one of them is there
+    of_op = of_op[
+        :: 3 if len(of_op) > 10 else 1
+    ]  # options come by twos: every one of them is there
     every = math.ceil(len(of_op) / MOST)
     for number, inputs in enumerate(of_op):
         inputs = [
@@ -29,7 +31,11 @@ def test_opcheck(name):
             for value in inputs
         ]
         is_traced = number % every == 0 and not name.endswith("_backward")
-        opcheck(op, inputs, test_utils=(*UNTRACED, "test_aot_dispatch_dynamic") if is_traced else UNTRACED)
+        opcheck(
+            op,
+            inputs,
+            test_utils=(*UNTRACED, "test_aot_dispatch_dynamic") if is_traced else UNTRACED,
+        )
 
 
 def _layer(x, weight, bias, vocabulary, targets, row_keys):

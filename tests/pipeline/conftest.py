@@ -1,5 +1,6 @@
-"""A world in miniature for the whole pipeline: two made-up languages, one a letter-for-letter image of the other,
-with a topic task and questions, and a recipe that runs in seconds."""
+"""A world in miniature for the whole pipeline: two made-up languages, one a letter-for-letter image
+of the other, with a topic task and questions, and a recipe that runs in seconds.
+"""
 
 import contextlib
 import io
@@ -16,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.pipeline.launch import CPU
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.launch.hosts import CPU
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.recipe.reading import load_recipe
 
 from ..docs import ROOT
 from ..forks import run_ranks
@@ -57,14 +58,24 @@ checkpoint: {{every: 2, keep_last: 2}}
 
 
 def sentence(rng, topic):
-    words = [rng.choice(COMMON if rng.random() < 0.5 else TOPICS[topic].split()) for _ in range(rng.randint(4, 9))]
+    words = [
+        rng.choice(COMMON if rng.random() < 0.5 else TOPICS[topic].split())
+        for _ in range(rng.randint(4, 9))
+    ]
     return " ".join(words)
 
 
 def squad(*questions):
-    """A file of questions (id, question, context, answer, its start in the context) in SQuAD's form."""
+    """A file of questions (id, question, context, answer, its start in the context) in SQuAD's
+    form.
+    """
     paragraphs = [
-        {"context": text, "qas": [{"id": name, "question": asked, "answers": [{"text": answer, "answer_start": at}]}]}
+        {
+            "context": text,
+            "qas": [
+                {"id": name, "question": asked, "answers": [{"text": answer, "answer_start": at}]}
+            ],
+        }
         for name, asked, text, answer, at in questions
     ]
     return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
@@ -74,7 +85,8 @@ def make_world(folder):
     """Write text, tasks and the recipe below `folder`; the recipe's path."""
     rng = random.Random(0)
     pages = [
-        (topic, [sentence(rng, topic) for _ in range(rng.randint(2, 5))]) for topic in rng.choices(list(TOPICS), k=150)
+        (topic, [sentence(rng, topic) for _ in range(rng.randint(2, 5))])
+        for topic in rng.choices(list(TOPICS), k=150)
     ]
     questions = []
     for number, (_, lines) in enumerate(pages[:12]):
@@ -98,7 +110,9 @@ def make_world(folder):
 
 
 def make_llama_world(folder):
-    """A world of four times the text, with a Llama in `theirs` that knows its English: that folder."""
+    """A world of four times the text, with a Llama in `theirs` that knows its English: that
+    folder.
+    """
     make_world(folder)
     for path in (folder / "en.txt", folder / "xx.txt"):
         path.write_text(path.read_text() * 4)
@@ -134,9 +148,15 @@ def ready_for_cpu(monkeypatch):
 
 
 def refused(*arguments):
-    """The one line on standard error of a command that must be refused; in this process, for torch's sake."""
+    """The one line on standard error of a command that must be refused; in this process, for
+    torch's sake.
+    """
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
         main([str(argument) for argument in arguments])
     lines = [line for line in err.getvalue().splitlines() if line.startswith("ds-minimodel: ")]
     assert end.value.code == 2, err.getvalue()
@@ -173,7 +193,9 @@ def world(made_once):
     def make(folder):
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         command = ["bash", ROOT / "scripts/gpu_check.sh", "--cpu", "--out", folder, "pipeline"]
-        done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout
 
     return made_once("world", make) / "pipeline/recipe.yaml"

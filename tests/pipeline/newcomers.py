@@ -1,7 +1,9 @@
-"""A kind of body, an objective and a system that are declared here and nowhere else, for whoever imports this.
+"""A kind of body, an objective and a system that are declared here and nowhere else, for whoever
+imports this.
 
-The body normalises before a branch, by the root mean square, knows positions as sinusoids that are added, and has no
-kernels of its own; the objective restores swapped neighbours. `main` is for the forks that begin here.
+The body normalises before a branch, by the root mean square, knows positions as sinusoids that are
+added, and has no kernels of its own; the objective restores swapped neighbours. `main` is for the
+forks that begin here.
 """
 
 from typing import ClassVar, Literal
@@ -15,11 +17,11 @@ from ds_minimodel.cli.main import main  # noqa: F401
 from ds_minimodel.common.config import Section
 from ds_minimodel.common.random import draws, stream_key
 from ds_minimodel.common.vocabulary import IGNORED
+from ds_minimodel.config.systems import SYSTEMS, System
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weights
 from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
-from ds_minimodel.recipe.systems import SYSTEMS, System
 
 # --- A kind of body ---
 
@@ -35,7 +37,9 @@ class ToyConfig(BodyConfig):
     @property
     def products(self):
         h, f = self.hidden_size, self.ffn_size
-        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        layer = LayerProducts(
+            key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h
+        )
         return BodyProducts((layer,) * self.num_layers, head=0)
 
 
@@ -80,7 +84,11 @@ class ToyBody(Body):
         self.apply(init_weights)
 
     def embed(self, embedded, positions, second):
-        waves = torch.logspace(0, 2, self.config.hidden_size, device=embedded.device) * self.config.longest_wave / 100
+        waves = (
+            torch.logspace(0, 2, self.config.hidden_size, device=embedded.device)
+            * self.config.longest_wave
+            / 100
+        )
         return embedded + 0.02 * (positions[..., None] / waves).sin().to(embedded.dtype)
 
 
@@ -95,7 +103,9 @@ class Unswap(Objective):
     def batch(self, samples, vocabulary, settings):
         tokens, lengths, keys, *_ = samples
         count = max(1, tokens.shape[1] // 8)
-        read = 2 * (draws(stream_key(keys, 0x30000), 0, count) % (tokens.shape[1] // 2)).astype("int64")
+        read = 2 * (draws(stream_key(keys, 0x30000), 0, count) % (tokens.shape[1] // 2)).astype(
+            "int64"
+        )
         read.sort(axis=1)
         inside = (read + 1 < lengths[:, None]) & (read != -1)
         inside[:, 1:] &= read[:, 1:] != read[:, :-1]
@@ -103,17 +113,26 @@ class Unswap(Objective):
         places = read[rows, slots]
         targets = tokens[:, :count] * 0 + IGNORED
         targets[rows, slots] = tokens[rows, places]
-        tokens[rows, places], tokens[rows, places + 1] = tokens[rows, places + 1], tokens[rows, places].copy()
+        tokens[rows, places], tokens[rows, places + 1] = (
+            tokens[rows, places + 1],
+            tokens[rows, places].copy(),
+        )
         return {"tokens": tokens, "loss_positions": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings):
         return 1 / 8
 
     def shapes(self, settings, seq_length):
-        return {"tokens": (seq_length,), "loss_positions": (seq_length // 8,), "targets": (seq_length // 8,)}
+        return {
+            "tokens": (seq_length,),
+            "loss_positions": (seq_length // 8,),
+            "targets": (seq_length // 8,),
+        }
 
 
 BODIES["toy"], OBJECTIVES["unswap"] = ToyConfig, Unswap()
 
 # MiniPost's layers over MiniJoint's body.
-SYSTEMS["jointpost"] = System("jointpost", "JointPost", body="minijoint", builds_mini=True, color="#CC79A7", marker="P")
+SYSTEMS["jointpost"] = System(
+    "jointpost", "JointPost", body="minijoint", builds_mini=True, color="#CC79A7", marker="P"
+)

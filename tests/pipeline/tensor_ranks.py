@@ -1,9 +1,9 @@
 """What ranks do in one start: the steps of a recipe one after another."""
 
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.registry import STEPS, RunsOn
 from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.training.ranks.world import join_ranks
+from ds_minimodel.training.world import join_ranks
 
 
 def do_steps(path, overrides):

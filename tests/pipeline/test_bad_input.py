@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from ds_minimodel.common.files import lock, note_holder
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import done, run
 from .conftest import copy_of, make_world, refused
@@ -40,14 +40,18 @@ def test_two_runs_in_one_workdir(world, tmp_path):
     with lock(path):
         note_holder(path, "adapt/minijoint/xx")
         here = f"process {os.getpid()} on {os.uname().nodename}"
-        assert f"another run is at work here ({here}, at adapt/minijoint/xx); wait" in refused("pretrain", recipe)
+        assert f"another run is at work here ({here}, at adapt/minijoint/xx); wait" in refused(
+            "pretrain", recipe
+        )
 
 
 def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     workdir = recipe.parent / "run"
     before = sorted(workdir.rglob("*"))
-    line = refused("finetune", recipe, "--rebuild", "finetune.tasks.topic.columns={text: txet, label: label}")
+    line = refused(
+        "finetune", recipe, "--rebuild", "finetune.tasks.topic.columns={text: txet, label: label}"
+    )
     assert "txet" in line
     assert sorted(workdir.rglob("*")) == before
 
@@ -55,7 +59,9 @@ def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
 def test_a_full_disk(world, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:

@@ -1,4 +1,6 @@
-"""From a checkpoint of Hugging Face's to zero-shot scores, and recipes that do not fit their base."""
+"""From a checkpoint of Hugging Face's to zero-shot scores, and recipes that do not fit their
+base.
+"""
 
 import json
 
@@ -8,10 +10,10 @@ from safetensors.torch import load_file
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from ..forks import done
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
@@ -56,11 +58,16 @@ def test_to_zero_shot_scores(recipe):
     workdir, base = recipe.parent / "run", recipe.parent / "base"
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["language"], row["step"]) for row in rows} == {
-        (system, task, "xx", step) for system in ("bl_base", "minipost") for task in ("topic", "qa") for step in (0, 4)
+        (system, task, "xx", step)
+        for system in ("bl_base", "minipost")
+        for task in ("topic", "qa")
+        for step in (0, 4)
     }
     places = base, workdir / "pretrain/bl_base/model"
     one, other = (json.loads((place / "manifest.json").read_text())["source"] for place in places)
-    assert one == other and not [*(workdir / "pretrain").rglob("*.safetensors")], "it is named, not copied"
+    assert one == other and not [*(workdir / "pretrain").rglob("*.safetensors")], (
+        "it is named, not copied"
+    )
     assert_shared_rows_are_the_bases(base, workdir, "xx")
     page = (workdir / "report/report.md").read_text()
     assert "taken over from base" in page and "not known and not counted" in page
@@ -68,13 +75,20 @@ def test_to_zero_shot_scores(recipe):
 
 def assert_shared_rows_are_the_bases(base, workdir, target):
     vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
-    assert vocabularies[0].sha256 == open_tokenizer(base).sha256 and vocabularies[1].vocabulary.size == 60
-    first = load_file(workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors")["tokens"]
+    assert (
+        vocabularies[0].sha256 == open_tokenizer(base).sha256
+        and vocabularies[1].vocabulary.size == 60
+    )
+    first = load_file(
+        workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors"
+    )["tokens"]
     source = load_model(base)[1].embeddings["tokens"]
     pieces = [vocabulary.pieces() for vocabulary in vocabularies]
     shared = [piece for piece in pieces[1] if piece in pieces[0] and piece != "<pad>"]
     assert {"▁", "a", "<mask>"} <= set(shared)
-    assert all(first[pieces[1].index(piece)].equal(source[pieces[0].index(piece)]) for piece in shared)
+    assert all(
+        first[pieces[1].index(piece)].equal(source[pieces[0].index(piece)]) for piece in shared
+    )
 
 
 def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # noqa: F811

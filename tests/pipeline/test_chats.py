@@ -1,4 +1,6 @@
-"""A language whose model learns to answer: dialogues beside its text, by the base's chat template."""
+"""A language whose model learns to answer: dialogues beside its text, by the base's chat
+template.
+"""
 
 import json
 
@@ -14,7 +16,9 @@ from ..hf.test_decoders import save_llama
 from .conftest import make_world, refused
 from .test_extension import RECIPE
 
-LORA = "systems=[lora] adapt.new_token_penalty=0 adapt.rank=2 adapt.steps=30 adapt.seq_length=64".split()
+LORA = (
+    "systems=[lora] adapt.new_token_penalty=0 adapt.rank=2 adapt.steps=30 adapt.seq_length=64"
+).split()
 LORA += ["data.held_out=0.1", "adapt.snapshot_every=10", "finetune.tasks={}"]
 LORA += ["adapt.replay=0.2", "adapt.replay_from=base", "adapt.replay_kl=1"]
 
@@ -30,7 +34,10 @@ def world(tmp_path_factory):
     tokenizer.save_pretrained(theirs)
     refer(theirs, folder / "base", "en")
     path.write_text(RECIPE.format(folder=folder))
-    write(folder / "chats.jsonl", *([("user", f"{at} ?"), ("assistant", "xx xx")] for at in range(100)))
+    write(
+        folder / "chats.jsonl",
+        *([("user", f"{at} ?"), ("assistant", "xx xx")] for at in range(100)),
+    )
     return folder
 
 
@@ -39,9 +46,19 @@ def test_answers_are_learned_of_dialogues(world):
     arguments = "run", world / "recipe.yaml", *LORA, f"data.chats.xx={world}/chats.jsonl"
     done(*arguments)
     store = TokenStore(world / "run/tokens/the-chats-of-xx")
-    assert store.masked and store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
-    rows = [json.loads(line) for line in (world / "run/adapt/lora/xx/run/metrics.jsonl").read_text().splitlines()]
-    scores = [row["held_out/chats_nats_per_token"] for row in rows if "held_out/chats_nats_per_token" in row]
+    assert (
+        store.masked
+        and store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
+    )
+    rows = [
+        json.loads(line)
+        for line in (world / "run/adapt/lora/xx/run/metrics.jsonl").read_text().splitlines()
+    ]
+    scores = [
+        row["held_out/chats_nats_per_token"]
+        for row in rows
+        if "held_out/chats_nats_per_token" in row
+    ]
     assert scores[-1] < scores[0] - 0.5
     assert "chat_share" in refused(*arguments, "adapt.chat_share=0.5")
 
@@ -54,7 +71,17 @@ def test_refusals(world):
     write(world / "bad.jsonl", [("assistant", "xx")])
     bad = *LORA, f"data.chats.xx={world}/bad.jsonl", f"workdir={world}/bad"
     assert "bad.jsonl:1: turn 1: of" in refused("run", recipe, *bad)
-    extend = "extend", world / "theirs", world / "xx.txt", "--language", "xx", "--tokens", "20k", "--out", world / "out"
+    extend = (
+        "extend",
+        world / "theirs",
+        world / "xx.txt",
+        "--language",
+        "xx",
+        "--tokens",
+        "20k",
+        "--out",
+        world / "out",
+    )
     assert "bad.jsonl:1: turn 1: of" in refused(*extend, "--chats", world / "bad.jsonl")
     assert not (world / "out/recipe.yaml").exists(), "a mended file may follow"
     begin = [*map(str, extend), "--chats", chats]

@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.pipeline.registry import STEPS
-from ds_minimodel.recipe.reading import load_recipe
 
 from .conftest import make_world
 
@@ -15,13 +15,17 @@ from .conftest import make_world
 def check(folder, *overrides):
     """Steps that are to be taken of those after pretraining."""
     chosen = [STEPS[name] for name in ("adapt", "finetune", "evaluate", "report")]
-    return [step.name for step in check_ahead(load_recipe(make_world(folder), overrides), chosen, 1)]
+    return [
+        step.name for step in check_ahead(load_recipe(make_world(folder), overrides), chosen, 1)
+    ]
 
 
 @pytest.fixture
 def no_matplotlib(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
 
 
 def test_a_recipe_with_tasks_is_refused_without_matplotlib(tmp_path, no_matplotlib):

@@ -1,4 +1,6 @@
-"""A decoder with an output matrix of its own, from text to scores, and to Hugging Face's library."""
+"""A decoder with an output matrix of its own, from text to scores, and to Hugging Face's
+library.
+"""
 
 import json
 import math
@@ -10,7 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ..forks import done
 from .conftest import make_world
 
-KIND = ("model.kind=llama", "model.num_kv_heads=1", "model.tie_output=false", "tokenizer.kind=byte-bpe")
+KIND = (
+    "model.kind=llama",
+    "model.num_kv_heads=1",
+    "model.tie_output=false",
+    "tokenizer.kind=byte-bpe",
+)
 SIZES = ("tokenizer.vocab_size=300", "systems=[minijoint, minipost]", "finetune.seeds=1")
 
 
@@ -24,7 +31,10 @@ def workdir(tmp_path_factory):
         (folder / f"bits.{language}.txt").write_text("\n\n".join(text))
         rows = [{"question": "the old", "options": ["wave", "shop in town"], "answer": 0}]
         (folder / f"pick.{language}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    topic = f"{{kind: classification, train: {folder}/topic.en.jsonl, test: {{xx: {folder}/topic.xx.jsonl}}}}"
+    topic = (
+        f"{{kind: classification, train: {folder}/topic.en.jsonl, test: {{xx: "
+        f"{folder}/topic.xx.jsonl}}}}"
+    )
     bits = f"{{kind: bits-per-byte, test: {{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}"
     pick = f"{{kind: multiple-choice, test: {{xx: {folder}/pick.xx.jsonl}}}}"
     tasks = f"finetune.tasks={{topic: {topic}, bits: {bits}, pick: {pick}}}"
@@ -66,4 +76,6 @@ def test_bits_a_byte_are_hugging_faces(workdir, exported):
                 nats += model(part, labels=part).loss.item() * (part.shape[1] - 1)
     num_bytes = sum(len(document.encode()) for document in documents)
     assert max(lengths) > 47, "no document is long enough"
-    assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
+    assert scores(workdir, "minipost", "bits")[-1]["bits_per_byte"] == pytest.approx(
+        nats / math.log(2) / num_bytes
+    )

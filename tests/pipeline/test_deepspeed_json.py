@@ -14,10 +14,18 @@ def test_messages_are_counted_and_the_body_is_the_same(world, tmp_path):
     files = (ROOT / f"ds_configs/{name}.json" for name in ("count_messages", "profile"))
     both = dict(pair for file in files for pair in json.loads(file.read_text()).items())
     (tmp_path / "ds.json").write_text(json.dumps(both))
-    same = "systems=[bl_small]", "engine.zero_stage=0"  # at which one rank runs where no settings are named
+    same = (
+        "systems=[bl_small]",
+        "engine.zero_stage=0",
+    )  # at which one rank runs where no settings are named
     code, out, err = run("pretrain", recipe, *same, "--deepspeed_config", tmp_path / "ds.json")
     assert code == 0, err
     assert "all_reduce" in out and "DeepSpeed Flops Profiler" in out and "fwd_microstep" in out
     body = "run/pretrain/bl_small/model/model.safetensors"
     assert (tmp_path / body).read_bytes() == (world.parent / body).read_bytes()
-    assert json.loads((tmp_path / "run/pretrain/bl_small/run/run.json").read_text())["deepspeed_config"] == both
+    assert (
+        json.loads((tmp_path / "run/pretrain/bl_small/run/run.json").read_text())[
+            "deepspeed_config"
+        ]
+        == both
+    )

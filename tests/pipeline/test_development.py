@@ -42,7 +42,10 @@ def job(recipe, task):
 
 
 def lines(recipe, task):
-    return [json.loads(line) for line in (job(recipe, task) / "run/metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (job(recipe, task) / "run/metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def scores(recipe, task):
@@ -58,7 +61,10 @@ def facts(recipe, task):
 def test_every_epoch_is_scored(scored, task):
     epoch, steps = MODELS[task]
     found = scores(scored, task)
-    assert list(found) == list(range(epoch, steps + 1, epoch)) and facts(scored, task)["steps"] == steps
+    assert (
+        list(found) == list(range(epoch, steps + 1, epoch))
+        and facts(scored, task)["steps"] == steps
+    )
     test = scored.parent / f"run/evaluate/minijoint/en/{task}/seed-3/scores.json"
     assert json.loads(test.read_text())[0]["score"] == found[steps], "the same file as a test"
     assert not (job(scored, task) / "run/checkpoints").exists()
@@ -68,11 +74,15 @@ def test_scoring_changes_nothing(scored, tmp_path):
     recipe, _ = before_finetuning(scored, tmp_path)
     done("run", recipe, *RUN, *UNEVEN)
     for task in MODELS:
-        assert [line["loss"] for line in lines(recipe, task)] == [line["loss"] for line in lines(scored, task)]
+        assert [line["loss"] for line in lines(recipe, task)] == [
+            line["loss"] for line in lines(scored, task)
+        ]
         assert facts(recipe, task) == facts(scored, task) and not scores(recipe, task)
 
 
-@pytest.mark.parametrize("settings", ["engine.tensor_parallel=2", "engine.zero_stage=3"], ids=["split", "stage 3"])
+@pytest.mark.parametrize(
+    "settings", ["engine.tensor_parallel=2", "engine.zero_stage=3"], ids=["split", "stage 3"]
+)
 def test_two_ranks_score_the_same(scored, tmp_path, settings):
     recipe, overrides = before_finetuning(scored, tmp_path)
     run_two_ranks(recipe, *overrides, settings)

@@ -10,7 +10,7 @@ import pytest
 
 from ds_minimodel import api
 from ds_minimodel.cli.main import main
-from ds_minimodel.recipe.reading import package_recipes
+from ds_minimodel.config.reading import package_recipes
 
 from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
 from ..forks import Fork, run
@@ -24,7 +24,9 @@ from .test_base import assert_shared_rows_are_the_bases
 def is_on_recipe(command):
     """Whether it reads a recipe that comes with the package, or the study's."""
     recipe = (command.split()[2:3] or [""])[0]
-    return command.startswith("ds-minimodel ") and (recipe in package_recipes() or recipe.startswith("study/"))
+    return command.startswith("ds-minimodel ") and (
+        recipe in package_recipes() or recipe.startswith("study/")
+    )
 
 
 ON_RECIPES = dict.fromkeys(
@@ -33,10 +35,18 @@ ON_RECIPES = dict.fromkeys(
     for command in commands(name_of(page))
     if is_on_recipe(command) and not command.startswith("ds-minimodel run ")
 )
-# What makes the recipes of the pages small, and gives them a task with questions where they have one.
+# What makes the recipes of the pages small, and gives them a task with questions where they have
+# one.
 MASKED_LM = {"steps": 4, "batch_size": 8, "seq_length": 32, "warmup_steps": 1, "lr": 2e-3}
-SMALL = [f"{section}.{key}={value}" for section in ("build_mini", "adapt") for key, value in MASKED_LM.items()]
-SMALL += ["mini={depth: 1, new_layers: 1}", *"systems=[minipost] tokenizer.vocab_size=60 data.workers=1".split()]
+SMALL = [
+    f"{section}.{key}={value}"
+    for section in ("build_mini", "adapt")
+    for key, value in MASKED_LM.items()
+]
+SMALL += [
+    "mini={depth: 1, new_layers: 1}",
+    *"systems=[minipost] tokenizer.vocab_size=60 data.workers=1".split(),
+]
 SMALL += "finetune.seeds=1 finetune.epochs=1 finetune.batch_size=8 finetune.max_length=64".split()
 SMALL += ["engine.micro_batch_size=8"]
 QUESTIONS = (
@@ -46,7 +56,9 @@ QUESTIONS = (
 
 
 def do(arguments, folder, capsys):
-    """`ds-minimodel ARGUMENTS` in `folder`: what it prints. In a process of its own where it trains."""
+    """`ds-minimodel ARGUMENTS` in `folder`: what it prints. In a process of its own where it
+    trains.
+    """
     if arguments[0] in ("run", "adapt"):
         code, out, err = run(*arguments, cwd=folder)
         assert code == 0, f"{arguments}: {err}"
@@ -70,7 +82,9 @@ def run_script(code, folder):
 
 @pytest.fixture
 def folder(tmp_path, roberta):  # noqa: F811
-    """What a reader has: checkpoints, and text, tasks and word vectors of two languages (made up)."""
+    """What a reader has: checkpoints, and text, tasks and word vectors of two languages (made
+    up).
+    """
     data = tmp_path / "data"
     data.mkdir()
     make_world(data)
@@ -88,7 +102,9 @@ def folder(tmp_path, roberta):  # noqa: F811
 
 
 def test_extending_a_model(folder, monkeypatch, capsys):
-    """From README's import to another initialisation, each page going on with what the one before left."""
+    """From README's import to another initialisation, each page going on with what the one before
+    left.
+    """
     done = set()
 
     def go_through(page):
@@ -96,7 +112,12 @@ def test_extending_a_model(folder, monkeypatch, capsys):
             if text.startswith("# minipost.yaml"):
                 (folder / "minipost.yaml").write_text(text, encoding="utf-8")
         for command in commands(page):
-            if "ds-minimodel " not in command or " extend " in command or is_on_recipe(command) or command in done:
+            if (
+                "ds-minimodel " not in command
+                or " extend " in command
+                or is_on_recipe(command)
+                or command in done
+            ):
                 continue
             replaced = command.replace("--ranks 8", "--ranks 1")
             arguments = shlex.split(replaced)[1:]
@@ -112,13 +133,17 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     assert {(row["task"], row["language"], row["step"]) for row in rows} == {
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
-    assert_shared_rows_are_the_bases(folder / "runs/minipost/pretrain/bl_base/model", folder / "runs/minipost", "de")
+    assert_shared_rows_are_the_bases(
+        folder / "runs/minipost/pretrain/bl_base/model", folder / "runs/minipost", "de"
+    )
     code, _, questions = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
     assert run_script(questions, folder).strip() in "Der kleine Hund läuft schnell über die Wiese."
     go_through("docs/choosing.md")
-    manifest = json.loads((folder / "runs/minipost/adapt/minipost/de/pack/manifest.json").read_text())
+    manifest = json.loads(
+        (folder / "runs/minipost/adapt/minipost/de/pack/manifest.json").read_text()
+    )
     assert manifest["initialisation"] == "ofa"
 
 
@@ -135,7 +160,9 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
         (folder / model / "chat_template.jinja").write_text(template)
     else:
         save_modernbert(text_file, folder / model)
-    (recipe,) = (text for text in blocks("docs/tutorial.md", "yaml") if text.startswith(f"# {name}-de.yaml"))
+    (recipe,) = (
+        text for text in blocks("docs/tutorial.md", "yaml") if text.startswith(f"# {name}-de.yaml")
+    )
     (folder / f"{name}-de.yaml").write_text(recipe, encoding="utf-8")
     for command in commands("docs/tutorial.md"):
         if name in command.lower():
@@ -153,17 +180,31 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
     assert run_script(code, folder).strip()
     if name == "smollm2":
         (code,) = (text for text in blocks("docs/api.md", "python") if "SmolLM2" in text)
-        smaller = {"smollm2": "by_api", "hours=2": "tokens=5000", "strength=0.5):": "60, strength=0.5):"}
+        smaller = {
+            "smollm2": "by_api",
+            "hours=2": "tokens=5000",
+            "strength=0.5):": "60, strength=0.5):",
+        }
         for theirs, ours in smaller.items():
             code = code.replace(theirs, ours)
-        assert "by_api/pack" not in (printed := run_script(code, folder)) and "data/news.en.txt en " in printed
-        own = [text for page in PAGES for text in blocks(name_of(page), "python") if "extended-de" in text]
+        assert (
+            "by_api/pack" not in (printed := run_script(code, folder))
+            and "data/news.en.txt en " in printed
+        )
+        own = [
+            text
+            for page in PAGES
+            for text in blocks(name_of(page), "python")
+            if "extended-de" in text
+        ]
         asks, adds, peft = (text.replace("data/sample/text", "data") for text in own)
         assert run_script(f"{adds.replace('hours=1', 'tokens=5000')}\n{asks}\n{peft}", folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
-    """With the paper's recipe and the study's as they are, and small ones in the place of the others."""
+    """With the paper's recipe and the study's as they are, and small ones in the place of the
+    others.
+    """
     (tmp_path / "study").mkdir()
     shutil.copy(ROOT / "study/study.yaml", tmp_path / "study")
     make_world(tmp_path).rename(tmp_path / "quickstart")
@@ -185,9 +226,16 @@ def test_the_code_on_python(world, tmp_path):
     for theirs, ours in (("/de", "/xx"), ('"de"', '"xx"')):
         code = code.replace(theirs, ours)
     printed = run_script(code, tmp_path)
-    for text in ("3 True xx 8", "\n150 ", "minijoint adapt ", "\nadapt.steps=many: Input should be a valid integer\n"):
+    for text in (
+        "3 True xx 8",
+        "\n150 ",
+        "minijoint adapt ",
+        "\nadapt.steps=many: Input should be a valid integer\n",
+    ):
         assert text in printed, text
-    assert all(re.search(rf"import .*\b{name}\b|`{name}`", text_of("docs/api.md")) for name in api.__all__)
+    assert all(
+        re.search(rf"import .*\b{name}\b|`{name}`", text_of("docs/api.md")) for name in api.__all__
+    )
 
 
 def test_no_pages_code_is_left_out():

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from ds_minimodel import api
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
+from ds_minimodel.config.base import read_base
+from ds_minimodel.config.extension import first_values
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.pipeline.call import Call
-from ds_minimodel.recipe.base import read_base
-from ds_minimodel.recipe.extension import first_values
+from ds_minimodel.extend.call import Call
 
 from ..forks import done, run, start
 from ..hf.test_bases import make_bert
@@ -31,13 +31,24 @@ from .conftest import make_llama_world, refused, stop_when
 def texts(tmp_path_factory):
     """A world with a Llama in `theirs`, that knows its English."""
     make_llama_world(folder := tmp_path_factory.mktemp("extend"))
-    line = (folder / "xx.txt").read_text().partition("\n")[0]  # whose words another language has, too
+    line = (
+        (folder / "xx.txt").read_text().partition("\n")[0]
+    )  # whose words another language has, too
     (folder / "known.txt").write_text("".join(f"{line} {number}\n\n" for number in range(150)))
     return folder
 
 
 def extend(folder, *more):
-    return "extend", folder / "theirs", folder / "xx.txt", "--language", "xx", "--out", folder / "out", *more
+    return (
+        "extend",
+        folder / "theirs",
+        folder / "xx.txt",
+        "--language",
+        "xx",
+        "--out",
+        folder / "out",
+        *more,
+    )
 
 
 def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
@@ -45,20 +56,34 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     arguments = extend(texts, *files, "--tokens", "100k", "--train", "embeddings")
     out = texts / "out"
     metrics = out / "run/adapt/bl_base/xx/run/metrics.jsonl"
-    code, err = stop_when(start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM)
+    code, err = stop_when(
+        start(*arguments), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGTERM
+    )
     assert code == 75 and "stopped after step" in err and "Traceback" not in err
     code, _, err = run(*arguments)
-    assert code == 0 and "fertility" not in err.partition("adapt bl_base")[0], err  # the report reads the text again
-    assert {path.name for path in out.iterdir()} == {*(".lock", "call.json", "recipe.yaml", "run", "test", "model")}
+    assert code == 0 and "fertility" not in err.partition("adapt bl_base")[0], (
+        err
+    )  # the report reads the text again
+    assert {path.name for path in out.iterdir()} == {
+        *(".lock", "call.json", "recipe.yaml", "run", "test", "model")
+    }
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["adapt"]["steps"] == 100_000 // (8 * 64)
-    model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (
+        kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
     base = AutoTokenizer.from_pretrained(texts / "theirs")
-    english, added, known = ((texts / f"{language}.txt").read_text()[:400] for language in ("en", "xx", "known"))
+    english, added, known = (
+        (texts / f"{language}.txt").read_text()[:400] for language in ("en", "xx", "known")
+    )
     assert all(tokenizer(text)["input_ids"] == base(text)["input_ids"] for text in (english, known))
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
-    assert model.config.vocab_size == len(base) + len(rows) == len(base) + recipe["tokenizer"]["vocab_size"]
+    assert (
+        model.config.vocab_size
+        == len(base) + len(rows)
+        == len(base) + recipe["tokenizer"]["vocab_size"]
+    )
 
     def score():
         (path,) = (out / "run/evaluate/bl_base/xx/bits-per-byte").glob("*/scores.json")
@@ -67,7 +92,10 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     last = score()
     assert last["bits_per_byte"] < last["source_pack_bits_per_byte"]
     said = next(line for line in err.splitlines() if line.startswith("BL_BASE, xx: "))
-    scores = f"{last['source_pack_bits_per_byte']:.3f} bits per byte before, {last['bits_per_byte']:.3f} after (xz "
+    scores = (
+        f"{last['source_pack_bits_per_byte']:.3f} bits per byte before, "
+        f"{last['bits_per_byte']:.3f} after (xz "
+    )
     assert f"xx: {scores}" in said and "; en: " in said and ", 0.0 % of it cut otherwise" in said
     assert said in (out / "run/report/report.html").read_text()
     card = (out / "model/README.md").read_text()
@@ -76,22 +104,48 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     exec(code.replace("FOLDER", str(out / "model")))
     page = (out / "run/report/report.md").read_text()
     assert not re.search("(Table|Figure) [0-9]", page), "it is not the paper's"
-    ends = ["What was asked for", "Before and after", "Samples: BL_BASE, xx", "Vocabulary", "Cost", "What to do next"]
+    ends = [
+        "What was asked for",
+        "Before and after",
+        "Samples: BL_BASE, xx",
+        "Vocabulary",
+        "Cost",
+        "What to do next",
+    ]
     assert re.findall("^## (.*)", page, re.MULTILINE) == ends, "a loss of 2 points is no curve"
     shown = "xx, held-out text | bits per byte", "right answers to 5 English questions | answers"
     assert all(f"| {row} | " in page for row in (*shown, "yy, held-out pages of your text"))
-    assert len(page.partition("**Texts continued**")[2].partition("**Questions answered**")[0].splitlines()) == 5 + 7
-    assert "| Who writes books? | " in page.partition("**Questions answered**")[2], "few questions fit"
+    assert (
+        len(
+            page.partition("**Texts continued**")[2]
+            .partition("**Questions answered**")[0]
+            .splitlines()
+        )
+        == 5 + 7
+    )
+    assert "| Who writes books? | " in page.partition("**Questions answered**")[2], (
+        "few questions fit"
+    )
     code, _, err = run(*arguments)
     assert code == 0 and "adapt bl_base xx" not in err, "all is there"
-    others = {"--language": "zz", "--source": "de", "--train": "lora", "--vocab-size": "9", "--strength": "1"}
+    others = {
+        "--language": "zz",
+        "--source": "de",
+        "--train": "lora",
+        "--vocab-size": "9",
+        "--strength": "1",
+    }
     for option, value in others.items():
         begun = f"out: was begun with (no )?{option[2:].replace('-', '_')}"
         assert re.search(begun, refused(*arguments, option, value))
-    assert "has 99,840 tokens of training already; a shorter" in refused(*arguments, "--tokens", "30k")
+    assert "has 99,840 tokens of training already; a shorter" in refused(
+        *arguments, "--tokens", "30k"
+    )
     text, stand = (texts / "xx.txt").read_text(), (texts / "xx.txt").stat()
     (texts / "xx.txt").write_text(text + "more\n")
-    assert "xx.txt: another file" in refused(*arguments, "--tokens", "150k"), "before anything is changed"
+    assert "xx.txt: another file" in refused(*arguments, "--tokens", "150k"), (
+        "before anything is changed"
+    )
     (texts / "xx.txt").write_text(text)
     os.utime(texts / "xx.txt", ns=(stand.st_atime_ns, stand.st_mtime_ns))
     (out / "model").rename(texts / "moved")
@@ -102,9 +156,14 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     (out / "recipe.yaml").write_text(begun)
     code, _, err = run(*arguments, "--tokens", "150k")
     assert "stay as chosen for 99,840 tokens" in err
-    assert code == 0 and yaml.safe_load((out / "recipe.yaml").read_text())["adapt"]["steps"] == 150_000 // (8 * 64)
+    assert code == 0 and yaml.safe_load((out / "recipe.yaml").read_text())["adapt"][
+        "steps"
+    ] == 150_000 // (8 * 64)
     longer = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
-    assert torch.equal(load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :], longer)
+    assert torch.equal(
+        load_file(out / "model/model.safetensors")["model.embed_tokens.weight"][-len(rows) :],
+        longer,
+    )
     assert not torch.equal(rows, longer) and not (out / "model").is_symlink()
     code, _, err = run(*arguments[: arguments.index("--tokens")], "--train", "embeddings")
     assert code == 0 and "tokens a second here" not in err, "a length that is not given stays"
@@ -112,7 +171,9 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
 
 
 def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
-    """Nine new tokens are fewer than pay, so a sample has more tokens. Of the body's training a part is kept."""
+    """Nine new tokens are fewer than pay, so a sample has more tokens. Of the body's training a
+    part is kept.
+    """
     theirs = shutil.copytree(texts / "theirs", tmp_path / "theirs")
     config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 512}
     (theirs / "config.json").write_text(json.dumps(config))
@@ -125,11 +186,18 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     said = re.search(r"xx: 9 new tokens, (.*) bytes per token \(before .*, with \d+ (.*)\)", err)
     assert recipe["tokenizer"]["vocab_size"] == 9 and float(said[2]) > 1.5 * float(said[1])
     assert adapt["seq_length"] == pytest.approx(128 * float(said[2]) / float(said[1]), rel=0.01)
-    assert 1 <= TokenStore(out / "run/tokens/the-base-itself").num_tokens / (adapt["replay"] * 30_000) < 2
+    assert (
+        1
+        <= TokenStore(out / "run/tokens/the-base-itself").num_tokens / (adapt["replay"] * 30_000)
+        < 2
+    )
     assert "LoRA, xx: " in err and "en: without --source-text" in err
     card = (out / "model/README.md").read_text()
     assert "Made by training token embeddings and the body (" in card and "mini-model" not in card
-    for said in ("xx, held-out pages of your text, tokens 0–128: ", "not looked at: other texts and other languages"):
+    for said in (
+        "xx, held-out pages of your text, tokens 0–128: ",
+        "not looked at: other texts and other languages",
+    ):
         assert f"LoRA, {said}" in err and said.split(",")[0] in card
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
@@ -139,48 +207,96 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
 def test_a_strength_is_chosen_after_training(texts, tmp_path):
     """By what the model may lose; another bound takes no other training."""
     out = tmp_path / "out"
-    arguments = "extend", texts / "theirs", texts / "xx.txt", "--language", "xx", "--tokens", "10k", "--out", out
+    arguments = (
+        "extend",
+        texts / "theirs",
+        texts / "xx.txt",
+        "--language",
+        "xx",
+        "--tokens",
+        "10k",
+        "--out",
+        out,
+    )
     arguments += "--test-text", texts / "en.txt"
     weights = set()
     wide = "chat=100", "texts=1k", "answers=100"
     for bounds, strength in ((["nothing"], 1.0), (["chat=0.001"], 0.25), (wide, 1.0)):
         err = done(*arguments, "--keep", *bounds)
-        said = ": 6 new tokens," in err and ", which pay in trainings of more than 100,000 tokens" in err
+        said = (
+            ": 6 new tokens," in err
+            and ", which pay in trainings of more than 100,000 tokens" in err
+        )
         assert said == ("adapt lora" in err) == (not weights), err
-        assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == strength
+        assert (
+            yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0)
+            == strength
+        )
         (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
         assert json.loads(scores.read_text())["inputs"]["strength"] == strength
-        assert "LoRA, en.txt, of yours: " in err and ("merge strength 1: xx " in err) == (bounds != ["nothing"])
+        assert "LoRA, en.txt, of yours: " in err and ("merge strength 1: xx " in err) == (
+            bounds != ["nothing"]
+        )
         weights.add((out / "model/model.safetensors").read_bytes())
     assert len(weights) == 2
     assert "nothing is called charm here; give answers" in refused(*arguments, "--keep", "charm=1")
     assert "'chat' has no bound" in refused(*arguments, "--keep", "chat")
     assert "nothing stands alone" in refused(*arguments, "--keep", "nothing", "chat=1")
-    (out / "recipe.yaml").write_text((out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:"))
-    assert "finetune.tasks: put bits-per-byte back, by which a decoder is scored" in refused(*arguments)
-    assert "merge strength" not in done("run", out / "recipe.yaml", "adapt.lr=1e-3", "--rebuild"), "of another training"
+    (out / "recipe.yaml").write_text(
+        (out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:")
+    )
+    assert "finetune.tasks: put bits-per-byte back, by which a decoder is scored" in refused(
+        *arguments
+    )
+    assert "merge strength" not in done("run", out / "recipe.yaml", "adapt.lr=1e-3", "--rebuild"), (
+        "of another training"
+    )
 
 
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
     save_modernbert(texts / "en.txt", tmp_path / "theirs")
     out = tmp_path / "out"
-    arguments = ["--language", "xx", "--source-text", texts / "en.txt", "--tokens", "20k", "--out", out]
+    arguments = [
+        "--language",
+        "xx",
+        "--source-text",
+        texts / "en.txt",
+        "--tokens",
+        "20k",
+        "--out",
+        out,
+    ]
     said = refused("extend", tmp_path / "theirs", texts / "xx.txt", *arguments, "--keep", "chat=1")
     assert "--keep: of an encoder held-out text alone is scored" in said
     err = done("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
-    base, tokenizer = (AutoTokenizer.from_pretrained(place) for place in (tmp_path / "theirs", out / "model"))
+    base, tokenizer = (
+        AutoTokenizer.from_pretrained(place) for place in (tmp_path / "theirs", out / "model")
+    )
     english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
-    rows = json.loads(next((out / "run/evaluate/bl_base/xx/pseudo-likelihood").glob("*/scores.json")).read_text())
-    assert f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits per byte of hidden words before, " in err
+    rows = json.loads(
+        next((out / "run/evaluate/bl_base/xx/pseudo-likelihood").glob("*/scores.json")).read_text()
+    )
+    assert (
+        f"xx: {rows[-1]['source_pack_bits_per_hidden_byte']:.3f} bits per byte of hidden words "
+        "before, " in err
+    )
     assert "; en: " in err and "of the FLOPs of training all weights" in err
     model = AutoModelForMaskedLM.from_pretrained(out / "model")
-    assert (model.config.cls_token_id, model.config.sep_token_id) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    assert (model.config.cls_token_id, model.config.sep_token_id) == (
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+    )
     assert model(**tokenizer(added, return_tensors="pt")).logits.isfinite().all()
 
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
-    topic = {"kind": "classification", "train": str(texts / "topic.en.jsonl"), "epochs": 1, "max_length": 48}
+    topic = {
+        "kind": "classification",
+        "train": str(texts / "topic.en.jsonl"),
+        "epochs": 1,
+        "max_length": 48,
+    }
     topic["test"] = {language: str(texts / f"topic.{language}.jsonl") for language in ("en", "xx")}
     recipe["finetune"] |= {"seeds": 1, "tasks": recipe["finetune"]["tasks"] | {"topic": topic}}
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
@@ -188,37 +304,82 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     assert "adapt bl_base xx" not in err, err
     assert "xx, topic: " in err and "xx, pseudo-likelihood: " in err
 
-    (texts / "yy.txt").write_text((texts / "xx.txt").read_text().replace("z", "q").replace("g", "j"))
-    second = ["--language", "yy", "--source-text", texts / "en.txt", "--tokens", "10k", "--out", tmp_path / "second"]
+    (texts / "yy.txt").write_text(
+        (texts / "xx.txt").read_text().replace("z", "q").replace("g", "j")
+    )
+    second = [
+        "--language",
+        "yy",
+        "--source-text",
+        texts / "en.txt",
+        "--tokens",
+        "10k",
+        "--out",
+        tmp_path / "second",
+    ]
     done("extend", out / "model", texts / "yy.txt", *second)
-    rows, more = (load_file(place / "model/model.safetensors") for place in (out, tmp_path / "second"))
-    assert all(torch.equal(tensor, more[name][: len(tensor)]) for name, tensor in rows.items()), "to the bit"
+    rows, more = (
+        load_file(place / "model/model.safetensors") for place in (out, tmp_path / "second")
+    )
+    assert all(torch.equal(tensor, more[name][: len(tensor)]) for name, tensor in rows.items()), (
+        "to the bit"
+    )
 
 
 def test_mistakes_are_one_line(texts):
-    short = ["extend", texts / "theirs", texts / "short.txt", "--language", "xx", "--out", texts / "short"]
+    short = [
+        "extend",
+        texts / "theirs",
+        texts / "short.txt",
+        "--language",
+        "xx",
+        "--out",
+        texts / "short",
+    ]
     (texts / "short.txt").write_text("a boat\n\n" * 20)
     assert "short.txt: none of its documents is among the 2% held out" in refused(*short)
     assert not (texts / "short/base").exists(), "nothing was imported"
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
-    assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(*extend(texts, "--vocab-size", "5"))
+    assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(
+        *extend(texts, "--vocab-size", "5")
+    )
     for name, value in {"tokens": -5, "hours": math.nan, "ranks": 1.5, "vocab_size": "20"}.items():
         with pytest.raises(UserError, match=f"--{name.replace('_', '-')} {value!r}: no "):
             api.extend(texts / "theirs", [texts / "xx.txt"], "xx", texts / "out", **{name: value})
-    rows = extend(texts, "--strength", "0.5", "--train", "embeddings", "--tokens", "5k", "--out", texts / "strong")
+    rows = extend(
+        texts,
+        "--strength",
+        "0.5",
+        "--train",
+        "embeddings",
+        "--tokens",
+        "5k",
+        "--out",
+        texts / "strong",
+    )
     assert "only token embeddings train here" in refused(*rows)
     many = extend(texts, "--vocab-size", "1M", "--tokens", "1k", "--out", texts / "many")
     assert "xx: the text offers no 1,000,000 new tokens" in refused(*many)
-    strange = "".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in (texts / "xx.txt").read_text())
+    strange = "".join(
+        chr(ord(sign) + 0x350) if sign.isalpha() else sign
+        for sign in (texts / "xx.txt").read_text()
+    )
     (texts / "strange.txt").write_text(strange)
     few = "--language", "yy", "--vocab-size", "6", "--out", texts / "few"
     bert = make_bert(texts / "en.txt", texts / "bert")
-    assert "of the text stays unknown with 6 new tokens" in refused("extend", bert, texts / "strange.txt", *few)
+    assert "of the text stays unknown with 6 new tokens" in refused(
+        "extend", bert, texts / "strange.txt", *few
+    )
     assert not (texts / "few/recipe.yaml").exists()
-    assert "languages.targets: xx is the source" in refused(*extend(texts, "--source", "xx", "--out", texts / "other"))
+    assert "languages.targets: xx is the source" in refused(
+        *extend(texts, "--source", "xx", "--out", texts / "other")
+    )
     assert "no slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
-    assert r"b\udcff" in (said := refused(*extend(texts, "--out", texts / "b\udcff"))) and "not a name in UTF-8" in said
+    assert (
+        r"b\udcff" in (said := refused(*extend(texts, "--out", texts / "b\udcff")))
+        and "not a name in UTF-8" in said
+    )
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
         assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))
@@ -235,6 +396,10 @@ def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch
         if tried[-1][1] > 2 and step.name == "adapt":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("ds_minimodel.pipeline.call.do_step", do_step)
+    monkeypatch.setattr("ds_minimodel.extend.call.do_step", do_step)
     call.run(until="adapt")
-    assert [size for name, size in tried if name == "adapt"] == [8, 4, 2] and "with micro-batches of 2" in said[-1]
+    assert [size for name, size in tried if name == "adapt"] == [
+        8,
+        4,
+        2,
+    ] and "with micro-batches of 2" in said[-1]

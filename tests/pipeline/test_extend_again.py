@@ -1,4 +1,6 @@
-"""`extend` called again, after a kill, a change of what it reads, or with another length: contents decide."""
+"""`extend` called again, after a kill, a change of what it reads, or with another length: contents
+decide.
+"""
 
 import os
 import signal
@@ -9,7 +11,7 @@ from safetensors.torch import load_file, save
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.jobs.layout import OWN_REPLAY
+from ds_minimodel.pipeline.layout import OWN_REPLAY
 
 from ..forks import Fork, done, run
 from .conftest import make_llama_world, refused
@@ -20,11 +22,23 @@ def call(tmp_path):
     """A command over a Llama in `theirs` and its text, which are its own."""
     theirs = make_llama_world(tmp_path)
     (theirs / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    return "extend", theirs, tmp_path / "xx.txt", "--language", "xx", "--out", tmp_path / "out", "--vocab-size", "20"
+    return (
+        "extend",
+        theirs,
+        tmp_path / "xx.txt",
+        "--language",
+        "xx",
+        "--out",
+        tmp_path / "out",
+        "--vocab-size",
+        "20",
+    )
 
 
 def killed_after(name, arguments):
-    """`ds-minimodel ARGUMENTS`, killed once it has given a file or folder its `name`: for a Fork."""
+    """`ds-minimodel ARGUMENTS`, killed once it has given a file or folder its `name`: for a
+    Fork.
+    """
 
     def then_end(rename):
         def rename_and_end(old, new):
@@ -60,7 +74,9 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     kill_after(OWN_REPLAY, "5k")
     short = replayed()
     weights = load_file(theirs / "model.safetensors")
-    refuse_other(theirs / "model.safetensors", save({name: tensor + 1 for name, tensor in weights.items()}))
+    refuse_other(
+        theirs / "model.safetensors", save({name: tensor + 1 for name, tensor in weights.items()})
+    )
     refuse_other(theirs / "chat_template.jinja", b"{{ messages[1].content }}")
     refuse_other(tmp_path / "xx.txt", b"other " * 2**16)
     kill_after("recipe.yaml", "30k")
@@ -75,12 +91,16 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     for damage in (os.unlink, lambda path: path.write_bytes(b"nothing")):
         damage(out / "model/model.safetensors")
         err = done(*call)
-        assert "adapt lora" not in err and (out / "model/model.safetensors").read_bytes() == weights, err
+        assert (
+            "adapt lora" not in err and (out / "model/model.safetensors").read_bytes() == weights
+        ), err
     (mine := out / "model/mine.gguf").write_bytes(b"GGUF")
     assert run(*call)[0] == 0 and mine.exists()
     kill_after("recipe.yaml", "60k")
     kill_after(OWN_REPLAY, "60k")
-    assert f"{mine}: not of extend, which is to write {out}/model anew; move it away" in refused(*call)
+    assert f"{mine}: not of extend, which is to write {out}/model anew; move it away" in refused(
+        *call
+    )
     mine.unlink()
     kill_after("model", "60k")
     err = done(*call)
@@ -98,4 +118,6 @@ def test_hours_are_turned_into_steps_once(call, tmp_path):
         assert ("tokens a second here" in err) == (not found), err
         found.append((tmp_path / "out/recipe.yaml").read_text())
     assert found[0] == found[1]
-    assert "tokens of training already; a shorter one takes another --out" in refused(*call[:-1], "0.00001")
+    assert "tokens of training already; a shorter one takes another --out" in refused(
+        *call[:-1], "0.00001"
+    )

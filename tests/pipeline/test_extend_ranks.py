@@ -1,4 +1,6 @@
-"""`extend` on several ranks: what is trained does not depend on how many there are, nor on what each of them holds."""
+"""`extend` on several ranks: what is trained does not depend on how many there are, nor on what
+each of them holds.
+"""
 
 import json
 import shutil
@@ -35,7 +37,16 @@ def begun(tmp_path_factory):
 def begin(folder, out):
     """A call of `extend` whose recipe is chosen, and trains in fp32."""
     more = "--tokens", "20k", "--vocab-size", "20", "--train", "lora"
-    call = "extend", folder / "theirs", folder / "xx.txt", "--language", "xx", "--out", folder / out, *more
+    call = (
+        "extend",
+        folder / "theirs",
+        folder / "xx.txt",
+        "--language",
+        "xx",
+        "--out",
+        folder / out,
+        *more,
+    )
     Fork("tests.pipeline.test_extend_again:killed_after", "recipe.yaml", [*map(str, call)]).wait()
     recipe = folder / out / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("engine:", "engine:\n  precision: fp32"))
@@ -60,15 +71,21 @@ def test_losses_are_the_same_on_any_number_of_ranks(begun, tmp_path):
         found.append(losses(out))
         placed = json.loads((out / STEPS).with_name("run.json").read_text())["partition"]
         assert placed["frozen_whole"] == (0 if stage else placed["frozen"])
-    assert len(found[0]) and all(other == pytest.approx(found[0], rel=1e-5) for other in found[1:]), found
+    assert len(found[0]) and all(
+        other == pytest.approx(found[0], rel=1e-5) for other in found[1:]
+    ), found
 
 
 def test_what_was_interrupted_goes_on_on_other_ranks(begun):
     metrics = begun / "two" / STEPS
     call = begin(begun, "two")
-    _, err = stop_when(start(*call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT)
+    _, err = stop_when(
+        start(*call), lambda: metrics.exists() and metrics.stat().st_size, signal.SIGINT
+    )
     assert "stopped after step" in err and not (begun / "two/model").exists(), err
     done(*call, "--ranks", "2")
     assert losses(begun / "two") == pytest.approx(losses(begun / "one"), rel=1e-5)
-    ours, theirs = (load_file(begun / out / "adapter/adapter_model.safetensors") for out in ("two", "one"))
+    ours, theirs = (
+        load_file(begun / out / "adapter/adapter_model.safetensors") for out in ("two", "one")
+    )
     assert all(torch.allclose(tensor, theirs[name], atol=1e-4) for name, tensor in ours.items())

@@ -1,4 +1,6 @@
-"""A language that is added to a base's vocabulary: the base's rows stay, in training, on disk and in transformers."""
+"""A language that is added to a base's vocabulary: the base's rows stay, in training, on disk and
+in transformers.
+"""
 
 import json
 import math
@@ -56,28 +58,42 @@ def folder(request, tmp_path_factory):
 
 def test_a_pack_has_new_rows_alone_and_they_learn(folder):
     pack = load_file(folder / "run/adapt/bl_base/xx/pack/embeddings.safetensors")
-    first = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")
+    first = load_file(
+        folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors"
+    )
     for name, rows in pack.items():
         assert len(rows) == NEW and not torch.equal(rows, first[name])
     for system in ("bl_base", "minipost"):
-        scores = json.loads((folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text())
+        scores = json.loads(
+            (folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text()
+        )
         assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
 
 
 def test_new_rows_begin_as_the_mean_of_their_parts(folder):
-    first = load_file(folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors")["tokens"]
+    first = load_file(
+        folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors"
+    )["tokens"]
     old = load_model(folder / "base")[1].embeddings["tokens"]
-    theirs, new = (AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "run/tokenizer/xx"))
+    theirs, new = (
+        AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "run/tokenizer/xx")
+    )
     for id in range(ROWS, ROWS + NEW):
         parts = theirs(new.decode([id]), add_special_tokens=False)["input_ids"]
         torch.testing.assert_close(first[id - ROWS], old[parts].mean(0))
 
 
 def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
-    body, pack, out = folder / "run/pretrain/bl_base/model", folder / "run/adapt/bl_base/xx/pack", tmp_path / "hf"
+    body, pack, out = (
+        folder / "run/pretrain/bl_base/model",
+        folder / "run/adapt/bl_base/xx/pack",
+        tmp_path / "hf",
+    )
     done("export-hf", body, out, "--pack", pack)
     before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
-    old, new = (AutoModelForCausalLM.from_pretrained(place).eval() for place in (folder / "theirs", out))
+    old, new = (
+        AutoModelForCausalLM.from_pretrained(place).eval() for place in (folder / "theirs", out)
+    )
     english, added = ((folder / f"{language}.txt").read_text()[:600] for language in ("en", "xx"))
     ids = before(english, return_tensors="pt")["input_ids"][:, :64]
     assert after(english, return_tensors="pt")["input_ids"][:, :64].equal(ids)
@@ -94,29 +110,46 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
 def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
     """Of the base's own language: what it had, and what new rows take of it."""
     packs = [
-        f"--pack={name}={folder / place}" for name, place in (("old", "base"), ("new", "run/adapt/bl_base/xx/pack"))
+        f"--pack={name}={folder / place}"
+        for name, place in (("old", "base"), ("new", "run/adapt/bl_base/xx/pack"))
     ]
     for language in ("en", "xx"):
         documents = (folder / f"{language}.txt").read_text().split("\n\n")[:3]
         (tmp_path / f"{language}.txt").write_text("\n\n".join(documents))
     code, out, err = run(
-        "bits", folder / "base", *packs, "--context-bytes", 40, "--json", tmp_path / "en.txt", tmp_path / "xx.txt"
+        "bits",
+        folder / "base",
+        *packs,
+        "--context-bytes",
+        40,
+        "--json",
+        tmp_path / "en.txt",
+        tmp_path / "xx.txt",
     )
     assert code == 0, err
-    code, answer, err = run("bits", folder / "theirs", "--context-bytes", 40, "--json", tmp_path / "en.txt")
+    code, answer, err = run(
+        "bits", folder / "theirs", "--context-bytes", 40, "--json", tmp_path / "en.txt"
+    )
     assert code == 0, err
     (own,) = json.loads(answer)
     unequal = refused("bits", folder / "base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
-    assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith("give --context-bytes 63 or fewer")
+    assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith(
+        "give --context-bytes 63 or fewer"
+    )
     rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
     assert own == rows["en", "old"] | {"pack": "theirs"}, "as transformers has it"
     assert rows["en", "new"]["bits_per_byte"] >= rows["en", "old"]["bits_per_byte"]
     assert rows["en", "new"]["bytes_per_token"] == rows["en", "old"]["bytes_per_token"]
     assert rows["xx", "new"]["bytes_per_token"] > rows["xx", "old"]["bytes_per_token"]
-    model, tokenizer = (kind.from_pretrained(folder / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (
+        kind.from_pretrained(folder / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
     nats = 0.0
     for document in (tmp_path / "en.txt").read_text().split("\n\n"):
-        part, rest = [tokenizer.bos_token_id], tokenizer(document, add_special_tokens=False)["input_ids"]
+        part, rest = (
+            [tokenizer.bos_token_id],
+            tokenizer(document, add_special_tokens=False)["input_ids"],
+        )
         while rest:
             sizes, number = [len(token) for token in tokenizer.convert_ids_to_tokens(rest)], 1
             while number < len(rest) and sum(sizes[: number + 1]) <= 40:
@@ -126,7 +159,9 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
                 nats += model(ids, labels=ids).loss.item() * number
             part, rest = [rest[number - 1]], rest[number:]
     num_bytes = len((tmp_path / "en.txt").read_text().replace("\n\n", ""))
-    assert rows["en", "old"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-4)
+    assert rows["en", "old"]["bits_per_byte"] == pytest.approx(
+        nats / math.log(2) / num_bytes, rel=1e-4
+    )
 
 
 def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
@@ -139,7 +174,9 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     table, states = pack.table(config.language_tensors[-1]), torch.randn(64, config.hidden_size)
     targets = torch.randint(ROWS, (64,))
     before = torch.nn.functional.cross_entropy(states @ table.base.T, targets, reduction="sum")
-    new_token_penalty = NewTokenPenalty(states, (states @ table.base.T).logsumexp(-1), 3.0, width=16)
+    new_token_penalty = NewTokenPenalty(
+        states, (states @ table.base.T).logsumexp(-1), 3.0, width=16
+    )
     keys = torch.tensor([0, 16, -32, -80], dtype=torch.int32)
     rows = {"targets": torch.zeros(4, 40, dtype=torch.long), "sample_keys": keys}
     after = pack.cross_entropy(states, table, targets)
@@ -150,7 +187,8 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     parts = [{"targets": rows["targets"][:1], "sample_keys": keys[:1]}]
     parts += [{"targets": rows["targets"][1:, :7], "sample_keys": keys[1:]}]
     torch.testing.assert_close(
-        sum(new_token_penalty.loss(pack, table, part) for part in parts), new_token_penalty.loss(pack, table, rows)
+        sum(new_token_penalty.loss(pack, table, part) for part in parts),
+        new_token_penalty.loss(pack, table, rows),
     )
 
 
@@ -158,7 +196,12 @@ def test_two_ranks_train_the_same_rows(folder, tmp_path):
     """An output matrix of its own at ZeRO 3; one that is the input's split over the ranks."""
     tied = "output" not in load_rows(folder)
     layout = "engine.tensor_parallel=2" if tied else "engine.zero_stage=3"
-    more = ["finetune.tasks={}", "systems=[bl_base]", layout, f"workdir={read_in(folder, tmp_path)}"]
+    more = [
+        "finetune.tasks={}",
+        "systems=[bl_base]",
+        layout,
+        f"workdir={read_in(folder, tmp_path)}",
+    ]
     run_two_ranks(folder / "recipe.yaml", *more)
     for name, rows in load_rows(tmp_path).items():
         torch.testing.assert_close(rows, load_rows(folder)[name], rtol=1e-3, atol=1e-4)
@@ -170,10 +213,16 @@ def load_rows(folder):
 
 def test_what_cannot_be_extended_is_refused(tmp_path):
     recipe = make_world(tmp_path)
-    assert "there is no base whose vocabulary is extended" in refused("run", recipe, "tokenizer.vocabulary=extend")
+    assert "there is no base whose vocabulary is extended" in refused(
+        "run", recipe, "tokenizer.vocabulary=extend"
+    )
     other = make_recipe(tmp_path / "other")
     other.write_text(other.read_text().replace(", vocab_size: 24", ""))
     assert "tokenizer.vocab_size: say how many tokens are added" in refused("run", other)
-    assert "adapt.new_token_penalty: a vocabulary of its own" in refused("run", other, "tokenizer={vocab_size: 300}")
+    assert "adapt.new_token_penalty: a vocabulary of its own" in refused(
+        "run", other, "tokenizer={vocab_size: 300}"
+    )
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
-    assert "adapt.new_token_penalty: lora trains the body" in refused("run", other, extended, "systems=[lora]")
+    assert "adapt.new_token_penalty: lora trains the body" in refused(
+        "run", other, extended, "systems=[lora]"
+    )

@@ -8,8 +8,8 @@ import pytest
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import OFTEN
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.fertility import fertility
-from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import run
 from ..hf.test_bases import make_bert
@@ -22,7 +22,10 @@ def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, mon
     rows = fertility(load_recipe(make_recipe(tmp_path)))
     assert [row["new_pieces"] for row in rows] == [0, 4, 8, 16, 24], "and the recipe's own number"
     for fewer, more in pairwise(rows):
-        assert fewer["bytes_per_token"] < more["bytes_per_token"] and fewer["flops_per_byte"] > more["flops_per_byte"]
+        assert (
+            fewer["bytes_per_token"] < more["bytes_per_token"]
+            and fewer["flops_per_byte"] > more["flops_per_byte"]
+        )
         assert fewer["rarest"] is None or fewer["rarest"] >= more["rarest"]
     (best,) = (row for row in rows if row["best"])
     assert best is [row for row in rows if not row["new_pieces"] or row["rarest"] >= OFTEN][-1]
@@ -33,7 +36,9 @@ def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, mon
 def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
     """A BERT that has none of them makes one token of a word."""
     recipe, text = make_recipe(tmp_path), tmp_path / "xx.txt"
-    text.write_text("".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in text.read_text()))
+    text.write_text(
+        "".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in text.read_text())
+    )
     refer(make_bert(tmp_path / "en.txt", tmp_path / "bert"), tmp_path / "of-bert", "en")
     recipe.write_text(recipe.read_text().replace("/base", "/of-bert").split("finetune:")[0])
     unknown, *others = fertility(load_recipe(recipe))

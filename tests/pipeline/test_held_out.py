@@ -10,7 +10,10 @@ from ..forks import done, run, start
 from .conftest import make_world, read_in, run_two_ranks, stop_when
 
 OVERRIDES = ("systems=[bl_base,minipost,minijoint]", "finetune.tasks={}", "data.held_out=0.1")
-RUNS = "pretrain/bl_base pretrain/minijoint build-mini/minipost adapt/bl_base/xx adapt/minipost/xx adapt/minijoint/xx"
+RUNS = (
+    "pretrain/bl_base pretrain/minijoint build-mini/minipost adapt/bl_base/xx adapt/minipost/xx "
+    "adapt/minijoint/xx"
+)
 # After which each is evaluated; the whole body at the snapshots 0, 4 and 8.
 STEPS = {run: [0, 4, 8] if run.startswith("adapt") else [0, 8] for run in RUNS.split()}
 
@@ -34,13 +37,18 @@ def held_out(workdir, name):
 
 
 def weights(workdir):
-    return {str(path.relative_to(workdir)): load_file(path) for path in sorted(workdir.rglob("*.safetensors"))}
+    return {
+        str(path.relative_to(workdir)): load_file(path)
+        for path in sorted(workdir.rglob("*.safetensors"))
+    }
 
 
 def assert_same_weights(workdir, other):
     assert weights(workdir).keys() == weights(other).keys()
     for file, tensors in weights(workdir).items():
-        assert all(tensor.equal(weights(other)[file][name]) for name, tensor in tensors.items()), file
+        assert all(tensor.equal(weights(other)[file][name]) for name, tensor in tensors.items()), (
+            file
+        )
 
 
 def test_every_run_has_held_out_losses_in_its_metrics(workdir):
@@ -56,7 +64,11 @@ def test_every_run_has_held_out_losses_in_its_metrics(workdir):
 
 
 def test_where_all_layers_are_trained_through_the_body_is_what_trains(workdir):
-    for name, same in (("adapt/bl_base/xx", True), ("adapt/minijoint/xx", False), ("adapt/minipost/xx", False)):
+    for name, same in (
+        ("adapt/bl_base/xx", True),
+        ("adapt/minijoint/xx", False),
+        ("adapt/minipost/xx", False),
+    ):
         last = held_out(workdir, name)[8]
         assert (last["held_out/body_bits_per_byte"] == last["held_out/bits_per_byte"]) == same
 
@@ -89,7 +101,10 @@ def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [("systems=[minipost]", "engine.tensor_parallel=2"), ("systems=[minijoint]", "engine.zero_stage=3")],
+    [
+        ("systems=[minipost]", "engine.tensor_parallel=2"),
+        ("systems=[minijoint]", "engine.zero_stage=3"),
+    ],
     ids=["split", "stage 3"],
 )
 def test_two_ranks_find_the_same(workdir, tmp_path, settings):

@@ -7,10 +7,10 @@ import pytest
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.jobs.first_pack import check_vectors
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.pipeline.first_pack import check_vectors
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending
-from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import done
 from .conftest import copy_of, make_world
@@ -28,7 +28,9 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     first, last = folder / "snapshots/step-00000000", folder / "pack"
     assert all(read_manifest(pack)["initialisation"] == "random" for pack in (first, last))
     before, after = map(load_adaptation, (first, last))
-    assert not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
+    assert (
+        not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
+    )
     record = json.loads((folder.parent / "xx.job.json").read_text())
     assert record["inputs"]["adapt"]["initialisation"] == "random"
 
@@ -36,7 +38,10 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
 @pytest.mark.parametrize(
     "overrides, words",
     [
-        (["adapt.initialisation=ofa"], "adapt.word_vectors: no file for en; ofa reads one for the source and every"),
+        (
+            ["adapt.initialisation=ofa"],
+            "adapt.word_vectors: no file for en; ofa reads one for the source and every",
+        ),
         (["adapt.word_vectors={en: en.vec}"], "adapt.word_vectors: nothing reads that of en; ofa"),
         ([OFA, "adapt.word_vectors={en: nowhere.vec, xx: xx.vec}"], "nowhere.vec: no such file"),
     ],

@@ -1,5 +1,6 @@
-"""What is used is what was made: every kind of file of a finished run, damaged, swapped or replaced, is refused in one
-line that names it, and nothing on disk is changed."""
+"""What is used is what was made: every kind of file of a finished run, damaged, swapped or
+replaced, is refused in one line that names it, and nothing on disk is changed.
+"""
 
 import contextlib
 import os
@@ -33,23 +34,33 @@ def files_of(recipe):
 
 
 def refused_naming(recipe, path, command, *overrides, undone=()):
-    """The one line of a refused command, which names a file or its folder and changes nothing on disk.
+    """The one line of a refused command, which names a file or its folder and changes nothing on
+    disk.
 
-    What jobs leave that were begun before the damage was met, those in the folders `undone`, goes with the test.
+    What jobs leave that were begun before the damage was met, those in the folders `undone`, goes
+    with the test.
     """
     before = files_of(recipe)
     line = refused(command, recipe, *overrides)
     assert (str(path) in line or str(path.parent) in line) and len(line) < 600, line
     after = files_of(recipe)
     begun = tuple(str(recipe.parent / "run" / folder) for folder in undone)
-    assert {file: facts for file, facts in after.items() if file in before or not str(file).startswith(begun)} == before
+    assert {
+        file: facts
+        for file, facts in after.items()
+        if file in before or not str(file).startswith(begun)
+    } == before
     return line
 
 
 @contextlib.contextmanager
 def set_aside(*paths):
-    """Take files and folders away, and put them back at the end in place of whatever is there then."""
-    kept = [(path, path.with_name(f"{path.name}.num_base")) for path in paths if os.path.lexists(path)]
+    """Take files and folders away, and put them back at the end in place of whatever is there
+    then.
+    """
+    kept = [
+        (path, path.with_name(f"{path.name}.num_base")) for path in paths if os.path.lexists(path)
+    ]
     for path, aside in kept:
         path.rename(aside)
     try:
@@ -110,7 +121,9 @@ DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],
     "a list": lambda _: b"[1, 2]\n",
     "a byte flipped": flipped,
-    "wrong types": lambda _: b'{"files": 1, "inputs": 1, "complete": 1, "kind": 1, "architecture": 1, "step": "x"}\n',
+    "wrong types": lambda _: (
+        b'{"files": 1, "inputs": 1, "complete": 1, "kind": 1, "architecture": 1, "step": "x"}\n'
+    ),
     "nested deep": lambda _: b"[" * 100_000,
     "not UTF-8": lambda _: b'{"files": "\xff\xfe"}\n',
     "a folder": None,
@@ -160,8 +173,16 @@ def test_a_file_in_the_place_of_a_folder(finished, folder, command):
         ("build-mini/minipost/mini", "pretrain/bl_base/model", "adapt"),
         ("adapt/minijoint/xx/snapshots/step-00000000", PACK, "adapt"),
         ("adapt/minijoint/xx/snapshots/step-00000000", PACK, "run"),
-        ("adapt/minijoint/xx/snapshots/step-00000000", "adapt/minijoint/xx/snapshots/step-00000004", "adapt"),
-        ("finetune/minijoint/topic/seed-3/model", "finetune/minijoint/topic/seed-4/model", "evaluate"),
+        (
+            "adapt/minijoint/xx/snapshots/step-00000000",
+            "adapt/minijoint/xx/snapshots/step-00000004",
+            "adapt",
+        ),
+        (
+            "finetune/minijoint/topic/seed-3/model",
+            "finetune/minijoint/topic/seed-4/model",
+            "evaluate",
+        ),
         ("evaluate/minijoint/xx/topic/seed-4", SCORES, "report"),
     ],
 )

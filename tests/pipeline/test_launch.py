@@ -13,7 +13,7 @@ import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
-from ds_minimodel.pipeline import launch
+from ds_minimodel.launch import hosts as launch
 from ds_minimodel.training.checkpoints.storage import step_of
 
 from .. import forks
@@ -38,15 +38,26 @@ def run_of(recipe, system):
 
 
 def train(recipe, system, *overrides, **options):
-    """(process, its ranks) of a run of one system, or of one that goes on, once it has taken a step."""
+    """(process, its ranks) of a run of one system, or of one that goes on, once it has taken a
+    step.
+    """
     metrics = run_of(recipe, system) / "metrics.jsonl"
-    before, process = len(read_json_lines(metrics)), start(recipe, f"systems=[{system}]", *overrides, **options)
+    before, process = (
+        len(read_json_lines(metrics)),
+        start(recipe, f"systems=[{system}]", *overrides, **options),
+    )
     deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline and len(read_json_lines(metrics)) <= before:
+    while (
+        process.poll() is None
+        and time.monotonic() < deadline
+        and len(read_json_lines(metrics)) <= before
+    ):
         time.sleep(0.05)
     assert process.poll() is None, process.communicate()[1]
     children = psutil.Process(process.pid).children(recursive=True)
-    return process, [child for child in children if not child.children() and "pretrain" in child.cmdline()]
+    return process, [
+        child for child in children if not child.children() and "pretrain" in child.cmdline()
+    ]
 
 
 def said_by(process, timeout=90):
@@ -73,7 +84,9 @@ def test_a_signal_reaches_the_ranks_which_save(recipe):
 def test_a_signal_while_a_command_ends_changes_nothing(number):
     signals = f"import atexit, os; atexit.register(os.kill, os.getpid(), {int(number)})"
     command = f"{signals}; from ds_minimodel.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", command, "recipes"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", command, "recipes"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "") and "quickstart" in done.stdout
 
 
@@ -135,17 +148,25 @@ def test_ranks_on_hosts_are_counted(hostfile):
         launch.ranks_on_hosts(hostfile("worker-1\n"), None)
     with pytest.raises(UserError, match="hosts: a has 0 slots for 1 ranks"):
         launch.ranks_on_hosts(hostfile("a slots=0\n"), None)
-    assert launch.ranks_on_hosts(hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n"), None) == 3
+    assert (
+        launch.ranks_on_hosts(hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n"), None) == 3
+    )
     assert launch.ranks_on_hosts(str(ROOT / "ds_configs/hostfile.example"), None) == 16
 
 
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "-l", "me@-x", "a,b", "exec:a", "n[1-2]", "a;b", "ö"])
+@pytest.mark.parametrize(
+    "host", ["-oProxyCommand=touch${IFS}x", "-l", "me@-x", "a,b", "exec:a", "n[1-2]", "a;b", "ö"]
+)
 def test_what_is_no_name_of_a_host_does_not_reach_ssh(hostfile, host):
     with pytest.raises(UserError, match=r"hosts: \S+ is no host's name"):
-        launch.launch_on_hosts(["pretrain", "paper"], hostfile(f"a slots=1\n{host} slots=1\n"), None, [])
+        launch.launch_on_hosts(
+            ["pretrain", "paper"], hostfile(f"a slots=1\n{host} slots=1\n"), None, []
+        )
 
 
-def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(tmp_path, hostfile, monkeypatch):
+def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(
+    tmp_path, hostfile, monkeypatch
+):
     """In pdsh's place is a program that shows what it is asked to do."""
     (tmp_path / "pdsh").write_text('#!/bin/sh\necho "$@" > "$0.asked"; exit 3\n')
     (tmp_path / "pdsh").chmod(0o755)
@@ -154,11 +175,15 @@ def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(tmp_path, 
     monkeypatch.setenv("SECRET", "not for others")
     monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "")  # which is added to
     options = "--no_ssh_check --master_addr 10.7.7.7".split()
-    code = launch.launch_on_hosts(["pretrain", "it's"], hostfile("a slots=2\nb slots=2\n"), 1, options)
+    code = launch.launch_on_hosts(
+        ["pretrain", "it's"], hostfile("a slots=2\nb slots=2\n"), 1, options
+    )
     asked = (tmp_path / "pdsh.asked").read_text()
     assert code == 1 and " -w a,b " in asked and "--master_addr=10.7.7.7" in asked
     assert "export GLOO_SOCKET_IFNAME=lo;" in asked and "SECRET" not in asked
-    assert asked.endswith(f"""--module --enable_each_rank_log=None ds_minimodel pretrain {shlex.quote("it's")}\n""")
+    assert asked.endswith(
+        f"""--module --enable_each_rank_log=None ds_minimodel pretrain {shlex.quote("it's")}\n"""
+    )
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
@@ -177,8 +202,12 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 def test_threads_do_not_spin_beside_other_work(monkeypatch):
     cores = len(os.sched_getaffinity(0))
     for each, spins in ((90.0, "0"), (0.0, launch.CPU["GOMP_SPINCOUNT"])):
-        monkeypatch.setattr(psutil, "cpu_percent", lambda *_, each=each, **__: [each] * os.cpu_count())
+        monkeypatch.setattr(
+            psutil, "cpu_percent", lambda *_, each=each, **__: [each] * os.cpu_count()
+        )
         assert launch.busy_cores() == pytest.approx(each / 100 * cores)
         assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": spins}
     monkeypatch.setattr(launch, "busy_cores", lambda: 1.0)
-    assert launch.cpu_settings(starting=2) == launch.CPU  # ranks that start beside this one keep as many busy
+    assert (
+        launch.cpu_settings(starting=2) == launch.CPU
+    )  # ranks that start beside this one keep as many busy

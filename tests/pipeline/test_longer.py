@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.jobs import training
+from ds_minimodel.pipeline import training
 
 from ..forks import Fork
 from .conftest import copy_of, make_world, refused
@@ -21,13 +21,17 @@ LONG = ("adapt.steps=32",)  # instead of 8; the rate falls in the last 6, instea
 
 def of(recipe):
     """Overrides of a recipe with one task."""
-    text = ", ".join(f"{language}: {recipe.parent}/topic.{language}.jsonl" for language in ("en", "xx"))
+    text = ", ".join(
+        f"{language}: {recipe.parent}/topic.{language}.jsonl" for language in ("en", "xx")
+    )
     task = f"{{kind: classification, train: {recipe.parent}/topic.en.jsonl, test: {{{text}}}}}"
     return (*RUN, f"finetune.tasks={{topic: {task}}}")
 
 
 def with_many_samples(arguments):
-    """`ds-minimodel ARGUMENTS`; steps, where they decide how many held-out samples there are, do so from few on."""
+    """`ds-minimodel ARGUMENTS`; steps, where they decide how many held-out samples there are, do so
+    from few on.
+    """
     training.MOST_COST = 5.0
     main(arguments)
 
@@ -40,7 +44,9 @@ def do(*arguments):
 
 
 def checkpoints(recipe):
-    return sorted(path.name for path in (recipe.parent / "run" / ADAPT / "run/checkpoints").iterdir())
+    return sorted(
+        path.name for path in (recipe.parent / "run" / ADAPT / "run/checkpoints").iterdir()
+    )
 
 
 def scores(recipe):
@@ -50,7 +56,11 @@ def scores(recipe):
 def status(recipe, *overrides):
     """{job: (state, why)} of what there is anything to say of."""
     rows = json.loads(do("status", recipe, "--json", *overrides))["jobs"]
-    return {row["name"]: (row["state"], row["why"]) for row in rows if row["state"] != "complete" or row["why"]}
+    return {
+        row["name"]: (row["state"], row["why"])
+        for row in rows
+        if row["state"] != "complete" or row["why"]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +89,18 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     assert checkpoints(recipe) == ["latest", "step-00000006"]
     command = (*of(recipe), *LONG)
     assert status(recipe, *command) == {ADAPT: ("pending", "goes on: adapt.steps: 8 -> 32")}
-    kill = Fork(f"{killed_after.__module__}:killed_after", "step-00000030", ["adapt", str(recipe), *command])
+    kill = Fork(
+        f"{killed_after.__module__}:killed_after", "step-00000030", ["adapt", str(recipe), *command]
+    )
     assert kill.wait() == -signal.SIGKILL
     assert {"step-00000026", "step-00000030"} <= {*checkpoints(recipe)}
     do("run", recipe, *command, "--rebuild")
     assert status(recipe, *command) == {} and checkpoints(recipe) == ["latest", "step-00000026"]
     assert_same_weights(recipe.parent / "run", long.parent / "run")
     assert scores(recipe) == scores(long)
-    assert held_out(recipe.parent / "run", ADAPT) == held_out(long.parent / "run", ADAPT), "of the same samples"
+    assert held_out(recipe.parent / "run", ADAPT) == held_out(long.parent / "run", ADAPT), (
+        "of the same samples"
+    )
     assert not list((recipe.parent / "run").rglob("*.old-*")), "what goes on is not stale"
 
 
@@ -94,9 +108,15 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     "overrides, message",
     [
         (["adapt.steps=7"], "(adapt.steps: 8 -> 7); use another"),
-        (["adapt.steps=16", "adapt.schedule=linear"], "(adapt.schedule: wsd -> linear); use another workdir"),
+        (
+            ["adapt.steps=16", "adapt.schedule=linear"],
+            "(adapt.schedule: wsd -> linear); use another workdir",
+        ),
         (["adapt.steps=16", "adapt.lr=1e-3"], "(adapt.lr: 0.002 -> 0.001); use another workdir"),
-        (["adapt.warmup_steps=~"], "schedule wsd: give warmup_steps; a share of the steps would grow with them"),
+        (
+            ["adapt.warmup_steps=~"],
+            "schedule wsd: give warmup_steps; a share of the steps would grow with them",
+        ),
         (["adapt.warmup_steps=7"], "warmup_steps 7 and a decay of 2 steps do not fit into steps 8"),
     ],
 )

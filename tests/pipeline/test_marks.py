@@ -1,4 +1,6 @@
-"""Keys that a job's record has not: a run with another value of each of them makes the same bits."""
+"""Keys that a job's record has not: a run with another value of each of them makes the same
+bits.
+"""
 
 import importlib
 import json
@@ -31,9 +33,8 @@ OF_ENCODER = {
     "Engine.recompute_layers": {"engine.recompute_layers": True},
     "EvaluateConfig.snapshots": {"adapt.snapshot_every": 2},
     "Finetune.seeds": {"finetune.seeds": 1},
-    "FinetunedConfig.train FinetunedConfig.dev TaskConfig.test FinetuneConfig.name EvaluateConfig.name": {
-        "finetune.tasks": {"subject": TOPIC | {"test": TEST}}
-    },
+    "FinetunedConfig.train FinetunedConfig.dev TaskConfig.test FinetuneConfig.name "
+    "EvaluateConfig.name": {"finetune.tasks": {"subject": TOPIC | {"test": TEST}}},
 }
 OF_DECODER = {
     "Data.chats": {"data.chats": {"xx": "more.jsonl"}},
@@ -45,18 +46,26 @@ DECODER += ["adapt.initialisation=ofa"]
 
 
 def overrides(others):
-    return [f"{key}={json.dumps(value)}" for values in others.values() for key, value in values.items()]
+    return [
+        f"{key}={json.dumps(value)}" for values in others.values() for key, value in values.items()
+    ]
 
 
 def bits(workdir):
     """{(file, tensor or step): weights, loss or score}; names are those of the first run."""
     numbers = {}
     for path in (path for path in workdir.rglob("*") if "report" not in path.parts):
-        place = str(path.relative_to(workdir)).replace("/aa/", "/en/").replace("/subject/", "/topic/")
+        place = (
+            str(path.relative_to(workdir)).replace("/aa/", "/en/").replace("/subject/", "/topic/")
+        )
         if path.suffix == ".safetensors":
-            numbers |= {(place, name): tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+            numbers |= {
+                (place, name): tensor.numpy().tobytes() for name, tensor in load_file(path).items()
+            }
         elif path.name in ("metrics.jsonl", "scores.json"):
-            rows = read_json_lines(path) if path.suffix == ".jsonl" else json.loads(path.read_text())
+            rows = (
+                read_json_lines(path) if path.suffix == ".jsonl" else json.loads(path.read_text())
+            )
             numbers |= {(place, row["step"]): row.get("loss", row.get("score")) for row in rows}
     return numbers
 
@@ -64,14 +73,19 @@ def bits(workdir):
 def assert_same(workdir, other, files):
     """That so many files are of both runs, and the same."""
     one, two = bits(workdir), bits(other)
-    both, places = one.keys() & two.keys(), {place for place, _ in one} & {place for place, _ in two}
+    both, places = (
+        one.keys() & two.keys(),
+        {place for place, _ in one} & {place for place, _ in two},
+    )
     keys = both | {key for key in one | two if key[0] in places and key[0].endswith("tensors")}
-    assert {key: one.get(key) for key in keys} == {key: two.get(key) for key in keys} and len(places) == files
+    assert {key: one.get(key) for key in keys} == {key: two.get(key) for key in keys} and len(
+        places
+    ) == files
 
 
 def test_each_marked_key_has_another_value():
     for name in STEPS:
-        importlib.import_module(f"ds_minimodel.steps.{name.replace('-', '_')}")
+        importlib.import_module(f"ds_minimodel.pipeline.steps.{name.replace('-', '_')}")
     sections = [Section]
     for section in sections:
         sections += section.__subclasses__()
@@ -79,7 +93,8 @@ def test_each_marked_key_has_another_value():
         f"{section.__name__}.{key}"
         for section in sections
         for key in section.__annotations__.keys() & section.model_fields
-        if decides(section, key) not in (None, DECIDES_ROUNDING)  # the latter: test_parity.py, test_tensor_parallel.py
+        if decides(section, key)
+        not in (None, DECIDES_ROUNDING)  # the latter: test_parity.py, test_tensor_parallel.py
     }
     assert marked == {*" ".join([*OF_ENCODER, *OF_DECODER]).split()}
 
@@ -95,7 +110,10 @@ def test_a_decoder_is_the_same(dialogues, tmp_path):  # noqa: F811
     (dialogues / "words.vec").write_text("4 2\nthe 1 0\nold 0 1\nqit 1 0\ngsr 0 1\n")
     shutil.copy(dialogues / "words.vec", tmp_path / "more.vec")
     shutil.copy(dialogues / "chats.jsonl", tmp_path / "more.jsonl")
-    first = {"adapt.word_vectors": {"en": "words.vec", "xx": "words.vec"}, "data.chats": {"xx": "chats.jsonl"}}
+    first = {
+        "adapt.word_vectors": {"en": "words.vec", "xx": "words.vec"},
+        "data.chats": {"xx": "chats.jsonl"},
+    }
     for folder, others in ((dialogues, {"": first}), (tmp_path, OF_DECODER)):
         workdir = f"workdir={folder}/marks"
         done("run", dialogues / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)

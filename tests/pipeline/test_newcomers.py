@@ -1,4 +1,6 @@
-"""A body, an objective and a system are one declaration each: newcomers.py has them, and nothing else knows them."""
+"""A body, an objective and a system are one declaration each: newcomers.py has them, and nothing
+else knows them.
+"""
 
 import json
 
@@ -19,7 +21,9 @@ def start(*arguments):
 
 
 def newcomers(*arguments, code=0):
-    """Standard output of the same, once it has ended with the exit code `code`; else standard error."""
+    """Standard output of the same, once it has ended with the exit code `code`; else standard
+    error.
+    """
     process = start(*arguments)
     out, err = process.communicate()
     assert process.returncode == code, err
@@ -39,7 +43,8 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
     for command in ("flops", "plan"):
         rows = json.loads(newcomers(command, recipe, *OVERRIDES, "--json"))["rows"]
         steps, others = (
-            {row["step"]: row for row in rows if row["system"] == system} for system in ("jointpost", "minijoint")
+            {row["step"]: row for row in rows if row["system"] == system}
+            for system in ("jointpost", "minijoint")
         )
         assert list(steps) == ["pretrain", "build-mini", "adapt"]
         assert steps["pretrain"] == {**others["pretrain"], "system": "jointpost"}
@@ -49,15 +54,22 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
 def test_they_train_to_a_report(workdir):
     body = json.loads((workdir / "pretrain/minijoint/model/manifest.json").read_text())["body"]
     assert (body["architecture"]["kind"], body["objective"]) == ("toy", "unswap")
-    first, *lines = map(json.loads, (workdir / "pretrain/minijoint/run/metrics.jsonl").read_text().splitlines())
+    first, *lines = map(
+        json.loads, (workdir / "pretrain/minijoint/run/metrics.jsonl").read_text().splitlines()
+    )
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
     assert lines[-1]["held_out/bits_per_byte"] < first["held_out/bits_per_byte"]
-    assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == ["minijoint"]
+    assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == [
+        "minijoint"
+    ]
     assert (workdir / "build-mini/jointpost/mini/model.safetensors").is_file()
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["step"]) for row in rows} == {
-        (system, task, step) for system in ("minijoint", "jointpost") for task in ("topic", "qa") for step in (0, 4, 8)
+        (system, task, step)
+        for system in ("minijoint", "jointpost")
+        for task in ("topic", "qa")
+        for step in (0, 4, 8)
     }
     page = (workdir / "report/report.md").read_text()
     assert "| JointPost |" in page and "JointPost, unadapted" in page
@@ -65,7 +77,11 @@ def test_they_train_to_a_report(workdir):
 
 def test_a_library_that_does_not_have_the_kind_gets_no_export(workdir, tmp_path):
     error = newcomers("export-hf", workdir / "pretrain/minijoint/model", tmp_path / "out", code=2)
-    assert error.count("\n") == 1 and "has no bodies of kind toy" in error and not (tmp_path / "out").exists()
+    assert (
+        error.count("\n") == 1
+        and "has no bodies of kind toy" in error
+        and not (tmp_path / "out").exists()
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 
 from ds_minimodel.common.config import Section
 from ds_minimodel.common.files import as_json, write_json
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.config.systems import SYSTEMS
 from ds_minimodel.pipeline.registry import STEPS
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.recipe.systems import SYSTEMS
 from ds_minimodel.training.config import AdamWConfig
 
 from .conftest import make_world
@@ -14,19 +14,20 @@ from .conftest import make_world
 ON_TEXT = {"pretrain", "build-mini", "adapt"}
 TRAINING = "mask_prob steps batch_size seq_length lr warmup_steps".split()
 
-# Jobs by what they are made from: step, or step/system where not all systems read it. What comes after them follows.
+# Jobs by what they are made from: step, or step/system where not all systems read it. What comes
+# after them follows.
 TABLE: dict[str, set[str]] = {
     "seed": ON_TEXT,  # of task models it names the folders
-    "tokenizer.vocabulary tokenizer.kind tokenizer.vocab_size tokenizer.character_coverage tokenizer.input_sentences": {
-        "tokenizer"
-    },
+    "tokenizer.vocabulary tokenizer.kind tokenizer.vocab_size tokenizer.character_coverage "
+    "tokenizer.input_sentences": {"tokenizer"},
     "data.text data.column data.draw data.min_words": {"corpus"},
     "data.chats": {"prepare/the-chats-of-xx"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"corpus"},
     "data.workers": set(),
     "model.num_layers": {"pretrain", *(f"adapt/{name}" for name in ("bl_base", "full", "lora"))},
-    "model.kind model.hidden_size model.num_heads model.ffn_size model.max_positions model.dropout": {"pretrain"},
+    "model.kind model.hidden_size model.num_heads model.ffn_size model.max_positions "
+    "model.dropout": {"pretrain"},
     "model.attention_dropout model.norm_eps": {"pretrain"},
     "mini.depth": {"pretrain/bl_small", "pretrain/minijoint", "build-mini"}
     | {f"adapt/{name}" for name in ("bl_small", "minijoint", "minipost")},
@@ -42,7 +43,9 @@ TABLE: dict[str, set[str]] = {
     "adapt.snapshot_every adapt.snapshot_at": {"adapt"},
     "adapt.replay_kl adapt.rank": {"adapt/lora"},
     "adapt.replay_from adapt.chat_share": {"adapt"},
-    "adapt.new_token_penalty": {f"adapt/{name}" for name, system in SYSTEMS.items() if not system.trains},
+    "adapt.new_token_penalty": {
+        f"adapt/{name}" for name, system in SYSTEMS.items() if not system.trains
+    },
     "adapt.rates": {"adapt/bl_base"},
     "adapt.strength": {"evaluate/full", "evaluate/lora"},
     **{f"optimizer.{key}": ON_TEXT | {"finetune"} for key in AdamWConfig.model_fields},
@@ -55,7 +58,13 @@ TABLE: dict[str, set[str]] = {
     "engine.tensor_parallel checkpoint.every checkpoint.keep_last": set(),
 }
 OUTDATED = {key: steps for keys, steps in TABLE.items() for key in keys.split()}
-NAMES = {"workdir", "systems", "languages.source", "languages.targets", "base"}  # that say which jobs there are
+NAMES = {
+    "workdir",
+    "systems",
+    "languages.source",
+    "languages.targets",
+    "base",
+}  # that say which jobs there are
 
 
 def keys_of(section, prefix=""):
@@ -95,16 +104,24 @@ def with_another(recipe, key, files):
         "adapt.snapshot_at": [3],
         "engine.precision": "bf16",
         "optimizer.betas": (0.9, 0.999),
-        "engine.deepspeed": recipe.engine.deepspeed.model_copy(update={"settings": {"fp16": {"loss_scale": 9}}}),
+        "engine.deepspeed": recipe.engine.deepspeed.model_copy(
+            update={"settings": {"fp16": {"loss_scale": 9}}}
+        ),
         "finetune.tasks": {
-            name: task.model_copy(update={"train": files["other"], "test": dict.fromkeys(task.test, files["other"])})
+            name: task.model_copy(
+                update={"train": files["other"], "test": dict.fromkeys(task.test, files["other"])}
+            )
             for name, task in recipe.finetune.tasks.items()
         },
     }
     if key in special:
         value = special[key]
     else:
-        value = not value if isinstance(value, bool) else (value or 0) + (1 if isinstance(value, int | None) else 0.01)
+        value = (
+            not value
+            if isinstance(value, bool)
+            else (value or 0) + (1 if isinstance(value, int | None) else 0.01)
+        )
     changed = section.model_copy(update={name: value})
     return changed if not parents else recipe.model_copy(update={parents[0]: changed})
 
@@ -141,13 +158,18 @@ def test_the_table_has_every_key(planned):
 @pytest.mark.parametrize("key", OUTDATED)
 def test_a_key_outdates_the_jobs_that_read_it_and_no_other(planned, key):
     recipe, over_base, files = planned
-    recipe = over_base if key in ("adapt.replay_from", "adapt.replay_kl", "adapt.chat_share", "data.chats") else recipe
+    recipe = (
+        over_base
+        if key in ("adapt.replay_from", "adapt.replay_kl", "adapt.chat_share", "data.chats")
+        else recipe
+    )
     before, after = records(recipe), records(with_another(recipe, key, files))
     made = {place for place in before.keys() & after.keys() if before[place] != after[place]}
     expected = {
         place
         for place in before.keys() & after.keys()
-        if place[0] in OUTDATED[key] or "/".join((place[0], place[1].split("/")[1])) in OUTDATED[key]
+        if place[0] in OUTDATED[key]
+        or "/".join((place[0], place[1].split("/")[1])) in OUTDATED[key]
     }
     assert made == expected
 
@@ -156,6 +178,8 @@ def test_what_scores_alone_read_and_a_share_of_no_chats_outdate_no_training(plan
     recipe, _, files = planned
     qa = recipe.finetune.tasks["qa"].model_copy(update={"metric": "mlqa", "answer_length": 9})
     finetune = recipe.finetune.model_copy(update={"tasks": {"qa": qa}})
-    other = with_another(recipe, "adapt.chat_share", files).model_copy(update={"finetune": finetune})
+    other = with_another(recipe, "adapt.chat_share", files).model_copy(
+        update={"finetune": finetune}
+    )
     before, after = records(recipe), records(other)
     assert {place[0] for place in after if before[place] != after[place]} == {"evaluate"}

@@ -1,4 +1,5 @@
-"""The whole pipeline through the command line: what it leaves, and that a disturbed run leaves the same.
+"""The whole pipeline through the command line: what it leaves, and that a disturbed run leaves the
+same.
 
 The undisturbed one ran in processes of their own, those that are disturbed in forks.
 """
@@ -18,7 +19,16 @@ from ds_minimodel.artifacts.models import load_model
 from ..forks import done, start
 from .conftest import copy_of, make_world, stop_when
 
-STEPS = ("corpus", "tokenizer", "prepare", "pretrain", "build-mini", "adapt", "finetune", "evaluate")
+STEPS = (
+    "corpus",
+    "tokenizer",
+    "prepare",
+    "pretrain",
+    "build-mini",
+    "adapt",
+    "finetune",
+    "evaluate",
+)
 GOLDEN = json.loads((Path(__file__).parent / "golden_losses.json").read_text())
 RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json")
 
@@ -36,13 +46,21 @@ def results(workdir):
 def test_scores_of_every_system_task_language_and_seed(world):
     rows = json.loads((world.parent / "run/report/scores.json").read_text())
     assert {(row["system"], row["task"]) for row in rows} == {
-        (system, task) for system in ("bl_base", "bl_small", "minijoint", "minipost") for task in ("topic", "qa")
+        (system, task)
+        for system in ("bl_base", "bl_small", "minijoint", "minipost")
+        for task in ("topic", "qa")
     }
     for row in rows:
         assert row["language"] == "xx" and row["seed"] in (3, 4) and 0 <= row["score"] <= 100
-    one = [row for row in rows if (row["system"], row["task"], row["seed"]) == ("minijoint", "topic", 3)]
+    one = [
+        row
+        for row in rows
+        if (row["system"], row["task"], row["seed"]) == ("minijoint", "topic", 3)
+    ]
     assert [row["step"] for row in one] == [0, 4, 8]
-    assert [row["eflops"] for row in one] == pytest.approx([0, one[2]["eflops"] / 2, one[2]["eflops"]])
+    assert [row["eflops"] for row in one] == pytest.approx(
+        [0, one[2]["eflops"] / 2, one[2]["eflops"]]
+    )
     page = (world.parent / "run/report/report.md").read_text()
     assert all(text in page for text in ("MiniPost", "unadapted", "**Results of**: 20"))
 
@@ -72,8 +90,13 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
         def unfinished(step=step):
             for path in (workdir / step.replace("prepare", "tokens")).rglob("*.job.json"):
                 if re.search('"complete": false', path.read_text()):
-                    checkpoints = path.with_name(path.name.removesuffix(".job.json")) / "run/checkpoints"
-                    return step in ("corpus", "tokenizer", "prepare", "evaluate") or (checkpoints / "latest").exists()
+                    checkpoints = (
+                        path.with_name(path.name.removesuffix(".job.json")) / "run/checkpoints"
+                    )
+                    return (
+                        step in ("corpus", "tokenizer", "prepare", "evaluate")
+                        or (checkpoints / "latest").exists()
+                    )
             return False
 
         code, _ = stop_when(start("run", recipe, systems), unfinished)
@@ -111,7 +134,9 @@ def test_every_training_run_has_its_golden_losses(world):
     """Within what another CPU's order of sums changes; on one machine the bits are the same."""
     workdir = world.parent / "run"
     found = {
-        str(path.relative_to(workdir).parents[1]): [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+        str(path.relative_to(workdir).parents[1]): [
+            json.loads(line)["loss"] for line in path.read_text().splitlines()
+        ]
         for path in workdir.rglob("metrics.jsonl")
     }
     assert found.keys() == GOLDEN.keys()

@@ -71,10 +71,18 @@ def test_text_may_go_once_it_was_read(recipe, capsys):
 def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
     """`status` takes sizes and manifests for it, `status --verify` reads all."""
     assert do(capsys, "status", recipe, "--verify") == do(capsys, "status", recipe)
-    made = [path for path in (recipe.parent / "run").rglob("*") if path.is_file() and "report" not in path.parts]
-    made = [path for path in made if not path.name.endswith(".job.json")]  # another record is of other inputs: stale
+    made = [
+        path
+        for path in (recipe.parent / "run").rglob("*")
+        if path.is_file() and "report" not in path.parts
+    ]
+    made = [
+        path for path in made if not path.name.endswith(".job.json")
+    ]  # another record is of other inputs: stale
     made = [path for path in made if path.parent.name != "run"]  # logs
-    for path in {path.name: path for path in made if path.suffix in (".json", ".safetensors", ".model")}.values():
+    for path in {
+        path.name: path for path in made if path.suffix in (".json", ".safetensors", ".model")
+    }.values():
         content = path.read_bytes()
         at = len(content) // 2
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
@@ -85,14 +93,21 @@ def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
 
 def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     workdir = recipe.parent / "run"
-    assert states(capsys, recipe, "build_mini.lr=1e-3")["build-mini/minipost"]["why"] == "build_mini.lr: 0.002 -> 0.001"
+    assert (
+        states(capsys, recipe, "build_mini.lr=1e-3")["build-mini/minipost"]["why"]
+        == "build_mini.lr: 0.002 -> 0.001"
+    )
     (workdir / "evaluate/minijoint/xx/qa/seed-3/scores.json").write_text("[]")
     folder = workdir / "pretrain/bl_base"
     (workdir / "tokens/xx.job.json").unlink()
     record = json.loads((workdir / "pretrain/bl_base.job.json").read_text())
-    (workdir / "pretrain/bl_base.job.json").write_text(json.dumps({"inputs": record["inputs"], "complete": False}))
+    (workdir / "pretrain/bl_base.job.json").write_text(
+        json.dumps({"inputs": record["inputs"], "complete": False})
+    )
     metrics = (folder / "run/metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "run/metrics.jsonl").write_text("".join(metrics[:6]) + '{"step": 7, "lo')  # a line that is being written
+    (folder / "run/metrics.jsonl").write_text(
+        "".join(metrics[:6]) + '{"step": 7, "lo'
+    )  # a line that is being written
     jobs = states(capsys, recipe)
     expected = {
         "pretrain/bl_base": ("unfinished", ""),
@@ -109,7 +124,10 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     with lock(workdir / ".lock"):
         note_holder(workdir / ".lock", "pretrain/bl_base")
         row = states(capsys, recipe)["pretrain/bl_base"]
-    assert row["state"] == "running" and row["why"] == f"process {os.getpid()} on {os.uname().nodename}"
+    assert (
+        row["state"] == "running"
+        and row["why"] == f"process {os.getpid()} on {os.uname().nodename}"
+    )
     assert row["training"] == training
 
 
@@ -123,14 +141,18 @@ def test_a_language_that_is_added_is_scored_alone(recipe, capsys):
     left = []
     for targets in ("[xx]", "[xx, yy]"):
         recipe.write_text(text.replace("targets: [xx]", f"targets: {targets}"))
-        left.append({name for name, row in states(capsys, recipe).items() if row["state"] != "complete"})
+        left.append(
+            {name for name, row in states(capsys, recipe).items() if row["state"] != "complete"}
+        )
     assert left[0] == set()
     assert {"evaluate/minijoint/yy/qa/seed-4", "adapt/bl_base/yy"} <= left[1]
     assert all("yy" in name.split("/") for name in left[1])
 
 
 def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
-    """What is there counts, what is missing is made, what is too much stays on disk and out of the report."""
+    """What is there counts, what is missing is made, what is too much stays on disk and out of the
+    report.
+    """
     made = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
     third = ["finetune/minijoint/topic/seed-5", "evaluate/minijoint/xx/qa/seed-5"]
     for seeds, left in ((3, third), (1, []), (3, [])):
@@ -142,5 +164,12 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         rows = json.loads((recipe.parent / "run/report/scores.json").read_text())
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
     now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
-    other = ".job.json", ".lock"  # records note where the task files, which are copies here, lie now
-    assert all(now[path] == when for path, when in made.items() if path.is_file() and not path.name.endswith(other))
+    other = (
+        ".job.json",
+        ".lock",
+    )  # records note where the task files, which are copies here, lie now
+    assert all(
+        now[path] == when
+        for path, when in made.items()
+        if path.is_file() and not path.name.endswith(other)
+    )

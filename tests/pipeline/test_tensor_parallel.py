@@ -1,4 +1,6 @@
-"""Every step on two ranks that hold one replica between them writes what one process does, within rounding."""
+"""Every step on two ranks that hold one replica between them writes what one process does, within
+rounding.
+"""
 
 import json
 
@@ -10,8 +12,8 @@ from ..forks import done
 from .conftest import make_world, prepare, run_two_ranks
 
 OVERRIDES = ("systems=[minipost]", "finetune.seeds=1")
-# ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen 2: next tokens,
-# grouped heads, an output matrix of its own.
+# ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen
+# 2: next tokens, grouped heads, an output matrix of its own.
 LETTERS = "tokenizer.vocab_size=300", "finetune.tasks={}"
 MODERN = {
     "modernbert": ("model.window=4",),
@@ -21,7 +23,9 @@ MODERN = {
 
 def split_run(folder, *overrides):
     """Workdir of a run on two ranks."""
-    return run_two_ranks(prepare(make_world(folder), *overrides), *overrides, "engine.tensor_parallel=2")
+    return run_two_ranks(
+        prepare(make_world(folder), *overrides), *overrides, "engine.tensor_parallel=2"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +74,12 @@ def assert_same_but_for_rounding(found, whole):
 def test_scores_are_those_of_one_process(world, split, task):
     """But for a decision or two that rounding turns."""
     expected, found = (
-        json.loads((folder / "evaluate" / "minipost" / "xx" / task / "seed-3/scores.json").read_text())
+        json.loads(
+            (folder / "evaluate" / "minipost" / "xx" / task / "seed-3/scores.json").read_text()
+        )
         for folder in (world.parent / "run", split)
     )
     assert [{**row, "score": None} for row in found] == [{**row, "score": None} for row in expected]
-    assert [row["score"] for row in found] == pytest.approx([row["score"] for row in expected], abs=4)
+    assert [row["score"] for row in found] == pytest.approx(
+        [row["score"] for row in expected], abs=4
+    )

@@ -1,4 +1,6 @@
-"""Systems that train the body itself, as users would without this package: all its weights, or low-rank updates."""
+"""Systems that train the body itself, as users would without this package: all its weights, or
+low-rank updates.
+"""
 
 import json
 import shutil
@@ -10,12 +12,12 @@ from transformers import AutoModelForCausalLM
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_model
+from ds_minimodel.config.flops import recipe_costs
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.costs.plans import plans
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.low_rank import changed_name, updated
-from ds_minimodel.recipe.flops import recipe_costs
-from ds_minimodel.recipe.reading import load_recipe
 
 from ..forks import done
 from .conftest import read_in, refused, run_two_ranks
@@ -46,8 +48,12 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
     body, _ = load_model(folder / "base")
     first, last = learned(folder, system, "snapshots/step-00000000"), learned(folder, system)
     changed = dict(updated(body.tensors, last.update))
-    assert not first.update and not any(tensor.equal(body.tensors[name]) for name, tensor in changed.items())
-    linear = {name for name in body.tensors if ".qkv.w" in name or "_out.w" in name or "_in.w" in name}
+    assert not first.update and not any(
+        tensor.equal(body.tensors[name]) for name, tensor in changed.items()
+    )
+    linear = {
+        name for name in body.tensors if ".qkv.w" in name or "_out.w" in name or "_in.w" in name
+    }
     assert changed.keys() == (set(body.tensors) if system == "full" else linear)
     assert not any(rows.equal(first.embeddings[name]) for name, rows in last.embeddings.items())
     scores = json.loads((folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text())
@@ -64,7 +70,9 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
 
 
 def test_peft_reads_the_adapter(folder, tmp_path):
-    """New rows come from it, those of an untied output matrix too, and lora_alpha carries the strength."""
+    """New rows come from it, those of an untied output matrix too, and lora_alpha carries the
+    strength.
+    """
     model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
     for strength in ("1", "0.5"):
         written = ["--pack", pack, "--strength", strength]
@@ -94,31 +102,52 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
     done("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
     name, body = "layers.1.ffn_out.weight", load_model(model)[0]
-    ((_, own),) = updated({name: body.tensors[name]}, {
-        key: tensor for key, tensor in learned(folder, "lora").update.items() if changed_name(key) == name
-    })  # fmt: skip
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").model.layers[1].mlp.down_proj.weight
+    ((_, own),) = updated(
+        {name: body.tensors[name]},
+        {
+            key: tensor
+            for key, tensor in learned(folder, "lora").update.items()
+            if changed_name(key) == name
+        },
+    )
+    theirs = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "hf").model.layers[1].mlp.down_proj.weight
+    )
     torch.testing.assert_close(theirs.data, torch.lerp(body.tensors[name], own, 0.25))
 
 
 def test_two_ranks_train_the_same_body(folder, tmp_path):
-    more = ["systems=[full, lora]", "finetune.tasks={}", "engine.zero_stage=3", f"workdir={read_in(folder, tmp_path)}"]
+    more = [
+        "systems=[full, lora]",
+        "finetune.tasks={}",
+        "engine.zero_stage=3",
+        f"workdir={read_in(folder, tmp_path)}",
+    ]
     run_two_ranks(folder / "recipe.yaml", *SETTINGS, *more)
     for system in ("full", "lora"):
         found, expected = learned(tmp_path, system), learned(folder, system)
         for part in ("embeddings", "update"):
             for name, tensor in getattr(found, part).items():
-                torch.testing.assert_close(tensor, getattr(expected, part)[name], rtol=2e-3, atol=2e-4)
+                torch.testing.assert_close(
+                    tensor, getattr(expected, part)[name], rtol=2e-3, atol=2e-4
+                )
 
 
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
-    more = ["systems=[full]", "adapt.rates={full: 1e-3}", "adapt.replay=0.5", f"workdir={read_in(folder, tmp_path)}"]
+    more = [
+        "systems=[full]",
+        "adapt.rates={full: 1e-3}",
+        "adapt.replay=0.5",
+        f"workdir={read_in(folder, tmp_path)}",
+    ]
     done("run", folder / "recipe.yaml", *SETTINGS, *more)
     name = "run/evaluate/full/xx/bits/seed-1/scores.json"
     forgets, keeps = (json.loads((place / name).read_text())[-1] for place in (folder, tmp_path))
     assert keeps["on_source_bits_per_byte"] < forgets["on_source_bits_per_byte"]
-    refusal = refused("run", folder / "recipe.yaml", "adapt.replay=0.5", "tokenizer.vocabulary=replace")
+    refusal = refused(
+        "run", folder / "recipe.yaml", "adapt.replay=0.5", "tokenizer.vocabulary=replace"
+    )
     assert "no ids for source text" in refusal
 
 
@@ -127,7 +156,12 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
     """It stays nearer to what it was, with no text of the source, and its own folder as it is."""
     base, recipe = folder / "base", folder / "recipe.yaml"
     before = {path.name for path in base.iterdir()}
-    more = ["systems=[lora]", "adapt.rates={lora: 5e-3}", "adapt.replay=0.5", "adapt.replay_from=base"]
+    more = [
+        "systems=[lora]",
+        "adapt.rates={lora: 5e-3}",
+        "adapt.replay=0.5",
+        "adapt.replay_from=base",
+    ]
     more = [*SETTINGS, *more, f"workdir={tmp_path}"]
     done("run", recipe, *more)
     store, losses = TokenStore(tmp_path / "tokens/the-base-itself"), {}
@@ -135,9 +169,13 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
     for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):
         export_hf(base, tmp_path / name, place / "adapt/lora/xx/pack")
         with torch.inference_mode():
-            losses[name] = AutoModelForCausalLM.from_pretrained(tmp_path / name)(ids, labels=ids).loss
+            losses[name] = AutoModelForCausalLM.from_pretrained(tmp_path / name)(
+                ids, labels=ids
+            ).loss
     assert losses["keeps"] < losses["forgets"]
-    assert {path.name for path in base.iterdir()} == before and not (tmp_path / "tokens/en").exists()
+    assert {path.name for path in base.iterdir()} == before and not (
+        tmp_path / "tokens/en"
+    ).exists()
     assert "nothing is replayed" in refused("run", recipe, *more, "adapt.replay=0")
 
 
@@ -146,14 +184,24 @@ def test_costs_and_refusals(folder):
     spent = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe)}
     assert spent["bl_base"] < spent["lora"] < spent["full"] < 1.5 * spent["bl_base"]
     adapt = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base", "replay_kl": 9.0})
-    held = {row["system"]: row["executed_eflops"] for row in recipe_costs(recipe.model_copy(update={"adapt": adapt}))}
-    assert 1.03 < held["lora"] / spent["lora"] < 1.1 and held["full"] == spent["full"], "a pass and two of scores more"
+    held = {
+        row["system"]: row["executed_eflops"]
+        for row in recipe_costs(recipe.model_copy(update={"adapt": adapt}))
+    }
+    assert 1.03 < held["lora"] / spent["lora"] < 1.1 and held["full"] == spent["full"], (
+        "a pass and two of scores more"
+    )
     lora = "run", folder / "recipe.yaml", "adapt.new_token_penalty=0", "systems=[lora]"
     assert "adapt.rates: minipost is not among" in refused(*lora, "adapt.rates={minipost: 1.0}")
     assert "updates of lora are not cut" in refused(*lora, "engine.tensor_parallel=2")
 
 
 def test_the_plan_counts_what_trains(folder):
-    rows = {row["system"]: row for row in plans(load_recipe(folder / "recipe.yaml", SETTINGS), 1, "cpu")}
-    taken = {name: row["memory"]["optimizer"] + row["memory"]["activations"] for name, row in rows.items()}
+    rows = {
+        row["system"]: row for row in plans(load_recipe(folder / "recipe.yaml", SETTINGS), 1, "cpu")
+    }
+    taken = {
+        name: row["memory"]["optimizer"] + row["memory"]["activations"]
+        for name, row in rows.items()
+    }
     assert taken["bl_base"] < taken["lora"] < taken["full"]

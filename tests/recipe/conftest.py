@@ -3,7 +3,7 @@
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.recipe.reading import load_recipe
+from ds_minimodel.config.reading import load_recipe
 
 RECIPE = """\
 workdir: runs/test

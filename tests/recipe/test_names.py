@@ -28,7 +28,10 @@ def test_a_workdir_that_cannot_be_made(refusal, workdir):
 
 
 def test_next_tokens_take_a_vocabulary_that_loses_nothing(load):
-    assert (load().tokenizer.kind, load("model.kind=llama", "model.num_kv_heads=2").tokenizer.kind) == (
+    assert (
+        load().tokenizer.kind,
+        load("model.kind=llama", "model.num_kv_heads=2").tokenizer.kind,
+    ) == (
         "unigram",
         "byte-bpe",
     )

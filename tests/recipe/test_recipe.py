@@ -6,9 +6,9 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.config.reading import load_recipe, package_recipes
 from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
-from ds_minimodel.recipe.reading import load_recipe, package_recipes
 from ds_minimodel.training.config import Engine
 
 from .conftest import RECIPE
@@ -32,10 +32,15 @@ def test_values_merges_and_defaults(load):
     recipe = load()
     assert recipe.data.text == {"en": ["en.txt"], "de": ["de-1.txt", "de-2.txt.xz"]}
     assert recipe.pretrain.lr == 7e-4
-    assert recipe.build_mini.model_dump() == {**recipe.pretrain.model_dump(), "initialisation": "random"}
+    assert recipe.build_mini.model_dump() == {
+        **recipe.pretrain.model_dump(),
+        "initialisation": "random",
+    }
     assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
     assert recipe.optimizer.betas == (0.9, 0.98) and recipe.seed == 1
-    assert recipe.finetune.task("topic").max_length == 96 and recipe.finetune.task("topic").epochs == 3
+    assert (
+        recipe.finetune.task("topic").max_length == 96 and recipe.finetune.task("topic").epochs == 3
+    )
     with pytest.raises(ValueError):
         recipe.seed = 2
 
@@ -43,20 +48,72 @@ def test_values_merges_and_defaults(load):
 @pytest.mark.parametrize(
     "replace, by, message",
     [
-        ("  lr: 7e-4", "  learning_rate: 7e-4", "recipe.yaml:11: pretrain.learning_rate: unknown key"),
-        ("  lr: 7e-4", "  warmup_step: 5", "recipe.yaml:11: pretrain.warmup_step: unknown key; did you mean"),
+        (
+            "  lr: 7e-4",
+            "  learning_rate: 7e-4",
+            "recipe.yaml:11: pretrain.learning_rate: unknown key",
+        ),
+        (
+            "  lr: 7e-4",
+            "  warmup_step: 5",
+            "recipe.yaml:11: pretrain.warmup_step: unknown key; did you mean",
+        ),
         ("workdir: runs/test\n", "", "recipe.yaml: workdir: this key is missing"),
-        ("train: train.jsonl, ", "", "recipe.yaml:20: finetune.tasks.topic.train: this key is missing"),
-        ("steps: 100", "steps: many", "recipe.yaml:9: pretrain.steps: Input should be a valid integer"),
-        ("[bl_base, minijoint]", "[bl_base, bl_big]", "recipe.yaml:2: systems.1: Input should be 'bl_base'"),
-        ("num_heads: 4", "num_heads: 5", "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64"),
-        ("mini:", "engine: {tensor_parallel: 3}\nmini:", "engine.tensor_parallel 3 does not divide model.num_heads 4"),
-        ("seq_length: 64", "seq_length: 129", "pretrain: sequences of 129 tokens do not fit model.max_positions 128"),
-        ("kind: classification, ", "kind: qa, question_length: 93, ", "finetune.tasks.topic: max_length 96"),
-        ("max_length: 96", "max_length: 512", "recipe.yaml:20: finetune.tasks.topic: sequences of 512 tokens do not"),
-        ("targets: [de]", "targets: [de, fr]", "recipe.yaml:3: languages: data.text has no files for fr"),
-        ("test: {de: test", "test: {ed: test", "finetune.tasks.topic.test: data.text has no files for ed"),
-        ("warmup_steps: 5", "warmup_steps: 100", "recipe.yaml:8: pretrain: warmup_steps 100 do not fit into steps 100"),
+        (
+            "train: train.jsonl, ",
+            "",
+            "recipe.yaml:20: finetune.tasks.topic.train: this key is missing",
+        ),
+        (
+            "steps: 100",
+            "steps: many",
+            "recipe.yaml:9: pretrain.steps: Input should be a valid integer",
+        ),
+        (
+            "[bl_base, minijoint]",
+            "[bl_base, bl_big]",
+            "recipe.yaml:2: systems.1: Input should be 'bl_base'",
+        ),
+        (
+            "num_heads: 4",
+            "num_heads: 5",
+            "recipe.yaml:6: model: num_heads 5 does not divide hidden_size 64",
+        ),
+        (
+            "mini:",
+            "engine: {tensor_parallel: 3}\nmini:",
+            "engine.tensor_parallel 3 does not divide model.num_heads 4",
+        ),
+        (
+            "seq_length: 64",
+            "seq_length: 129",
+            "pretrain: sequences of 129 tokens do not fit model.max_positions 128",
+        ),
+        (
+            "kind: classification, ",
+            "kind: qa, question_length: 93, ",
+            "finetune.tasks.topic: max_length 96",
+        ),
+        (
+            "max_length: 96",
+            "max_length: 512",
+            "recipe.yaml:20: finetune.tasks.topic: sequences of 512 tokens do not",
+        ),
+        (
+            "targets: [de]",
+            "targets: [de, fr]",
+            "recipe.yaml:3: languages: data.text has no files for fr",
+        ),
+        (
+            "test: {de: test",
+            "test: {ed: test",
+            "finetune.tasks.topic.test: data.text has no files for ed",
+        ),
+        (
+            "warmup_steps: 5",
+            "warmup_steps: 100",
+            "recipe.yaml:8: pretrain: warmup_steps 100 do not fit into steps 100",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place(refusal, replace, by, message):
@@ -65,7 +122,9 @@ def test_a_mistake_is_one_line_with_its_place(refusal, replace, by, message):
 
 def test_scalars_are_those_of_yaml_1_2(load):
     texts = "languages.targets=[no, on]", "data.text={en: en.txt, no: yes.txt, on: 1:30}"
-    values = "finetune.tasks={} seed=010 pretrain.lr=1E-3 optimizer.weight_decay=.5 workdir=2024-02-30"
+    values = (
+        "finetune.tasks={} seed=010 pretrain.lr=1E-3 optimizer.weight_decay=.5 workdir=2024-02-30"
+    )
     recipe = load(*texts, *values.split())
     assert recipe.languages.all == ["en", "no", "on"]
     assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
@@ -77,7 +136,11 @@ def test_scalars_are_those_of_yaml_1_2(load):
 
 def test_overrides_replace_single_values(load):
     recipe = load(
-        "pretrain.lr=1e-2", "engine.zero_stage=3", "mini.depth=3", "mini.depth=4", "finetune.tasks.topic.lr=3e-5"
+        "pretrain.lr=1e-2",
+        "engine.zero_stage=3",
+        "mini.depth=3",
+        "mini.depth=4",
+        "finetune.tasks.topic.lr=3e-5",
     )
     assert (recipe.pretrain.lr, recipe.engine.zero_stage, recipe.mini.depth) == (1e-2, 3, 4)
     assert recipe.finetune.task("topic").lr == 3e-5
@@ -95,12 +158,24 @@ TASK = "finetune.tasks={t: {kind: %s, test: {de: y}}}"
         ("=3", "an override has the form key=value"),
         ("adapt.lr.x=3", "adapt.lr.x=3: lr is a value, not a section"),
         ("adapt.lr=[1", "'[1' is not a valid YAML value"),
-        ("adapt.steps=3", "recipe.yaml:14: adapt: warmup_steps 5 do not fit into steps 3 (with adapt.steps=3)"),
+        (
+            "adapt.steps=3",
+            "recipe.yaml:14: adapt: warmup_steps 5 do not fit into steps 3 (with adapt.steps=3)",
+        ),
         ("mini.depth=7", "mini.depth=7: mini.depth 7 must be below model.num_layers 6"),
-        ("engine.tensor_parallel=4; model.ffn_size=254", "engine.tensor_parallel 4 does not divide model.ffn_size 254"),
-        ("finetune.tasks.topic.columns={question: text}", "Input should be 'text', 'label' or 'language'"),
+        (
+            "engine.tensor_parallel=4; model.ffn_size=254",
+            "engine.tensor_parallel 4 does not divide model.ffn_size 254",
+        ),
+        (
+            "finetune.tasks.topic.columns={question: text}",
+            "Input should be 'text', 'label' or 'language'",
+        ),
         (TASK % "pseudo-likelihood, train: x", "train: unknown key; known keys: kind, test"),
-        (TASK % "qa, train: x, strid: 3", "finetune.tasks.t.strid: unknown key; did you mean stride?"),
+        (
+            TASK % "qa, train: x, strid: 3",
+            "finetune.tasks.t.strid: unknown key; did you mean stride?",
+        ),
         # lists without repetition
         ("systems=[minijoint,minijoint]", "'minijoint' is there twice"),
         (TASK % "sentence-pair, train: x, labels: [a, b, a]", "'a' is there twice"),
@@ -120,7 +195,9 @@ def test_a_value_that_does_not_fit_is_refused(refusal, overrides, message):
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_defaults_are_those_of_the_kind_of_body(load, kind):
-    sizes = "model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}"
+    sizes = (
+        "model: {num_layers: 6, hidden_size: 64, num_heads: 4, ffn_size: 256, max_positions: 128}"
+    )
     recipe = load(replace=sizes, by=f"model: {{kind: {kind}}}")
     assert recipe.body_config == BODIES[kind]()
 
@@ -159,7 +236,11 @@ def test_whatever_yaml_raises_has_its_line(refusal, value, message):
 
 def test_aliases_and_brackets_end_soon(refusal):
     """They cost what a file of a recipe's size can cost, and are refused in one line."""
-    bomb = "[&a [1,1,1,1,1,1,1,1,1], " + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcdef", "bcdefg")) + "]"
+    bomb = (
+        "[&a [1,1,1,1,1,1,1,1,1], "
+        + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcdef", "bcdefg"))
+        + "]"
+    )
     for value in ("[" * 1000, "{a: " * 1000, "&a [*a]", bomb):
         for key in ("languages.targets", "data.text", "finetune.tasks"):
             assert refusal(f"{key}={value}").startswith(f"{key}=")
@@ -173,8 +254,14 @@ def test_what_is_no_text_of_a_recipes_size(tmp_path):
         (b"a: 1\n" * 40_000, "larger than 131,072 bytes"),
         (RECIPE.encode("utf-16"), "recipe.yaml:1: not UTF-8 text"),
         (RECIPE.encode() + b"\xe9", "recipe.yaml:21: not UTF-8 text"),
-        (RECIPE.encode() + b"a: b\n\0", "recipe.yaml:22: not valid YAML (special characters are not allowed"),
-        (RECIPE.encode() + b"".join(b"key%d: 1\n" % number for number in range(5_000)), "key0: unknown key"),
+        (
+            RECIPE.encode() + b"a: b\n\0",
+            "recipe.yaml:22: not valid YAML (special characters are not allowed",
+        ),
+        (
+            RECIPE.encode() + b"".join(b"key%d: 1\n" % number for number in range(5_000)),
+            "key0: unknown key",
+        ),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError) as refusal:

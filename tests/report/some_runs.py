@@ -1,6 +1,6 @@
 """A run of a small recipe with made-up scores, as its report reads them."""
 
-from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.config.flops import recipe_costs
 from ds_minimodel.report.curves import RunResults
 from ds_minimodel.report.tables import adapt_costs
 
@@ -12,11 +12,20 @@ FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0}
 
 def score_row(system, task, language, seed, step, eflops, score):
     """A row of scores.json."""
-    return dict(system=system, task=task, language=language, seed=seed, step=step, eflops=eflops, score=score)
+    return dict(
+        system=system,
+        task=task,
+        language=language,
+        seed=seed,
+        step=step,
+        eflops=eflops,
+        score=score,
+    )
 
 
 def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("topic",), **more):
-    """A run whose scores rise from 30 at step 0 to FINAL after the last step, in two finetuning seeds.
+    """A run whose scores rise from 30 at step 0 to FINAL after the last step, in two finetuning
+    seeds.
 
     more: of RunResults.
     """
@@ -29,7 +38,14 @@ def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("t
         metrics={task: "F1" if task == "qa" else "accuracy" for task in tasks},
         scores=list(_scores(spent, languages, tasks)),
         losses=[
-            dict(system=system, stage="adapt", language=language, held_out=held_out, hours=0.25, memory_gib=2.5)
+            dict(
+                system=system,
+                stage="adapt",
+                language=language,
+                held_out=held_out,
+                hours=0.25,
+                memory_gib=2.5,
+            )
             for system in systems
             for language in languages
         ],
@@ -47,7 +63,16 @@ def _scores(spent, languages, tasks):
                     for step in (0, 5, 10):
                         score = 30 + (FINAL[system] - 30) * step / 10 + number
                         yield (
-                            score_row(system, task, language, 1 + number, step, spent[system] * step / 10, score) | more
+                            score_row(
+                                system,
+                                task,
+                                language,
+                                1 + number,
+                                step,
+                                spent[system] * step / 10,
+                                score,
+                            )
+                            | more
                         )
 
 
@@ -61,7 +86,13 @@ def _recipe(systems, languages, tasks):
         "en",
         workdir="runs/some",
         tokenizer={"vocab_size": 1000},
-        model={"num_layers": 4, "hidden_size": 64, "num_heads": 4, "ffn_size": 256, "max_positions": 512},
+        model={
+            "num_layers": 4,
+            "hidden_size": 64,
+            "num_heads": 4,
+            "ffn_size": 256,
+            "max_positions": 512,
+        },
         mini={"depth": 2, "new_layers": 1},
         pretrain=step,
         build_mini=step,
@@ -69,6 +100,8 @@ def _recipe(systems, languages, tasks):
         data={"text": files},
         finetune={
             "seeds": 2,
-            "tasks": {task: {"kind": TASKS[task], "train": "train", "test": tests} for task in tasks},
+            "tasks": {
+                task: {"kind": TASKS[task], "train": "train", "test": tests} for task in tasks
+            },
         },
     )

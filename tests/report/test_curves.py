@@ -7,7 +7,14 @@ import pytest
 from pydantic import ValidationError
 
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
-from ds_minimodel.report.curves import AVERAGE, ScoreRow, compute_to_reach, near_maximal, speedups, training_curves
+from ds_minimodel.report.curves import (
+    AVERAGE,
+    ScoreRow,
+    compute_to_reach,
+    near_maximal,
+    speedups,
+    training_curves,
+)
 from ds_minimodel.report.tables import near_maximal_table
 
 from .some_runs import score_row
@@ -30,17 +37,25 @@ TURKISH_XQUAD = {"bl_base": [2.2], "minipost": [1.2], "minijoint": [INF]}  # Tab
 
 def rows_of_curve(system, points, task="xnli", language="de", seeds=(1,)):
     return [
-        score_row(system, task, language, seed, step, eflops, score) for seed in seeds for step, eflops, score in points
+        score_row(system, task, language, seed, step, eflops, score)
+        for seed in seeds
+        for step, eflops, score in points
     ]
 
 
 def rows_that_reach_target_after(days_of_system, task):
-    """Curves that rise linearly from 0 to near-maximal performance (95 of 100) in the days of a language."""
+    """Curves that rise linearly from 0 to near-maximal performance (95 of 100) in the days of a
+    language.
+    """
     rows = []
     for system, days in days_of_system.items():
         for number, value in enumerate(days):
             eflops = value * EFLOPS_PER_V100_DAY
-            rise = [(1000, eflops, 95.0), (125000, 54.1, 100.0)] if eflops < INF else [(125000, 54.1, 60.0)]
+            rise = (
+                [(1000, eflops, 95.0), (125000, 54.1, 100.0)]
+                if eflops < INF
+                else [(125000, 54.1, 60.0)]
+            )
             rows += rows_of_curve(system, [(0, 0.0, 0.0), *rise], task, f"language {number}")
     return rows
 
@@ -57,16 +72,24 @@ def test_the_interpolation_example_of_section_3():
 def test_the_target_is_95_percent_of_bl_base_for_every_system():
     rows = rows_of_curve("bl_base", [(0, 0, 30.0), (1, 1, 75.0), (2, 2, 70.2)])
     rows += rows_of_curve("minijoint", [(0, 0, 30.0), (1, 1, 66.0), (2, 2, 67.38)])
-    assert near_maximal(training_curves(rows))["minijoint", "xnli", "de"].eflops == pytest.approx(1.5)
+    assert near_maximal(training_curves(rows))["minijoint", "xnli", "de"].eflops == pytest.approx(
+        1.5
+    )
 
 
 @pytest.mark.parametrize(
     "points, expected",
     [
         ([(0, 0.0, 80.0), (1, 1.0, 90.0)], (0, 0, 0)),  # there before any training
-        ([(5, 2.0, 80.0), (10, 4.0, 90.0)], (2, 0, 2)),  # there at a first checkpoint that cost something
+        (
+            [(5, 2.0, 80.0), (10, 4.0, 90.0)],
+            (2, 0, 2),
+        ),  # there at a first checkpoint that cost something
         ([(0, 0.0, 10.0), (1, 1.0, 50.0)], (INF, INF, INF)),  # never there
-        ([(0, 0.0, 10.0), (1, 1.0, 60.0), (2, 2.0, 50.0), (3, 3.0, 70.0)], (1, 0, 1)),  # the first time counts
+        (
+            [(0, 0.0, 10.0), (1, 1.0, 60.0), (2, 2.0, 50.0), (3, 3.0, 70.0)],
+            (1, 0, 1),
+        ),  # the first time counts
     ],
 )
 def test_compute_to_reach_60(points, expected):
@@ -87,7 +110,9 @@ def test_the_average_leaves_out_languages_that_never_get_there():
         assert near_maximal_table("xquad", estimates).rows[-1][-1] == last
 
 
-@pytest.mark.parametrize("score, refused", [(104.2, False), (-0.1, True), (math.nan, True), (INF, True)])
+@pytest.mark.parametrize(
+    "score, refused", [(104.2, False), (-0.1, True), (math.nan, True), (INF, True)]
+)
 def test_bytes_in_100_bits_may_be_more_than_100(score, refused):
     """Of a writing system with two bytes a letter they are."""
     row = score_row("bl_base", "bits", "ru", 1, 4, 0.0, score) | {"bits_per_byte": 0.96}
@@ -101,33 +126,56 @@ def test_points_are_means_over_seeds_in_order_of_steps():
         for seed, step, score in [(1, 20, 60.0), (1, 0, 30.0), (2, 0, 34.0), (2, 20, 64.0)]
     ]
     points = training_curves(rows).loc["bl_base", "xnli", "de"]
-    assert points.reset_index().values.tolist() == [[0, 0.0, 32.0, 8**0.5, 2], [20, 2.0, 62.0, 8**0.5, 2]]
+    assert points.reset_index().values.tolist() == [
+        [0, 0.0, 32.0, 8**0.5, 2],
+        [20, 2.0, 62.0, 8**0.5, 2],
+    ]
     assert math.isnan(training_curves(rows[:1])["std"].iloc[0])
 
 
 def test_the_average_over_languages_has_the_deviation_of_the_seeds_means():
     points = {("de", 1): 50.0, ("de", 2): 40.0, ("tr", 1): 30.0, ("tr", 2): 40.0}
-    rows = [score_row("bl_base", "xnli", language, seed, 9, 1.0, score) for (language, seed), score in points.items()]
+    rows = [
+        score_row("bl_base", "xnli", language, seed, 9, 1.0, score)
+        for (language, seed), score in points.items()
+    ]
     (average,) = training_curves(rows).loc["bl_base", "xnli", AVERAGE].itertuples(index=False)
     assert tuple(average) == (1.0, 40.0, 0.0, 2)
 
 
-# --- BL_BASE rises from 0 to 100 over 4 EFLOPs, so that its 95 are reached after 3.8; others end after 2
+# --- BL_BASE rises from 0 to 100 over 4 EFLOPs, so that its 95 are reached after 3.8; others end
+# after 2
 
 
 def speedup_of(one, other):
-    """The speedup of a system over BL_BASE, and points at equal compute; scores at both ends by (language, seed)."""
+    """The speedup of a system over BL_BASE, and points at equal compute; scores at both ends by
+    (language, seed).
+    """
     rows = []
     for system, eflops, cells in (("bl_base", 4.0, other), ("minijoint", 2.0, one)):
         for (language, seed), (first, last) in cells.items():
-            rows += rows_of_curve(system, [(0, 0.0, first), (10, eflops, last)], language=language, seeds=(seed,))
+            rows += rows_of_curve(
+                system, [(0, 0.0, first), (10, eflops, last)], language=language, seeds=(seed,)
+            )
     return speedups(rows)["minijoint"]["all tasks"]
 
 
 def test_speedup_is_one_ratio_of_curves_that_are_averaged_over_languages_and_seeds_first():
-    """A language in which nobody learns, or one that is reached at once, moves the curve, not a mean of ratios."""
-    base = {("de", 1): (0.0, 90.0), ("de", 2): (0.0, 110.0), ("el", 1): (0.0, 100.0), ("el", 2): (0.0, 100.0)}
-    ones = {("de", 1): (0.0, 0.0), ("de", 2): (0.0, 180.0), ("el", 1): (0.0, 110.0), ("el", 2): (0.0, 110.0)}
+    """A language in which nobody learns, or one that is reached at once, moves the curve, not a
+    mean of ratios.
+    """
+    base = {
+        ("de", 1): (0.0, 90.0),
+        ("de", 2): (0.0, 110.0),
+        ("el", 1): (0.0, 100.0),
+        ("el", 2): (0.0, 100.0),
+    }
+    ones = {
+        ("de", 1): (0.0, 0.0),
+        ("de", 2): (0.0, 180.0),
+        ("el", 1): (0.0, 110.0),
+        ("el", 2): (0.0, 110.0),
+    }
     found = speedup_of(ones, base)
     assert found.value == pytest.approx(3.8 / (2 * 95 / 100))
     assert found.low == 0 and found.high == pytest.approx(3.8 / (2 * 0.95 * 105 / 145))
@@ -143,8 +191,13 @@ def test_speedup_is_one_ratio_of_curves_that_are_averaged_over_languages_and_see
     ],
 )
 def test_a_speedup_is_never_missing(one, other, expected):
-    assert speedup_of({("de", 1): one}, {("de", 1): other})[::4] == pytest.approx(expected)  # value, reaches
+    assert speedup_of({("de", 1): one}, {("de", 1): other})[::4] == pytest.approx(
+        expected
+    )  # value, reaches
 
 
 def test_at_equal_compute_scores_are_those_where_the_cheaper_ends():
-    assert speedup_of({("de", 1): (0.0, 60.0)}, {("de", 1): (0.0, 100.0)}).at_equal_compute == 60 - 100 / 2
+    assert (
+        speedup_of({("de", 1): (0.0, 60.0)}, {("de", 1): (0.0, 100.0)}).at_equal_compute
+        == 60 - 100 / 2
+    )

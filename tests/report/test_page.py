@@ -1,4 +1,6 @@
-"""The report on disk: complete, standing alone, the same bytes each time, and replaced only as a whole."""
+"""The report on disk: complete, standing alone, the same bytes each time, and replaced only as a
+whole.
+"""
 
 import base64
 import json
@@ -29,7 +31,10 @@ def names_of_paper(folder):
 
 
 def test_report_holds_scores_page_and_plots(tmp_path):
-    run, folder = some_run(tasks=("topic", "qa"), facts={"Recipe": "a <b> & c"}), tmp_path / "report"
+    run, folder = (
+        some_run(tasks=("topic", "qa"), facts={"Recipe": "a <b> & c"}),
+        tmp_path / "report",
+    )
     write_report(folder, run)
     assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == run.target_scores
     pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
@@ -37,23 +42,46 @@ def test_report_holds_scores_page_and_plots(tmp_path):
     assert all(data.startswith(PNG) for data in pngs.values())
 
     markdown, html = texts(folder)
-    embedded = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)]
+    embedded = [
+        base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    ]
     assert sorted(embedded) == sorted(pngs.values())
     assert "a &lt;b&gt; &amp; c" in html
-    assert not re.search(r'(src|href)="(?!data:|#)|<script|<link|@import|url\(', html), "the page stands alone"
+    assert not re.search(r'(src|href)="(?!data:|#)|<script|<link|@import|url\(', html), (
+        "the page stands alone"
+    )
     assert set(re.findall(r"\]\(([^)]+)\)", markdown)) == set(pngs)
     assert names_of_paper(folder) == {"Figure 1", "Figure 3", "Table 2", "Table 3", "Table 5"}
-    for text in ("Speedup over BL_BASE", "completion, F1", "completion, exact match", "Cost of each step"):
+    for text in (
+        "Speedup over BL_BASE",
+        "completion, F1",
+        "completion, exact match",
+        "Cost of each step",
+    ):
         assert text in html and text in markdown
 
 
 def kept(**more):
-    """What a decoder has kept, as hf/kept.py finds it."""
-    answer = Sample(opening="Who?", before="Ann", after="no no no no", was_right=True, is_right=False)
-    measure = Measure(what="de, held-out pages of your text, tokens 0–128", unit="bits per byte", before=2, after=1.5)
-    facts = {"sentences": ["strength 1."], "texts": ["de: 2 before, 1.5 after."], "worse": [], "measures": [measure]}
+    """What a decoder has kept, as extend/retention.py finds it."""
+    answer = Sample(
+        opening="Who?", before="Ann", after="no no no no", was_right=True, is_right=False
+    )
+    measure = Measure(
+        what="de, held-out pages of your text, tokens 0–128",
+        unit="bits per byte",
+        before=2,
+        after=1.5,
+    )
+    facts = {
+        "sentences": ["strength 1."],
+        "texts": ["de: 2 before, 1.5 after."],
+        "worse": [],
+        "measures": [measure],
+    }
     sample = Sample(opening="Das Boot", before="is a", after="fährt")
-    return Kept(key="", strength=1.0, **facts, answers=[answer], samples=[sample], chats=[sample], **more)
+    return Kept(
+        key="", strength=1.0, **facts, answers=[answer], samples=[sample], chats=[sample], **more
+    )
 
 
 def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
@@ -65,23 +93,29 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
     said = write_report(tmp_path, run)
     markdown, html = texts(tmp_path)
     for text in (
-        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it cut otherwise; 15 min "
+        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it "
+        "cut otherwise; 15 min "
         "and 2.5 GiB on this machine; 71 % of the FLOPs of training all weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("## What was asked for") and text in html
     assert said[1:3] == ["BL_BASE, strength 1.", "BL_BASE, de: 2 before, 1.5 after."]
     assert "worse than the untouched model" not in markdown and "has become worse" not in markdown
-    assert names_of_paper(tmp_path) == set() and {path.name for path in tmp_path.glob("*.png")} == {"held-out-loss.png"}
+    assert names_of_paper(tmp_path) == set() and {path.name for path in tmp_path.glob("*.png")} == {
+        "held-out-loss.png"
+    }
     for row in (
         "| BL_BASE, de: de, topic | accuracy | 58.5 | 60.5 | +3.4 % |",
         "| BL_BASE, de: en, topic | accuracy | 80.0 | 79.9 | -0.1 % |",
-        "| BL_BASE, de: de, held-out pages of your text, tokens 0–128 | bits per byte | 2.000 | 1.500 | -25.0 % |",
+        "| BL_BASE, de: de, held-out pages of your text, tokens 0–128 | bits per byte | 2.000 | "
+        "1.500 | -25.0 % |",
         "| Das Boot | is a | fährt |",
         "| Who? | Ann (right) | no no no no (loops) |",
     ):
         assert row in markdown.replace("\\", ""), row
-    worse = [row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores]
+    worse = [
+        row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores
+    ]
     write_report(tmp_path, replace(run, scores=worse))
     (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
     assert "de: 59.0 accuracy before, 58.5 after" in line
@@ -90,16 +124,26 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
 def test_the_papers_page_begins_with_what_came_out(tmp_path):
     (said,) = write_report(tmp_path, some_run())
     assert said == (
-        "Against BL_BASE after all of its training, MiniJoint keeps 97 % of its score for 53 % of its compute, and "
+        "Against BL_BASE after all of its training, MiniJoint keeps 97 % of its score for 53 % of "
+        "its compute, and "
         "reaches 95 % of it with 1.75 times less compute."
     )
-    rows = [row | {"score": 60.0} if row["system"] == "bl_base" else row for row in some_run().scores]
+    rows = [
+        row | {"score": 60.0} if row["system"] == "bl_base" else row for row in some_run().scores
+    ]
     (there,) = write_report(tmp_path / "there", some_run(scores=rows))
-    assert "keeps 98 % of its score for 53 % of its compute, and reaches 95 % of it, as BL_BASE does unadapted" in there
-    (of_none,) = write_report(tmp_path / "none", some_run(scores=[row | {"score": 0.0} for row in rows]))
+    assert (
+        "keeps 98 % of its score for 53 % of its compute, and reaches 95 % of it, as BL_BASE does "
+        "unadapted" in there
+    )
+    (of_none,) = write_report(
+        tmp_path / "none", some_run(scores=[row | {"score": 0.0} for row in rows])
+    )
     assert of_none.endswith("MiniJoint takes 53 % of its compute.")
     markdown = texts(tmp_path)[0]
-    assert markdown.index(said) < markdown.index("**MiniJoint**: token embeddings are trained through")
+    assert markdown.index(said) < markdown.index(
+        "**MiniJoint**: token embeddings are trained through"
+    )
     (said,) = write_report(tmp_path, some_run(systems=["minijoint"]))
     assert said == "Mean scores over languages after all of the training: MiniJoint 58.5 in topic."
 
@@ -111,7 +155,11 @@ def test_a_source_that_has_become_worse_is_said(tmp_path):
         own = {"source_pack_score": 30.0, "on_source_score": after}
         scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
         said = write_report(tmp_path, replace(run, scores=scores, recipe=recipe))
-        assert (f"en: 80.0 before, {after:.1f} after: en has become worse" in said[-1]) == is_said == (len(said) == 2)
+        assert (
+            (f"en: 80.0 before, {after:.1f} after: en has become worse" in said[-1])
+            == is_said
+            == (len(said) == 2)
+        )
         assert "--train embeddings" not in said[-1], "which trained"
 
 
@@ -119,10 +167,17 @@ def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
     run = some_run(systems=("bl_base",), languages=("de",))
     own = {"bits_per_byte": 1.5, "source_pack_bits_per_byte": 2.0}
     for bits, said in ((2.5, "xz 2.500"), (1.25, "xz 1.250, which is better")):
-        recipe, scores = run.recipe.model_copy(update={"base": "base"}), [row | own for row in run.scores]
-        write_report(tmp_path, replace(run, scores=scores, compressed={("topic", "de"): bits}, recipe=recipe))
+        recipe, scores = (
+            run.recipe.model_copy(update={"base": "base"}),
+            [row | own for row in run.scores],
+        )
+        write_report(
+            tmp_path, replace(run, scores=scores, compressed={("topic", "de"): bits}, recipe=recipe)
+        )
         (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
-        assert verdict["clauses"] == {"topic": f"de: 2.000 bits per byte before, 1.500 after ({said})"}
+        assert verdict["clauses"] == {
+            "topic": f"de: 2.000 bits per byte before, 1.500 after ({said})"
+        }
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
@@ -139,41 +194,67 @@ def test_what_a_run_lacks_is_left_out(tmp_path):
     assert "Cost of each step" in texts(tmp_path / "without-tasks")[0]
 
 
-A_TABLE = Table("T", ["System", "de|at"], [["A", Cell("1.0", "±0.1", True)]], [["ref", "∞"]], ["a * b"])
+A_TABLE = Table(
+    "T", ["System", "de|at"], [["A", Cell("1.0", "±0.1", True)]], [["ref", "∞"]], ["a * b"]
+)
 
 
 def test_the_same_blocks_in_all_forms():
-    blocks = [Heading("H"), Facts({"Seed": "1"}), A_TABLE, Plot("f 1.png", PNG + bytes(16), "caption")]
+    blocks = [
+        Heading("H"),
+        Facts({"Seed": "1"}),
+        A_TABLE,
+        Plot("f 1.png", PNG + bytes(16), "caption"),
+    ]
     markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
-    assert "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b" in markdown
+    assert (
+        "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b"
+        in markdown
+    )
     assert "- **Seed**: 1" in markdown and "![caption](f%201.png)" in markdown
     assert "<td><b>1.0</b> <small>±0.1</small></td>" in html and "<dt>Seed</dt><dd>1</dd>" in html
     assert '<tbody class="references">' in html
 
 
 HOSTILE = (
-    "[x](javascript:alert(1)) ![x](http://a.b/c) <script>1</script> `|**~~b~~**\n\n# H\n[y]: http://a.b\n[y][y] __i__"
+    "[x](javascript:alert(1)) ![x](http://a.b/c) <script>1</script> `|**~~b~~**\n\n# H\n[y]: "
+    "http://a.b\n[y][y] __i__"
 )
 
 
 def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
     """Of labels and texts that a report quotes, wherever they stand."""
-    table = Table(HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, True)]], notes=[HOSTILE])
+    table = Table(
+        HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, True)]], notes=[HOSTILE]
+    )
     blocks = [Heading(HOSTILE), Facts({HOSTILE: HOSTILE}), table, Plot("f.png", PNG, HOSTILE)]
     markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
     shown = MarkdownIt("gfm-like", {"linkify": False}).render(markdown)
-    assert set(re.findall(r"<(\w+)", shown)) <= set("h1 h2 ul li strong em p table thead tbody tr th td img".split())
+    assert set(re.findall(r"<(\w+)", shown)) <= set(
+        "h1 h2 ul li strong em p table thead tbody tr th td img".split()
+    )
     (image,) = re.findall("<img[^>]*>", shown)
     assert image == '<img src="f.png" alt="' + escape(" ".join(HOSTILE.splitlines())) + '" />'
-    assert "<script" not in html and 'href="java' not in html and "__i__" in shown and "<strong>i<" not in shown
+    assert (
+        "<script" not in html
+        and 'href="java' not in html
+        and "__i__" in shown
+        and "<strong>i<" not in shown
+    )
 
 
 def test_losses_of_a_run(tmp_path):
-    records = [{"step": 0, "eflops": 0.0}, {"step": 39, "loss": 4.0, "eflops": 0.0072, "tflops_per_second": 1.0}]
+    records = [
+        {"step": 0, "eflops": 0.0},
+        {"step": 39, "loss": 4.0, "eflops": 0.0072, "tflops_per_second": 1.0},
+    ]
     records += [{"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5, "eflops": 0.0108}]
     records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo', encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo',
+        encoding="utf-8",
+    )
     row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(40, 1.5)]}
     found = read_losses(path, "minijoint", "adapt", "de")
     assert found == {**row, "hours": pytest.approx(2 + 2), "memory_gib": 1.5}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ds_minimodel.recipe.flops import recipe_costs
+from ds_minimodel.config.flops import recipe_costs
 from ds_minimodel.report import tables
 from ds_minimodel.report.curves import ComputeUnit, near_maximal, training_curves
 from ds_minimodel.report.render import Cell
@@ -23,7 +23,10 @@ LANGUAGES = ["de", "fr", "es", "zh"]
 
 
 def rows_of(system, task, language, points, seed=1):
-    return [score_row(system, task, language, seed, step, eflops, score) for step, eflops, score in points]
+    return [
+        score_row(system, task, language, seed, step, eflops, score)
+        for step, eflops, score in points
+    ]
 
 
 def paws_x_rows():
@@ -32,7 +35,9 @@ def paws_x_rows():
         row
         for system, scores in PAWS_X.items()
         for language, score in zip(LANGUAGES, scores, strict=True)
-        for row in rows_of(system, "paws-x", language, [(0, 0.0, 50.0), (125000, EFLOPS[system], score)])
+        for row in rows_of(
+            system, "paws-x", language, [(0, 0.0, 50.0), (125000, EFLOPS[system], score)]
+        )
     ]
 
 
@@ -57,7 +62,8 @@ def test_final_scores_are_table_2():
     assert column(table, "de", table.references)["BL_BASE, unadapted"].text == "50.0"
     assert table.title == "Table 2 (paws-x): performance at training completion, accuracy"
     assert table.notes == [
-        "Bold: the best. After 125,000 updates of step 2, whose cost is that of one language. One seed."
+        "Bold: the best. After 125,000 updates of step 2, whose cost is that of one language. One "
+        "seed."
     ]
 
 
@@ -74,7 +80,9 @@ def test_what_is_paid_once_is_shared_by_the_languages():
     table = tables.cost_table(rows, languages=4)
     of_minipost = [float(row[2]) for row in table.rows if row[0] == "MiniPost"]
     assert [row[1] for row in table.rows][-1] == "each of 4 languages"
-    assert of_minipost[-1] == pytest.approx((of_minipost[0] + of_minipost[1]) / 4 + of_minipost[2], abs=0.1)
+    assert of_minipost[-1] == pytest.approx(
+        (of_minipost[0] + of_minipost[1]) / 4 + of_minipost[2], abs=0.1
+    )
     assert len(tables.cost_table(rows).rows) == len(rows)
     of_base = [row for row in rows if row["step"] == "adapt"]
     assert len(tables.cost_table(of_base, languages=4).rows) == len(of_base), "nothing is paid once"
@@ -85,7 +93,11 @@ def test_near_maximal_table_has_bounds_infinities_and_stars():
     rows += rows_of("bl_base", "xnli", "tr", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
     rows += rows_of("minijoint", "xnli", "de", [(0, 0.0, 0.0), (20, 2.592, 95.0 * 2)])
     rows += rows_of("minijoint", "xnli", "tr", [(0, 0.0, 0.0), (20, 2.592, 94.0)])
-    rows += [row | {"system": "bl_small", "score": 0.5 * row["score"]} for row in rows if row["system"] == "bl_base"]
+    rows += [
+        row | {"system": "bl_small", "score": 0.5 * row["score"]}
+        for row in rows
+        if row["system"] == "bl_base"
+    ]
     table = tables.near_maximal_table("xnli", near_maximal(training_curves(rows)))
     assert column(table, "de") == {
         "BL_BASE": ("2.59", "(0.00–2.59)", False),
@@ -107,13 +119,20 @@ def test_what_systems_keep_is_section_4_1s():
     assert EFLOPS["minijoint"] / EFLOPS["bl_base"] == pytest.approx(0.39, abs=5e-4)
 
 
-@pytest.mark.parametrize("value, text", [(9.994, "9.99"), (9.996, "10.0"), (1234.5, "1234"), (float("inf"), "∞")])
+@pytest.mark.parametrize(
+    "value, text", [(9.994, "9.99"), (9.996, "10.0"), (1234.5, "1234"), (float("inf"), "∞")]
+)
 def test_compute_has_three_significant_digits(value, text):
     assert ComputeUnit("EFLOPs", 1).text(value) == text
 
 
 def test_held_out_losses_name_the_best_step():
-    row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(0, 2.0), (5, 1.0)]}
+    row = {
+        "system": "minijoint",
+        "stage": "adapt",
+        "language": "de",
+        "held_out": [(0, 2.0), (5, 1.0)],
+    }
     table = tables.held_out_table([row, row | {"held_out": [], "language": "tr"}])
     assert table.columns == ["System", "adapt de"] and table.rows[0][1] == Cell("1.000")
     longer = row | {"held_out": [*row["held_out"], (1000, 1.25)]}

@@ -8,10 +8,10 @@ import torch
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.models import BodyArtifact, save_body, save_model
+from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models.body import LanguagePack
-from ds_minimodel.tasks import KINDS
-from ds_minimodel.vocabulary.tokenizer import open_tokenizer
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 from tests.small_models import roberta
 
 CONFIG, DEPTHS = roberta(3, 16, 2, 32, 48), (1, 3)
@@ -38,13 +38,17 @@ class Family:
 def random(module, seed):
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: torch.empty_like(tensor).normal_(1.0 if name.endswith("norm.weight") else 0.0, 0.4, generator=generator)
+        name: torch.empty_like(tensor).normal_(
+            1.0 if name.endswith("norm.weight") else 0.0, 0.4, generator=generator
+        )
         for name, tensor in module.state_dict().items()
     }
 
 
 def make_family(root, space):
-    """model, whose language is en; task models classification and qa; languages de and zh, with positions."""
+    """model, whose language is en; task models classification and qa; languages de and zh, with
+    positions.
+    """
     found = {}
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
@@ -58,11 +62,17 @@ def make_family(root, space):
         own = random(KINDS[kind].module(CONFIG, 2, labels), 2)
         own = {name: tensor for name, tensor in own.items() if not name.startswith("pack.")}
         task = {"name": kind, "kind": kind, "labels": labels}
-        save_body(root / kind, BodyArtifact(CONFIG, (), own, space, task), "task-model", root / "model")
+        save_body(
+            root / kind, BodyArtifact(CONFIG, (), own, space, task), "task-model", root / "model"
+        )
     for language, rows in found.items():
         update = {"positions": torch.randn(50, 16, generator=torch.Generator().manual_seed(9))}
-        learned = body.adaptation(language, rows, steps=7, eflops=0.5, update=update if language == "zh" else {})
-        save_adaptation(root / language, learned, root / f"{language}.tok", CONFIG, initialisation="overlap")
+        learned = body.adaptation(
+            language, rows, steps=7, eflops=0.5, update=update if language == "zh" else {}
+        )
+        save_adaptation(
+            root / language, learned, root / f"{language}.tok", CONFIG, initialisation="overlap"
+        )
     return Family(root, space)
 
 

@@ -19,7 +19,9 @@ class Hub:
         self.repositories, self.requests, self.endpoint = {}, [], ""
 
     def variables(self, folder):
-        """Environment of a process that takes this for the Hub, and keeps what it fetches in `folder`."""
+        """Environment of a process that takes this for the Hub, and keeps what it fetches in
+        `folder`.
+        """
         own = {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
         return own | {"HF_HOME": f"{folder}/hf"}
 
@@ -27,7 +29,9 @@ class Hub:
 @pytest.fixture
 def hub(monkeypatch):
     """A Hub that this process may speak to."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # which tests/conftest.py makes of the one outside
+    monkeypatch.setattr(
+        constants, "HF_HUB_OFFLINE", False
+    )  # which tests/conftest.py makes of the one outside
     found = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": found}))
     found.endpoint = f"http://127.0.0.1:{server.server_port}"
@@ -59,18 +63,27 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = self.path.partition("?")[0]
         self.hub.requests.append(path)
-        name, rest = re.fullmatch(r"(?:/api)?(?:/datasets|/models)?/([\w.-]+/[\w.-]+)(/.*)?", path).groups("")
+        name, rest = re.fullmatch(
+            r"(?:/api)?(?:/datasets|/models)?/([\w.-]+/[\w.-]+)(/.*)?", path
+        ).groups("")
         files = self.hub.repositories.get(name)
         if files is None:
             return self._answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
         if match := re.fullmatch(r"/resolve/[^/]+/(.+)", rest):
             return self._answer_file(files.get(match[1]))
-        entries = [{"type": "file", "path": file, "size": len(data), "oid": COMMIT} for file, data in files.items()]
+        entries = [
+            {"type": "file", "path": file, "size": len(data), "oid": COMMIT}
+            for file, data in files.items()
+        ]
         if rest.startswith("/tree/"):
             return self._answer(value=entries if rest.count("/") == 2 else [])
         if rest.startswith("/paths-info/"):
-            wanted = re.findall(rb"paths=([^&]+)", body) or [name.encode() for name in json.loads(body)["paths"]]
-            return self._answer(value=[entry for entry in entries if entry["path"].encode() in wanted])
+            wanted = re.findall(rb"paths=([^&]+)", body) or [
+                name.encode() for name in json.loads(body)["paths"]
+            ]
+            return self._answer(
+                value=[entry for entry in entries if entry["path"].encode() in wanted]
+            )
         if rest in ("", "/revision/main", f"/revision/{COMMIT}"):
             siblings = [{"rfilename": file} for file in files]
             return self._answer(value={"id": name, "sha": COMMIT, "siblings": siblings})

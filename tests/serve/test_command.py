@@ -10,7 +10,9 @@ from ds_minimodel.cli.main import main
 
 @pytest.fixture
 def call(capsys):
-    """Run a command in this process: (exit code, lines of standard output, lines of standard error)."""
+    """Run a command in this process: (exit code, lines of standard output, lines of standard
+    error).
+    """
 
     def call(*arguments):
         with pytest.raises(SystemExit) as stop:
@@ -23,7 +25,12 @@ def call(capsys):
 
 def test_show(family, other_family, call):
     code, lines, _ = call("pack", "show", family.de)
-    assert code == 0 and "language: de" in lines and f"space: {family.space}" in lines and "vocab_size: 33" in lines
+    assert (
+        code == 0
+        and "language: de" in lines
+        and f"space: {family.space}" in lines
+        and "vocab_size: 33" in lines
+    )
     code, lines, _ = call("pack", "show", family.de, "--json")
     facts, file = json.loads("\n".join(lines)), "embeddings.safetensors"
     assert code == 0 and facts["files"][file] == (family.de / file).stat().st_size

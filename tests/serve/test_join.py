@@ -46,9 +46,13 @@ def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder
     done("pack", "join", tmp_path / "joined", *packs(folder))
     done("export-hf", model_of(folder), tmp_path / "hf", "--pack", tmp_path / "joined")
     base = AutoTokenizer.from_pretrained(folder / "theirs")
-    joined, model = (kind.from_pretrained(tmp_path / "hf") for kind in (AutoTokenizer, AutoModelForCausalLM))
+    joined, model = (
+        kind.from_pretrained(tmp_path / "hf") for kind in (AutoTokenizer, AutoModelForCausalLM)
+    )
     xx, yy = (AutoTokenizer.from_pretrained(pack) for pack in packs(folder))
-    texts = {language: (folder / f"{language}.txt").read_text()[:900] for language in ("en", "xx", "yy")}
+    texts = {
+        language: (folder / f"{language}.txt").read_text()[:900] for language in ("en", "xx", "yy")
+    }
     assert joined(texts["en"])["input_ids"] == base(texts["en"])["input_ids"]
     assert joined(texts["xx"])["input_ids"] == xx(texts["xx"])["input_ids"]
     by_base, by_pack, by_both = (len(each(texts["yy"])["input_ids"]) for each in (base, yy, joined))
@@ -65,7 +69,9 @@ def test_one_model_reads_both_languages_as_each_pack_does_and_the_sources(folder
 
 def test_what_cannot_be_joined_is_refused(folder, tmp_path):
     xx = packs(folder)[0]
-    assert "is of kind model, not an adaptation" in refused("pack", "join", tmp_path / "a", xx, model_of(folder))
+    assert "is of kind model, not an adaptation" in refused(
+        "pack", "join", tmp_path / "a", xx, model_of(folder)
+    )
     assert "give each language once" in refused("pack", "join", tmp_path / "a", xx, xx)
     assert "give two packs" in refused("pack", "join", tmp_path / "a", xx)
     assert not (tmp_path / "a").exists()

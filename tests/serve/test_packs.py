@@ -1,4 +1,6 @@
-"""A language shows what it is; what is damaged, mixed up or of another body is refused in one line."""
+"""A language shows what it is; what is damaged, mixed up or of another body is refused in one
+line.
+"""
 
 import shutil
 from dataclasses import replace
@@ -11,8 +13,8 @@ from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.serve.packs import facts_of, plugged_module, save_plugged
-from ds_minimodel.vocabulary.tokenizer_training import train_tokenizer
+from ds_minimodel.evaluation.packs import facts_of, plugged_module, save_plugged
+from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 
 @pytest.fixture
@@ -38,7 +40,11 @@ def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_
     same = ("language", "vocab_size", "steps", "eflops", "initialisation", "files")
     assert all(after[key] == before[key] for key in same)
     for pack, out, words in (
-        (family.de, "new", "is over this body already; `ds-minimodel export-hf` writes both as one model"),
+        (
+            family.de,
+            "new",
+            "is over this body already; `ds-minimodel export-hf` writes both as one model",
+        ),
         (other_family.de, "out", "out: exists"),
         (shutil.copytree(other_family.de, tmp_path / "de"), "de/in", "de/in: lies in .*de"),
     ):
@@ -50,8 +56,9 @@ def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_
 
 
 def sealed(folder, changed=(), file=None, **changes):
-    """Change an artifact under a manifest that agrees, as a stranger would. changed: tensors of one file of its, None
-    for one that it has not. changes: of its facts."""
+    """Change an artifact under a manifest that agrees, as a stranger would. changed: tensors of one
+    file of its, None for one that it has not. changes: of its facts.
+    """
     facts = {**read_json(folder / MANIFEST), **changes}
     del facts["files"]
     path = folder / file if file else next(folder.glob("*.safetensors"))
@@ -68,8 +75,16 @@ def sealed(folder, changed=(), file=None, **changes):
         ({"bias": torch.zeros(32)}, None, "are not those of 33 tokens"),
         ({"bias": None}, None, "languages of this body have bias, tokens"),
         ({"more": torch.zeros(1)}, None, r"'more': .1,."),
-        ({"positions": torch.zeros(3, 16)}, "body.safetensors", "changes positions of .*, which the body has not"),
-        ({"layers.9.qkv.weight": torch.zeros(48, 16)}, "body.safetensors", "changes layers.9.qkv.weight of shape "),
+        (
+            {"positions": torch.zeros(3, 16)},
+            "body.safetensors",
+            "changes positions of .*, which the body has not",
+        ),
+        (
+            {"layers.9.qkv.weight": torch.zeros(48, 16)},
+            "body.safetensors",
+            "changes layers.9.qkv.weight of shape ",
+        ),
     ],
 )
 def test_tensors_that_no_language_has(family, pack, changed, file, words):
@@ -87,7 +102,10 @@ def test_a_body_that_was_trained_takes_no_tasks(family, pack):
 
 @pytest.mark.parametrize(
     "changed, words",
-    [({"out.bias": torch.zeros(3).int()}, "'out.bias' is of type I32"), ({"out.bias": None}, "out.bias is of shape")],
+    [
+        ({"out.bias": torch.zeros(3).int()}, "'out.bias' is of type I32"),
+        ({"out.bias": None}, "out.bias is of shape"),
+    ],
 )
 def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
@@ -128,8 +146,12 @@ def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
     body, language = load_body(family.model), load_adaptation(family.zh)
     model = plugged_module(body, language)
     assert not model.training and model.body.positions.equal(language.update["positions"])
-    assert not torch.equal(body.tensors["positions"], model.body.positions)  # the body itself stays as it is
-    with pytest.raises(UserError, match="the language de: this was trained for embedding space fedc"):
+    assert not torch.equal(
+        body.tensors["positions"], model.body.positions
+    )  # the body itself stays as it is
+    with pytest.raises(
+        UserError, match="the language de: this was trained for embedding space fedc"
+    ):
         plugged_module(body, load_adaptation(other_family.de))
     with pytest.raises(UserError, match="holds its new tokens alone; give `whole`"):
         plugged_module(body, replace(language, num_base=5))

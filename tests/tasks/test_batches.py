@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.common.random import sample_key
 from ds_minimodel.common.vocabulary import FILLER
-from ds_minimodel.tasks.batches import TaskSampler, inference_batches, join
+from ds_minimodel.evaluation.batches import TaskSampler, inference_batches, join
 
 N = 23
 
@@ -26,14 +26,29 @@ def who(batch):
 
 def test_batch_form(examples):
     batch = examples.batch(np.array([3, 0]), sample_key(1, 0, [3, 0]))
-    assert batch["tokens"].tolist() == [[0, 103, 103, 103, 103, 103, 2], [0, 100, 100, 2, *[FILLER] * 3]]
+    assert batch["tokens"].tolist() == [
+        [0, 103, 103, 103, 103, 103, 2],
+        [0, 100, 100, 2, *[FILLER] * 3],
+    ]
     assert batch["lengths"].tolist() == [7, 4] and batch["targets"].tolist() == [[3], [0]]
     assert batch["loss_positions"].tolist() == [[0], [0]] and batch["count"] == 2
     assert batch["sample_keys"].view(np.uint32).tolist() == sample_key(1, 0, [3, 0]).tolist()
     types = dict.fromkeys(("tokens", "loss_positions", "targets", "token_index"), "int64")
     types |= dict.fromkeys(("lengths", "sample_keys"), "int32")
     assert {name: str(array.dtype) for name, array in batch.items() if name != "count"} == types
-    assert batch["tokens"].flatten()[batch["token_index"]].tolist() == [0, 103, 103, 103, 103, 103, 2, 0, 100, 100, 2]
+    assert batch["tokens"].flatten()[batch["token_index"]].tolist() == [
+        0,
+        103,
+        103,
+        103,
+        103,
+        103,
+        2,
+        0,
+        100,
+        100,
+        2,
+    ]
     assert "token_index" not in examples.batch(np.array([3, 10]), [0, 0])  # of equal length
 
 
@@ -42,7 +57,9 @@ def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
     assert sampler.updates_per_epoch == 3
     orders = []
     for epoch in range(3):
-        batches = [sampler.batch(first, first + 8) for first in range(24 * epoch, 24 * epoch + 24, 8)]
+        batches = [
+            sampler.batch(first, first + 8) for first in range(24 * epoch, 24 * epoch + 24, 8)
+        ]
         assert [batch["count"] for batch in batches] == [8, 8, 7]
         targets = np.concatenate([batch["targets"][:, 0] for batch in batches])
         assert targets[-1] == -100 and sorted(targets[:-1]) == list(range(N))
@@ -53,7 +70,9 @@ def test_an_epoch_meets_each_example_once_and_fills_its_last_batch(examples):
             assert (batch["sample_keys"][real].view(np.uint32) == expected).all()
         orders.append(tuple(targets))
     assert len(set(orders)) == 3
-    assert TaskSampler(examples, 8, seed=6).batch(0, 8)["targets"].tolist() != [[t] for t in orders[0][:8]]
+    assert TaskSampler(examples, 8, seed=6).batch(0, 8)["targets"].tolist() != [
+        [t] for t in orders[0][:8]
+    ]
 
 
 @pytest.mark.parametrize("cuts", [[0, 48], [0, 8, 16, 24, 32, 40, 48], [0, 5, 23, 24, 31, 47, 48]])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.tasks.classification import encode_table
-from ds_minimodel.tasks.tables import Records
+from ds_minimodel.evaluation.classification import encode_table
+from ds_minimodel.evaluation.tables import Records
 
 
 def sequences(examples):

@@ -1,10 +1,21 @@
 """What job records hold of a task."""
 
-from ds_minimodel.tasks import KINDS
+from ds_minimodel.evaluation import KINDS
 
 
 def test_job_records_hold_the_keys_of_the_tasks_kind():
-    own = {"sentence-pair": {"labels", "columns"}, "qa": {"question_length", "stride", "answer_length", "metric"}}
+    own = {
+        "sentence-pair": {"labels", "columns"},
+        "qa": {"question_length", "stride", "answer_length", "metric"},
+    }
     for kind, keys in own.items():
         recorded = KINDS[kind].config(kind=kind, train=__file__, test={}).recorded()
-        assert recorded.keys() == keys | {"kind", "train", "test", "lr", "epochs", "batch_size", "max_length"}
+        assert recorded.keys() == keys | {
+            "kind",
+            "train",
+            "test",
+            "lr",
+            "epochs",
+            "batch_size",
+            "max_length",
+        }

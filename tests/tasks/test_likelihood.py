@@ -17,17 +17,25 @@ from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
+from ds_minimodel.evaluation import KINDS
+from ds_minimodel.evaluation.batches import inference_batches, outputs
+from ds_minimodel.evaluation.likelihood import (
+    Asked,
+    ChoiceConfig,
+    Documents,
+    HiddenConfig,
+    TextConfig,
+)
+from ds_minimodel.evaluation.packs import open_pack
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
-from ds_minimodel.serve.packs import open_pack
-from ds_minimodel.tasks import KINDS
-from ds_minimodel.tasks.batches import inference_batches, outputs
-from ds_minimodel.tasks.likelihood import Asked, ChoiceConfig, Documents, HiddenConfig, TextConfig
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.refusing import change
 from ..hf.test_decoders import BEGIN, save_llama
 
-TEXT, HIDDEN, CHOICE = (KINDS[name] for name in ("bits-per-byte", "pseudo-likelihood", "multiple-choice"))
+TEXT, HIDDEN, CHOICE = (
+    KINDS[name] for name in ("bits-per-byte", "pseudo-likelihood", "multiple-choice")
+)
 SETTINGS = TextConfig(kind="bits-per-byte", test={"de": "de"})
 
 
@@ -54,7 +62,9 @@ def logits(encoded):
         yield index, found
 
 
-@pytest.mark.parametrize("special, start", [({"bos": 150, "eos": 151}, [150]), ({"eos": 151}, [151]), ({}, [])])
+@pytest.mark.parametrize(
+    "special, start", [({"bos": 150, "eos": 151}, [150]), ({"eos": 151}, [151]), ({}, [])]
+)
 def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_path):
     (tmp_path / "de").write_text("ab\ncdefgh\n\nij\n\n\nk", encoding="utf-8")
     records, tokenizer = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None), Letters(**special)
@@ -71,10 +81,16 @@ def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_pat
 
 
 class Parts:
-    """A vocabulary whose pieces are `size` letters of a word, the first with the space before it."""
+    """A vocabulary whose pieces are `size` letters of a word, the first with the space before
+    it.
+    """
 
     def __init__(self, size):
-        self.vocabulary, self.size, self.pieces = Vocabulary(200, bos=190, eos=191, mask=192), size, []
+        self.vocabulary, self.size, self.pieces = (
+            Vocabulary(200, bos=190, eos=191, mask=192),
+            size,
+            [],
+        )
 
     def unknown(self, text, ids):
         return [(match.start(), 2) for match in re.finditer("ü", text)]
@@ -84,7 +100,9 @@ class Parts:
         for word in re.finditer(r"\S+", text):
             for start in range(word.start(), word.end(), self.size):
                 spans.append((start, min(start + self.size, word.end())))
-        self.pieces += dict.fromkeys(text[start:end] for start, end in spans if text[start:end] not in self.pieces)
+        self.pieces += dict.fromkeys(
+            text[start:end] for start, end in spans if text[start:end] not in self.pieces
+        )
         return [self.pieces.index(text[start:end]) for start, end in spans], spans
 
 
@@ -93,26 +111,36 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
     (tmp_path / "de").write_text("\n".join(words), encoding="utf-8")
     task = HiddenConfig(kind="pseudo-likelihood", test={"de": "de"}, context_bytes=150)
     records = HIDDEN.read(str(tmp_path / "de"), task, "de", None)
-    assert " ".join(records.texts).split() == words and max(len(text.encode()) for text in records.texts) <= 150
+    assert (
+        " ".join(records.texts).split() == words
+        and max(len(text.encode()) for text in records.texts) <= 150
+    )
     hidden = [
         word
         for text, own in zip(records.texts, records.hidden)
         for word, is_hidden in zip(text.split(), own)
         if is_hidden
     ]
-    assert 5 < len(hidden) < 25 and records.num_bytes == sum(len(word.encode()) + 1 for word in hidden)
+    assert 5 < len(hidden) < 25 and records.num_bytes == sum(
+        len(word.encode()) + 1 for word in hidden
+    )
     for size in (2, 3, 99):
         tokenizer = Parts(size)
         encoded = HIDDEN.encode(tokenizer, records, task, task.least_length)
         examples, asked = encoded.examples, []
         for first, end in itertools.pairwise(examples.bounds):
             tokens, targets = examples.tokens[first:end], examples.targets[first:end]
-            assert (tokens[0], tokens[-1]) == (190, 191) and (tokens[targets != IGNORED] == 192).all()
+            assert (tokens[0], tokens[-1]) == (190, 191) and (
+                tokens[targets != IGNORED] == 192
+            ).all()
             asked += [tokenizer.pieces[id] for id in targets[targets != IGNORED]]
-        parts = [word[start : start + size] for word in hidden for start in range(0, len(word), size)]
+        parts = [
+            word[start : start + size] for word in hidden for start in range(0, len(word), size)
+        ]
         assert sorted(asked) == sorted(parts), "each token once"
         found = (
-            (index, np.where(batch["targets"] == IGNORED, 0, -1.0)) for index, batch in inference_batches(examples, 500)
+            (index, np.where(batch["targets"] == IGNORED, 0, -1.0))
+            for index, batch in inference_batches(examples, 500)
         )
         score = HIDDEN.score(task, "de", records, encoded, found)
         bits = len(parts) / math.log(2) + 8 * 2 * len(hidden)  # each with an ü, which is unknown
@@ -120,7 +148,9 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
 
 
 def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
-    """8 bits per byte beside its token's, of a text and of an option; a question's costs nothing."""
+    """8 bits per byte beside its token's, of a text and of an option; a question's costs
+    nothing.
+    """
     (tmp_path / "de").write_text("a?\nb?\n\nc", encoding="utf-8")
     records = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None)
     encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, 64)
@@ -129,7 +159,9 @@ def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
     assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
     choices = [Asked(question="q?", options=["b", "??"], answer=0)]
-    encoded = CHOICE.encode(Letters(bos=150), choices, ChoiceConfig(kind="multiple-choice", test={"de": "de"}), 64)
+    encoded = CHOICE.encode(
+        Letters(bos=150), choices, ChoiceConfig(kind="multiple-choice", test={"de": "de"}), 64
+    )
     assert encoded.unknown == [0, 0, 2, 2]
 
 
@@ -146,7 +178,8 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
         assert encoded.examples.lengths.max() == min(10, max_length)
         after, alone = encoded.nats(logits(encoded)).reshape(4, 2).T
         assert after == pytest.approx([3.3, 9.2, 13.0, 12.9]) == alone
-        # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2 + 9.7.
+        # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2
+        # + 9.7.
         score = CHOICE.score(task, "de", records, encoded, logits(encoded))
         assert (score["score"], score["unnormalised"]) == (50, 0)
     after_and_alone = SimpleNamespace(nats=lambda *_: np.array([3, 5, 60, 66, 4, 4, 3, 2.9]))
@@ -168,8 +201,10 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     ],
 )
 def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_path):
-    """Of texts that fit, after the token called bos or else eos, once (`add_bos_token`); of options after a question,
-    which begins as the tokenizer begins a text. A special token's name in a text is none here."""
+    """Of texts that fit, after the token called bos or else eos, once (`add_bos_token`); of options
+    after a question, which begins as the tokenizer begins a text. A special token's name in a text
+    is none here.
+    """
     theirs = save_llama(write_text(tmp_path / "text"), tmp_path / "theirs", single)
     if not named:
         change(theirs / "tokenizer_config.json", bos_token=None)
@@ -187,18 +222,30 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
         return -encoded.nats(outputs(module, encoded.examples))
 
     def of_harness(ask, texts, **options):
-        harness = HFLM(str(theirs), device="cpu", dtype="float32", max_length=63, **options)  # beside the first token
-        return ask(harness, [Instance("", {}, text, number) for number, text in enumerate(texts)], disable_tqdm=True)
+        harness = HFLM(
+            str(theirs), device="cpu", dtype="float32", max_length=63, **options
+        )  # beside the first token
+        return ask(
+            harness,
+            [Instance("", {}, text, number) for number, text in enumerate(texts)],
+            disable_tqdm=True,
+        )
 
     texts = [*(text[:40] for text in [*TEXTS, *ODD_TEXTS] if text.strip()), "a", "\n"]
-    expected = of_harness(HFLM.loglikelihood_rolling, [(text,) for text in texts], add_bos_token=False)
+    expected = of_harness(
+        HFLM.loglikelihood_rolling, [(text,) for text in texts], add_bos_token=False
+    )
     assert likelihoods(TEXT, Documents(texts)) == pytest.approx(expected, rel=1e-5)
 
     asked = [(TEXTS[0][:14], "Straße"), ("a ", "b"), ("a\n", "c"), ("q'", "s"), ("12", " 5")]
     asked += [("the boat sees " * 20, "a b")]
-    found = likelihoods(CHOICE, [Asked(question=text, options=[option, "a"], answer=0) for text, option in asked])
+    found = likelihoods(
+        CHOICE, [Asked(question=text, options=[option, "a"], answer=0) for text, option in asked]
+    )
     pairs = [(text, f" {option}") for text, first in asked for option in (first, "a")]
-    assert found[::2] == pytest.approx([own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5)
+    assert found[::2] == pytest.approx(
+        [own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5
+    )
     if not prepends:  # else theirs has another space, where nothing stands before
         ((alone, _),) = of_harness(HFLM.loglikelihood, [("", " a")])
         assert found[3] == pytest.approx(alone, rel=1e-5)
@@ -210,11 +257,31 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
         (TEXT, "\n \n", "de: holds no text"),
         (HIDDEN, "a", "de: too short for words to be hidden"),
         (CHOICE, "\n", "de.jsonl: no questions"),
-        (CHOICE, '{"options": ["a", "b"], "answer": 0}', "de.jsonl:1: question: .* a row has a question, a list"),
-        (CHOICE, '{"question": "q", "options": ["a"], "answer": 0}', "de.jsonl:1: options: .* at least 2"),
-        (CHOICE, '{"question": "q", "options": ["a", " "], "answer": 0}', "de.jsonl:1: options.1: "),
-        (CHOICE, r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}', "de.jsonl:1: options.1: .* unicode"),
-        (CHOICE, '{"question": "q", "options": ["a", "b"], "answer": 2}', "de.jsonl:1: answer: 2 of 2 options"),
+        (
+            CHOICE,
+            '{"options": ["a", "b"], "answer": 0}',
+            "de.jsonl:1: question: .* a row has a question, a list",
+        ),
+        (
+            CHOICE,
+            '{"question": "q", "options": ["a"], "answer": 0}',
+            "de.jsonl:1: options: .* at least 2",
+        ),
+        (
+            CHOICE,
+            '{"question": "q", "options": ["a", " "], "answer": 0}',
+            "de.jsonl:1: options.1: ",
+        ),
+        (
+            CHOICE,
+            r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}',
+            "de.jsonl:1: options.1: .* unicode",
+        ),
+        (
+            CHOICE,
+            '{"question": "q", "options": ["a", "b"], "answer": 2}',
+            "de.jsonl:1: answer: 2 of 2 options",
+        ),
     ],
 )
 def test_files_that_are_none_are_refused(kind, text, said, tmp_path):

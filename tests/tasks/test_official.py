@@ -5,13 +5,14 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.classification import Pair
-from ds_minimodel.tasks.tables import read_table
+from ds_minimodel.evaluation.classification import Pair
+from ds_minimodel.evaluation.tables import read_table
 
 PAIR = Pair().table_forms({})
 LABELS = ["contradiction", "entailment", "neutral"]
 MULTINLI = (
-    "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
+    "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
+    "sentence1 "
     "sentence2 promptID pairID genre label1 label2 label3 label4 label5"
 ).split()
 XNLI = ["language", *MULTINLI, "sentence1_tokenized", "sentence2_tokenized", "match"]
@@ -19,7 +20,9 @@ XNLI = ["language", *MULTINLI, "sentence1_tokenized", "sentence2_tokenized", "ma
 
 def tsv(path, header, *rows):
     """Write rows, dicts or lists, of a tab-separated file; columns that a dict lacks are empty."""
-    rows = [[row.get(name, "") for name in header] if isinstance(row, dict) else row for row in rows]
+    rows = [
+        [row.get(name, "") for name in header] if isinstance(row, dict) else row for row in rows
+    ]
     path.write_bytes("".join("\t".join(row) + "\n" for row in [header, *rows]).encode())
     return path
 
@@ -30,9 +33,19 @@ def jsonl(path, *rows):
 
 
 def nli(label, first, second, language=None):
-    row = dict(gold_label=label, sentence1=first, sentence2=second, sentence1_parse="(ROOT (S))", promptID="1")
+    row = dict(
+        gold_label=label,
+        sentence1=first,
+        sentence2=second,
+        sentence1_parse="(ROOT (S))",
+        promptID="1",
+    )
     row |= dict(pairID="1n", genre="facetoface", label1="entailment")
-    return row if language is None else dict(language=language, **row, sentence1_tokenized="not this", match="True")
+    return (
+        row
+        if language is None
+        else dict(language=language, **row, sentence1_tokenized="not this", match="True")
+    )
 
 
 @pytest.fixture(params=["tsv", "jsonl"])
@@ -45,7 +58,9 @@ def xnli(request, tmp_path):
     ]
     if request.param == "tsv":
         return tsv(tmp_path / "xnli.test.tsv", XNLI, *rows)
-    return jsonl(tmp_path / "xnli.test.jsonl", *({**row, "annotator_labels": ["neutral"]} for row in rows))
+    return jsonl(
+        tmp_path / "xnli.test.jsonl", *({**row, "annotator_labels": ["neutral"]} for row in rows)
+    )
 
 
 def test_xnli_holds_all_languages_in_one_file(xnli):
@@ -74,7 +89,10 @@ def test_multinli_leaves_out_pairs_without_a_majority(tmp_path):
     rows = [nli("neutral", "a", "b"), nli("-", "c", "d"), nli("contradiction", "e", "f")]
     for path in (
         tsv(tmp_path / "multinli_1.0_train.txt", MULTINLI, *rows),
-        jsonl(tmp_path / "multinli_1.0_train.jsonl", *({**row, "annotator_labels": []} for row in rows)),
+        jsonl(
+            tmp_path / "multinli_1.0_train.jsonl",
+            *({**row, "annotator_labels": []} for row in rows),
+        ),
     ):
         records = read_table(path, PAIR, LABELS, "en")
         assert records.texts == (["a", "e"], ["b", "f"]) and records.targets.tolist() == [2, 0]
@@ -85,6 +103,11 @@ def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
     rows = [["1", 'He said "', "b .", "1"], ["2", "NS", "NS", "0"], ["3", "", "", "0"]]
     path = tsv(tmp_path / "test_2k.tsv", header, *rows, ["4", "x", "y", "0"], ["5", "x", "y", "NS"])
     records = read_table(path, PAIR, ["0", "1"])
-    assert records.texts == (['He said "', "x"], ["b .", "y"]) and records.targets.tolist() == [1, 0]
-    own = jsonl(tmp_path / "own.jsonl", {"sentence1": "NS", "sentence2": "b", "label": 0, "id": "1"})
+    assert records.texts == (['He said "', "x"], ["b .", "y"]) and records.targets.tolist() == [
+        1,
+        0,
+    ]
+    own = jsonl(
+        tmp_path / "own.jsonl", {"sentence1": "NS", "sentence2": "b", "label": 0, "id": "1"}
+    )
     assert read_table(own, PAIR).texts == (["NS"], ["b"])  # in other files these are texts

@@ -1,10 +1,12 @@
-"""The paper's recipe on small files of the official forms (test_official.py), under the names of their downloads."""
+"""The paper's recipe on small files of the official forms (test_official.py), under the names of
+their downloads.
+"""
 
 from pathlib import Path
 
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.evaluation import KINDS
 from ds_minimodel.pipeline.check import check_ahead
-from ds_minimodel.recipe.reading import load_recipe
-from ds_minimodel.tasks import KINDS
 
 from ..pipeline.conftest import squad
 from .test_official import XNLI, nli, tsv
@@ -20,10 +22,26 @@ def test_all_four_tasks_are_read_from_their_official_files(tmp_path, monkeypatch
     for path in map(Path, files):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(questions if path.suffix == ".json" else "a line\n", encoding="utf-8")
-    tsv(Path(tasks["xnli"].train), ["premise", "hypo", "label"], ["a", "b", "contradictory"], ["c", "d", "neutral"])
-    tsv(Path(tasks["xnli"].test["de"]), XNLI, *(nli("neutral", language, "b", language) for language in languages))
+    tsv(
+        Path(tasks["xnli"].train),
+        ["premise", "hypo", "label"],
+        ["a", "b", "contradictory"],
+        ["c", "d", "neutral"],
+    )
+    tsv(
+        Path(tasks["xnli"].test["de"]),
+        XNLI,
+        *(nli("neutral", language, "b", language) for language in languages),
+    )
     for path in map(Path, (tasks["pawsx"].train, *tasks["pawsx"].test.values())):
-        tsv(path, ["id", "sentence1", "sentence2", "label"], ["1", "a", "b", "0"], ["2", "c", "d", "1"])
+        tsv(
+            path,
+            ["id", "sentence1", "sentence2", "label"],
+            ["1", "a", "b", "0"],
+            ["2", "c", "d", "1"],
+        )
     assert check_ahead(recipe, ("finetune", "evaluate"), 8) == ["finetune", "evaluate"]
     xnli, kind = tasks["xnli"], KINDS["sentence-pair"]
-    assert all(kind.read(xnli.test[name], xnli, name, xnli.labels).texts[0] == [name] for name in languages)
+    assert all(
+        kind.read(xnli.test[name], xnli, name, xnli.labels).texts[0] == [name] for name in languages
+    )

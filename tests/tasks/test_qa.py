@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
-from ds_minimodel.tasks import qa
-from ds_minimodel.tasks.qa import Question, encode_questions
-from ds_minimodel.vocabulary.tokenizer import JSON_FILE, PROBES, open_tokenizer
+from ds_minimodel.evaluation import qa
+from ds_minimodel.evaluation.qa import Question, encode_questions
+from ds_minimodel.tokenizers.tokenizer import JSON_FILE, PROBES, open_tokenizer
 
 
 def ask(context, answer, name="q", text="abc?"):
@@ -50,7 +50,9 @@ def test_windows_cover_the_context_at_each_stride(tokenizer):
 
 def test_the_target_is_position_zero_where_the_window_lacks_part_of_the_answer(tokenizer):
     answer = "30 abcf def ghi日 31 abcg"
-    windows = encode_questions(tokenizer, [ask(LONG, answer)], max_length=60, question_length=8, stride=10)
+    windows = encode_questions(
+        tokenizer, [ask(LONG, answer)], max_length=60, question_length=8, stride=10
+    )
     _, offsets = tokenizer.encode_with_offsets(LONG)
     start = LONG.index(answer)
     inside = [i for i, (a, b) in enumerate(offsets) if b > start and a < start + len(answer)]
@@ -65,8 +67,18 @@ def test_the_target_is_position_zero_where_the_window_lacks_part_of_the_answer(t
 
 
 KINDS = {  # model, trainer, normaliser, pre-tokenizer
-    "modernbert": (models.BPE(), trainers.BpeTrainer, normalizers.NFC(), pre_tokenizers.ByteLevel(False)),
-    "xlm-r": (models.Unigram(), trainers.UnigramTrainer, normalizers.NFKC(), pre_tokenizers.Metaspace()),
+    "modernbert": (
+        models.BPE(),
+        trainers.BpeTrainer,
+        normalizers.NFC(),
+        pre_tokenizers.ByteLevel(False),
+    ),
+    "xlm-r": (
+        models.Unigram(),
+        trainers.UnigramTrainer,
+        normalizers.NFKC(),
+        pre_tokenizers.Metaspace(),
+    ),
     "uncased bert": (
         models.WordPiece(unk_token="<unk>"),
         trainers.WordPieceTrainer,
@@ -89,14 +101,21 @@ def of_kind(request, tokenizer_folder, tmp_path_factory):
     options = {"vocab_size": 900, "special_tokens": special, "show_progress": False}
     made.train_from_iterator(PROBES, trainer(**options, **unknown, **alphabet))
     made.save(str(folder / JSON_FILE))
-    write_manifest(folder, kind="tokenizer", **Vocabulary(made.get_vocab_size(), bos=0, eos=1, unk=2).facts())
+    write_manifest(
+        folder, kind="tokenizer", **Vocabulary(made.get_vocab_size(), bos=0, eos=1, unk=2).facts()
+    )
     return open_tokenizer(folder)
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_a_right_answer_is_the_whole_word_however_marks_are_written(of_kind, form):
     """Each word of many languages, alone between two others, is what its own tokens give back."""
-    words = {word for text in PROBES for word in unicodedata.normalize(form, text).split() if word[0].isalpha()}
+    words = {
+        word
+        for text in PROBES
+        for word in unicodedata.normalize(form, text).split()
+        if word[0].isalpha()
+    }
     words = {word for word in words if word.isprintable() and not {*"▁\ufffd"} & {*word}}
     questions = [ask(f"a {word} b", word, name=word) for word in sorted(words)]
     assert len(questions) > 300
@@ -109,7 +128,12 @@ def plain_best_span(start_logits, end_logits, first, last, n_best, answer_length
     inside = range(first, last + 1)
     starts = sorted(inside, key=lambda i: -start_logits[i])[:n_best]
     ends = sorted(inside, key=lambda i: -end_logits[i])[:n_best]
-    spans = [(start_logits[s] + end_logits[e], s, e) for s in starts for e in ends if s <= e < s + answer_length]
+    spans = [
+        (start_logits[s] + end_logits[e], s, e)
+        for s in starts
+        for e in ends
+        if s <= e < s + answer_length
+    ]
     return max(spans, default=(-np.inf, 0, 0))
 
 
@@ -147,7 +171,10 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
 
 def scores(predictions, language=None, **accepted):
     """Exact match and F1 of {question: answer} against the accepted ones."""
-    questions = [Question(name, "?", " ".join(texts), texts, (0,) * len(texts)) for name, texts in accepted.items()]
+    questions = [
+        Question(name, "?", " ".join(texts), texts, (0,) * len(texts))
+        for name, texts in accepted.items()
+    ]
     found = qa.score_qa(predictions, questions, language)
     return found["exact_match"], pytest.approx(found["f1"], abs=1e-9)
 
@@ -159,7 +186,8 @@ def scores(predictions, language=None, **accepted):
         (None, "The Cat.", "a cat", 100, 100),
         (None, "“Paris”", "Paris", 0, 0),
         (None, "das Haus", "Haus", 0, 200 / 3),
-        # MLQA's: all punctuation goes, each language has articles of its own, Chinese is compared by character.
+        # MLQA's: all punctuation goes, each language has articles of its own, Chinese is compared
+        # by character.
         ("en", "“The theatre”", "theatre", 100, 100),
         ("de", "Der Strasse", "STRASSE", 100, 100),
         ("es", "unas casas", "¿casas?", 100, 100),
@@ -173,8 +201,14 @@ def scores(predictions, language=None, **accepted):
 )
 def test_answers_are_compared_by_the_official_rules(language, predicted, answer, exact, f1):
     assert scores({"q": predicted}, language, q=(answer,)) == (exact, f1)
-    assert scores({"q": predicted}, language, q=("other", answer)) == (exact, f1)  # the best of several
+    assert scores({"q": predicted}, language, q=("other", answer)) == (
+        exact,
+        f1,
+    )  # the best of several
 
 
 def test_unanswered_and_empty_answers_score_nothing():
-    assert scores({"a": "x", "b": ""}, a=("x",), b=("y",), c=("z",)) == (pytest.approx(100 / 3), 100 / 3)
+    assert scores({"a": "x", "b": ""}, a=("x",), b=("y",), c=("z",)) == (
+        pytest.approx(100 / 3),
+        100 / 3,
+    )

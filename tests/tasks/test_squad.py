@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.qa import read_squad
+from ds_minimodel.evaluation.qa import read_squad
 
 CONTEXT = "😀 Die Zeile  Übersicht zeigt alles."
 QUESTION = {
@@ -14,7 +14,10 @@ QUESTION = {
     "question": "Was zeigt alles?",
     "answers": [{"text": "Übersicht", "answer_start": 13}, {"text": "Zeile", "answer_start": 6}],
 }
-FILE = {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": [QUESTION]}]}]}
+FILE = {
+    "version": "1.1",
+    "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": [QUESTION]}]}],
+}
 
 
 def read(folder, content):
@@ -43,8 +46,14 @@ IN_FILE = "qa.json: data.0.paragraphs.0.qas"
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda f, p, q, a: a.update(answer_start=14), "qa.json: the question of id q1: character 14 .* begins 'bersi"),
-        (lambda f, p, q, a: a.update(answer_start="13"), f"{IN_FILE}.0.answers.0.answer_start: .* integer; SQuAD 1.1"),
+        (
+            lambda f, p, q, a: a.update(answer_start=14),
+            "qa.json: the question of id q1: character 14 .* begins 'bersi",
+        ),
+        (
+            lambda f, p, q, a: a.update(answer_start="13"),
+            f"{IN_FILE}.0.answers.0.answer_start: .* integer; SQuAD 1.1",
+        ),
         (lambda f, p, q, a: a.update(text=" "), f"{IN_FILE}.0.answers.0.text: "),
         (lambda f, p, q, a: p["qas"].append(q), "the question of id q1 comes a second time"),
         (lambda f, p, q, a: f.update(data=[]), "qa.json: no questions"),

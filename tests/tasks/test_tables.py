@@ -6,8 +6,8 @@ import os
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.tasks.classification import Classification, Pair
-from ds_minimodel.tasks.tables import read_table
+from ds_minimodel.evaluation.classification import Classification, Pair
+from ds_minimodel.evaluation.tables import read_table
 
 SENTENCE, PAIR = Classification().table_forms({}), Pair().table_forms({})
 
@@ -19,7 +19,9 @@ def write(folder, name, content):
 
 
 def write_jsonl(folder, *rows):
-    return write(folder, "task.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
+    return write(
+        folder, "task.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n"
+    )
 
 
 def test_labels_are_those_of_the_file_sorted(tmp_path):
@@ -37,7 +39,9 @@ def test_labels_are_those_of_the_file_sorted(tmp_path):
 
 def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
     jsonl = write_jsonl(
-        tmp_path, {"sentence1": "a", "sentence2": "b", "label": 1}, {"sentence1": "c", "sentence2": "d", "label": 0}
+        tmp_path,
+        {"sentence1": "a", "sentence2": "b", "label": 1},
+        {"sentence1": "c", "sentence2": "d", "label": 0},
     )
     tsv = write(tmp_path, "t.tsv", "id\tsentence1\tsentence2\tlabel\n1\ta\tb\t1\n2\tc\td\t0\n")
     csv = write(tmp_path, "t.csv", "label,sentence2,sentence1\n1,b,a\n0,d,c\n")
@@ -60,13 +64,23 @@ def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
     ],
 )
 @pytest.mark.parametrize("columns", [{}, {"label": "gold"}])
-def test_rows_without_a_label_are_left_out_and_counted(tmp_path, capfd, found, labels, kept, columns):
+def test_rows_without_a_label_are_left_out_and_counted(
+    tmp_path, capfd, found, labels, kept, columns
+):
     """As SNLI's and MultiNLI's without a majority, in columns that the user named, too."""
-    path = write_jsonl(tmp_path, *({"text": "a", columns.get("label", "label"): label} for label in found))
+    path = write_jsonl(
+        tmp_path, *({"text": "a", columns.get("label", "label"): label} for label in found)
+    )
     records = read_table(path, Classification().table_forms(columns), labels)
     assert [records.labels[target] for target in records.targets] == kept
-    said = f"{len(found) - len(kept)} of {len(found)} rows are left out" if len(kept) < len(found) else ""
-    assert said in capfd.readouterr().err and read_table(path, Classification().table_forms(columns), labels)
+    said = (
+        f"{len(found) - len(kept)} of {len(found)} rows are left out"
+        if len(kept) < len(found)
+        else ""
+    )
+    assert said in capfd.readouterr().err and read_table(
+        path, Classification().table_forms(columns), labels
+    )
     assert not capfd.readouterr().err, "once"
 
 
@@ -77,10 +91,18 @@ GOOD = '{"text": "a", "label": "x"}\n'
     "name, content, message",
     [
         ("t.jsonl", "\n", "t.jsonl: no examples"),
-        ("t.jsonl", GOOD + '{"txt": "a", "label": "x"}\n', "t.jsonl:2: no 'text'; there are: txt, label"),
+        (
+            "t.jsonl",
+            GOOD + '{"txt": "a", "label": "x"}\n',
+            "t.jsonl:2: no 'text'; there are: txt, label",
+        ),
         ("t.jsonl", '{"text": "a", "label": " "}\n', "t.jsonl:1: the label 'label' is empty"),
         ("t.tsv", "text\tlabel\na\tx\n\nb\n", "t.tsv:4: 1 fields where the header names 2"),
-        ("t.jsonl", '{"text": ' + "[" * 300 + "]" * 300 + "}", "t.jsonl:1: 'text' is a list, not text"),
+        (
+            "t.jsonl",
+            '{"text": ' + "[" * 300 + "]" * 300 + "}",
+            "t.jsonl:1: 'text' is a list, not text",
+        ),
         ("t.jsonl", '{"text": "a", "label": -1}', "no examples"),  # as test files of GLUE
     ],
 )
@@ -114,5 +136,7 @@ def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
 def test_given_labels_keep_their_order_and_rule_out_others(tmp_path):
     path = write_jsonl(tmp_path, {"text": "a", "label": "b"}, {"text": "c", "label": "a"})
     assert read_table(path, SENTENCE, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
-    with pytest.raises(UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"):
+    with pytest.raises(
+        UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"
+    ):
         read_table(path, SENTENCE, labels=["b", "c"])

@@ -1,8 +1,10 @@
-"""Bad recipes, overrides, command lines and task files, drawn at random at fixed seeds and given to the command line.
+"""Bad recipes, overrides, command lines and task files, drawn at random at fixed seeds and given to
+the command line.
 
-A case is some files and a command line; `outcome` runs it and says whether it was held: answered, or refused by exit
-code 2 with one line on standard error and nothing written. Each is a function of the random.Random given, so that a
-fault is found again by its seed. A further kind of case is a function of (rng, folder) in CASES.
+A case is some files and a command line; `outcome` runs it and says whether it was held: answered,
+or refused by exit code 2 with one line on standard error and nothing written. Each is a function of
+the random.Random given, so that a fault is found again by its seed. A further kind of case is a
+function of (rng, folder) in CASES.
 """
 
 import contextlib
@@ -14,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.pipeline.launch import CPU
-from ds_minimodel.recipe.schema import PaperRecipe
+from ds_minimodel.config.schema import PaperRecipe
+from ds_minimodel.launch.hosts import CPU
 
 RECIPE = """\
 workdir: run
@@ -38,11 +40,46 @@ FILES = {
     "de.txt": b"das meer ist nah\n" * 20,
     "topic.jsonl": b'{"text": "x y", "label": "a"}\n{"text": "z", "label": "b"}\n',
 }
-SECTIONS = {name: getattr(field.annotation, "model_fields", {}) for name, field in PaperRecipe.model_fields.items()}
+SECTIONS = {
+    name: getattr(field.annotation, "model_fields", {})
+    for name, field in PaperRecipe.model_fields.items()
+}
 KEYS = [*SECTIONS, *(f"{name}.{key}" for name, keys in SECTIONS.items() for key in keys)]
-KEYS += ["data.text.de", "finetune.tasks.topic", "finetune.tasks.topic.kind", "finetune.tasks.topic.test.de"]
-NAMES = ["/", "a/b", "\\", "..", "''", '"\\0"', '"\\x1b[2J"', "' a'", ".a", "x" * 5000, "../../x", '"\\ud800"', "DE"]
-NUMBERS = ["0", "-1", "1e9", "9" * 40, "9" * 5000, "18446744073709551616", ".inf", ".nan", "1e400", "٣", "true", "~"]
+KEYS += [
+    "data.text.de",
+    "finetune.tasks.topic",
+    "finetune.tasks.topic.kind",
+    "finetune.tasks.topic.test.de",
+]
+NAMES = [
+    "/",
+    "a/b",
+    "\\",
+    "..",
+    "''",
+    '"\\0"',
+    '"\\x1b[2J"',
+    "' a'",
+    ".a",
+    "x" * 5000,
+    "../../x",
+    '"\\ud800"',
+    "DE",
+]
+NUMBERS = [
+    "0",
+    "-1",
+    "1e9",
+    "9" * 40,
+    "9" * 5000,
+    "18446744073709551616",
+    ".inf",
+    ".nan",
+    "1e400",
+    "٣",
+    "true",
+    "~",
+]
 YAML = """\
 !!int abc|!!float ''|!!bool maybe|!!timestamp z|!!binary '***'|!!python/object/apply:os.system [x]|!!set {a, b}|\
 !!omap 3|!!map [a]|!!str [a]|!foo bar|&a [*a]|*nothing|{<<: 3}|{<<: [{a: 1}, 2]}|&a {<<: *a}|{? [1, 2] : 3}|{1: a}|\
@@ -56,7 +93,11 @@ def bad_override(rng, folder):
     key = rng.choice(KEYS)
     if rng.random() < 0.1:
         at = rng.randrange(len(key))
-        key = key[:at] + rng.choice(["", ".", "..", "\0", "\n", "\ud800", "=", ".a" * 3000]) + key[at + 1 :]
+        key = (
+            key[:at]
+            + rng.choice(["", ".", "..", "\0", "\n", "\ud800", "=", ".a" * 3000])
+            + key[at + 1 :]
+        )
     return ["flops", "recipe.yaml", f"{key}={rng.choice(rng.choice(VALUES))}"]
 
 
@@ -73,14 +114,35 @@ def bad_recipe(rng, folder):
     if how == 2:
         data = spoilt(data, rng)
     elif how == 3:
-        data = rng.choice([RECIPE.encode("utf-16"), rng.randbytes(2000), data * 2, data.replace(b"\n", b"\r")])
+        data = rng.choice(
+            [RECIPE.encode("utf-16"), rng.randbytes(2000), data * 2, data.replace(b"\n", b"\r")]
+        )
     (folder / "recipe.yaml").write_bytes(data)
     return ["flops", "recipe.yaml"]
 
 
-COMMANDS = "run tokenizer prepare adapt evaluate report flops plan extend export-hf pack bits status".split()
-WORDS = "--ranks --zero --hostfile --rebuild --json --out --pack -x --no-such -- = a=b =b adapt.lr= show check".split()
-WORDS += ["", " ", "\n", "\udcff", "x" * 300, "0", "-1", "9" * 5000, "²", "none.yaml", "en.txt", ".", "/dev/null"]
+COMMANDS = (
+    "run tokenizer prepare adapt evaluate report flops plan extend export-hf pack bits status"
+).split()
+WORDS = (
+    "--ranks --zero --hostfile --rebuild --json --out --pack -x --no-such -- = a=b =b adapt.lr= "
+    "show check"
+).split()
+WORDS += [
+    "",
+    " ",
+    "\n",
+    "\udcff",
+    "x" * 300,
+    "0",
+    "-1",
+    "9" * 5000,
+    "²",
+    "none.yaml",
+    "en.txt",
+    ".",
+    "/dev/null",
+]
 
 
 def bad_command_line(rng, folder):
@@ -88,15 +150,33 @@ def bad_command_line(rng, folder):
     return [rng.choice([*COMMANDS, *WORDS]), *rng.choices(WORDS, k=rng.randrange(6))]
 
 
-TASK_LINES = [line.encode() for line in ("", "null", "3", "[]", "{}", "text,label", "a,b\rc,d\r", "a\0,b")]
-TASK_LINES += [b'{"text": 3, "label": "a"}', b'{"text": "x", "label": 1e400}', b'{"text": "\\ud800", "label": "a"}']
-TASK_LINES += [b'{"text": "x"', b"\xff\xfe", b"x" * 200_000, b"[" * 100_000, b'{"a":' * 5000, b'{"data": [3]}']
-TASK_LINES += [b'{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "\\n", "question": 3}]}]}]}', b"9" * 5000]
+TASK_LINES = [
+    line.encode() for line in ("", "null", "3", "[]", "{}", "text,label", "a,b\rc,d\r", "a\0,b")
+]
+TASK_LINES += [
+    b'{"text": 3, "label": "a"}',
+    b'{"text": "x", "label": 1e400}',
+    b'{"text": "\\ud800", "label": "a"}',
+]
+TASK_LINES += [
+    b'{"text": "x"',
+    b"\xff\xfe",
+    b"x" * 200_000,
+    b"[" * 100_000,
+    b'{"a":' * 5000,
+    b'{"data": [3]}',
+]
+TASK_LINES += [
+    b'{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "\\n", "question": 3}]}]}]}',
+    b"9" * 5000,
+]
 
 
 def bad_task_file(rng, folder):
     """A task file with lines that are none; found by `run` before anything is trained."""
-    suffix, kind = rng.choice([("jsonl", "classification"), ("tsv", "sentence-pair"), ("json", "qa")])
+    suffix, kind = rng.choice(
+        [("jsonl", "classification"), ("tsv", "sentence-pair"), ("json", "qa")]
+    )
     (folder / f"t.{suffix}").write_bytes(b"\n".join(rng.choices(TASK_LINES, k=rng.randint(1, 3))))
     task = f"{{kind: {kind}, train: t.{suffix}, test: {{de: t.{suffix}}}}}"
     return ["run", "recipe.yaml", f"finetune.tasks={{t: {task}}}"]
@@ -108,7 +188,14 @@ CASES = bad_override, bad_recipe, bad_command_line, bad_task_file
 def spoilt(data, rng):
     """Content of a file, cut, flipped, overwritten or replaced."""
     at = rng.randrange(len(data) or 1)
-    ways = [data[:at], data[:at] + rng.randbytes(9) + data[at + 9 :], data + data[at:], b"", b"null", b"[]"]
+    ways = [
+        data[:at],
+        data[:at] + rng.randbytes(9) + data[at + 9 :],
+        data + data[at:],
+        b"",
+        b"null",
+        b"[]",
+    ]
     return rng.choice([*ways, b"\xff\xfe", b'{"files": {}}', b"[" * 50_000])
 
 
@@ -133,14 +220,21 @@ def outcome(command, folder):
     lines = [line for line in err.getvalue().splitlines() if line.startswith("ds-minimodel: ")]
     if code not in (0, 2):
         return code, raised or f"exit code {code}"
-    if code == 2 and (len(lines) != 1 or not lines[0].isprintable() or "Traceback" in err.getvalue()):
+    if code == 2 and (
+        len(lines) != 1 or not lines[0].isprintable() or "Traceback" in err.getvalue()
+    ):
         return code, f"{len(lines)} lines: {err.getvalue()[-300:]}"
     return code, "changed the disk" if code == 2 and listing(folder) != before else ""
 
 
 def listing(folder):
     """{path: size and time of change} of all files but the lock."""
-    files = [Path(place, name) for place, _, names in os.walk(folder) for name in names if name != ".lock"]
+    files = [
+        Path(place, name)
+        for place, _, names in os.walk(folder)
+        for name in names
+        if name != ".lock"
+    ]
     return {str(file): (file.lstat().st_size, file.lstat().st_mtime_ns) for file in files}
 
 

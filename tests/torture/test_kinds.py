@@ -1,5 +1,6 @@
-"""Every kind of body through every system and kind of task, to a report; what is finetuned answers in transformers as
-it does here."""
+"""Every kind of body through every system and kind of task, to a report; what is finetuned answers
+in transformers as it does here.
+"""
 
 import json
 import random
@@ -10,10 +11,10 @@ import transformers
 
 from ds_minimodel.artifacts.adaptation import load_adaptation, plug
 from ds_minimodel.artifacts.models import load_body, load_task_model
-from ds_minimodel.foreign.names import ARCHITECTURES
-from ds_minimodel.hf.export import export_hf
+from ds_minimodel.evaluation import FINETUNED, task_of
+from ds_minimodel.export.folder import export_hf
+from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.models import BODIES
-from ds_minimodel.tasks import FINETUNED, task_of
 
 from ..forks import done
 from ..pipeline.conftest import SECOND, TOPICS, make_world, sentence
@@ -39,7 +40,11 @@ def write_tasks(folder):
             label = "same" if first == second else "other"
             pairs.append({"sentence1": texts[0], "sentence2": texts[1], "label": label})
         text = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
-        asked = {"question": spell("the old"), "options": [spell("wave"), spell("shop in town")], "answer": 0}
+        asked = {
+            "question": spell("the old"),
+            "options": [spell("wave"), spell("shop in town")],
+            "answer": 0,
+        }
         (folder / f"pair.{language}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
         (folder / f"text.{language}.txt").write_text("\n\n".join(text))
         (folder / f"choice.{language}.jsonl").write_text(json.dumps(asked))
@@ -47,7 +52,9 @@ def write_tasks(folder):
     tasks = {}
     for kind in (*FINETUNED, "bits-per-byte", "multiple-choice"):
         files = {language: str(*folder.glob(f"{kind}.{language}.*")) for language in ("en", "xx")}
-        tasks[kind] = {"kind": kind, "test": files} | ({"train": files["en"]} if kind in FINETUNED else {})
+        tasks[kind] = {"kind": kind, "test": files} | (
+            {"train": files["en"]} if kind in FINETUNED else {}
+        )
     tasks["qa"]["question_length"] = 8
     return tasks
 
@@ -67,7 +74,10 @@ def test_kind(kind, tmp_path):
     served = {ending for architecture in ARCHITECTURES[kind] for ending in architecture.endings}
     for model in sorted((tmp_path / f"{len(FOUR)}/finetune").glob("*/*/*/model")):
         task = FINETUNED[model.parts[-3]]
-        pack, out = tmp_path / f"{len(FOUR)}/adapt" / model.parts[-4] / "xx/pack", tmp_path / "hf" / model.parts[-4]
+        pack, out = (
+            tmp_path / f"{len(FOUR)}/adapt" / model.parts[-4] / "xx/pack",
+            tmp_path / "hf" / model.parts[-4],
+        )
         if task.hugging_face_class in served:
             assert_same_logits(model, pack, out / task.name, task)
 
@@ -83,7 +93,9 @@ def assert_same_logits(folder, pack_folder, out, task):
     export_hf(folder, out, pack_folder)
     (name,) = json.loads((out / "config.json").read_text())["architectures"]
     theirs = getattr(transformers, name).from_pretrained(out).eval()
-    tokens = torch.randint(5, len(pack.embeddings["tokens"]) - 1, (3, 40), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(
+        5, len(pack.embeddings["tokens"]) - 1, (3, 40), generator=torch.Generator().manual_seed(0)
+    )
     tokens[:, 0] = 0
     lengths = torch.tensor([40, 7, 23], dtype=torch.int32)
     real = torch.arange(40) < lengths[:, None]
@@ -91,7 +103,8 @@ def assert_same_logits(folder, pack_folder, out, task):
     with torch.no_grad():
         expected = theirs(batch["tokens"], attention_mask=real.long())
         found = module.logits(
-            batch | ({"loss_positions": torch.zeros(3, 1, dtype=torch.int64)} if kind.reads_start else {})
+            batch
+            | ({"loss_positions": torch.zeros(3, 1, dtype=torch.int64)} if kind.reads_start else {})
         )
     if kind.name == "qa":
         expected.logits = torch.stack((expected.start_logits, expected.end_logits), -1)

@@ -15,7 +15,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 def world():
     import torch
 
-    from ds_minimodel.training.ranks.world import join_ranks
+    from ds_minimodel.training.world import join_ranks
 
     before, matmul = dict(os.environ), torch.backends.mkldnn.matmul.fp32_precision
     # Whenever it reduces at ZeRO 3, DeepSpeed starts a process that counts the CPUs' memories.
@@ -37,7 +37,9 @@ def fp16_on_cpu(monkeypatch):
 
 @pytest.fixture(scope="package")
 def uninterrupted(world, tmp_path_factory):
-    """uninterrupted(run, what): (weights, losses) of a run that nothing disturbs; each is trained once."""
+    """uninterrupted(run, what): (weights, losses) of a run that nothing disturbs; each is trained
+    once.
+    """
     from synthetic import losses, model, train
 
     done = {}

@@ -1,4 +1,5 @@
-"""What the tests start as ranks: runs at every stage, steps that are measured, and runs that kill themselves.
+"""What the tests start as ranks: runs at every stage, steps that are measured, and runs that kill
+themselves.
 
 Rank 0 of `parity` and of `costs` writes what it saw to results.json of its folder.
 """
@@ -11,7 +12,19 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from synthetic import TRAINS, Sampler, losses, model, observe, resume, run_config, same, signal_self, train, weights_of
+from synthetic import (
+    TRAINS,
+    Sampler,
+    losses,
+    model,
+    observe,
+    resume,
+    run_config,
+    same,
+    signal_self,
+    train,
+    weights_of,
+)
 from torch.distributed import ProcessGroup
 
 from ds_minimodel.common import files
@@ -20,13 +33,13 @@ from ds_minimodel.common.files import write_json
 from ds_minimodel.costs.memory import device_named, ring
 from ds_minimodel.costs.plans import Planner
 from ds_minimodel.costs.tracing import Allocations, tensors_in
-from ds_minimodel.jobs.training import micro_batches
+from ds_minimodel.launch.process import Stopped
 from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.pipeline.training import micro_batches
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.partition import partition_of_run
-from ds_minimodel.training.ranks.process import Stopped
-from ds_minimodel.training.ranks.world import join_ranks
+from ds_minimodel.training.world import join_ranks
 from ds_minimodel.training.zero.engine import build_engine, destroy
 from ds_minimodel.training.zero.state import adamw_of, read_masters, vectors
 from tests.saved import storage_bytes
@@ -35,7 +48,9 @@ WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
 
 
 def named_runs(*forms):
-    """{name: (what trains, run)} of forms (what trains, precision, micro-batch size, ZeRO stages)."""
+    """{name: (what trains, run)} of forms (what trains, precision, micro-batch size, ZeRO
+    stages).
+    """
     return {
         f"{what} {precision} zero{stage} {micro}": (
             what,
@@ -88,7 +103,9 @@ def goes_on_at_another_stage(world, folder, run):
 
 
 def odd_masters_survive(world, stage):
-    """Parameters whose elements cannot be divided among two ranks keep the bits of their fp32 originals."""
+    """Parameters whose elements cannot be divided among two ranks keep the bits of their fp32
+    originals.
+    """
     torch.manual_seed(0)
     module = torch.nn.Linear(5, 3)
     original = weights_of(module)
@@ -117,11 +134,14 @@ def kill_rank_1_in_second_save(world, folder):
 
 
 def parity(folder):
-    """The folder one-rank in theirs holds runs begun on one rank. At the end rank 1 kills itself in a save."""
+    """The folder one-rank in theirs holds runs begun on one rank. At the end rank 1 kills itself in
+    a save.
+    """
     world = join_ranks()
     results = {"cases": observe_all(world, folder)}
     results["resumed"] = {
-        name: resumed_equals_uninterrupted(world, folder / name, run) for name, run in RESUMED.items()
+        name: resumed_equals_uninterrupted(world, folder / name, run)
+        for name, run in RESUMED.items()
     }
     stopped = folder / "fp32 zero1" / "stopped"
     results["another job"] = refusals(
@@ -129,7 +149,8 @@ def parity(folder):
     )
     results["shared error"] = refusals(world, lambda: world.broadcast_from_rank0(crash))
     results["other stages"] = {
-        name: goes_on_at_another_stage(world, folder / "one-rank" / name, run) for name, run in OTHER_STAGES.items()
+        name: goes_on_at_another_stage(world, folder / "one-rank" / name, run)
+        for name, run in OTHER_STAGES.items()
     }
     results["odd"] = [odd_masters_survive(world, stage) for stage in range(4)]
     if world.is_main:
@@ -183,8 +204,9 @@ HELD = "weights", "optimizer", "activations", "total"
 
 
 class Ledger(Allocations):
-    """Counts what code sends, too. sent: (collective, bytes of the whole tensor, ranks) in order, as c10d's operators
-    are called."""
+    """Counts what code sends, too. sent: (collective, bytes of the whole tensor, ranks) in order,
+    as c10d's operators are called.
+    """
 
     def __init__(self):
         super().__init__()
@@ -193,9 +215,13 @@ class Ledger(Allocations):
     def __torch_dispatch__(self, op, types, arguments=(), options=None):
         result = super().__torch_dispatch__(op, types, arguments, options)
         if op.namespace == "c10d":
-            sizes = [sum(tensor.nbytes for tensor in tensors_in(argument)) for argument in arguments]
+            sizes = [
+                sum(tensor.nbytes for tensor in tensors_in(argument)) for argument in arguments
+            ]
             group = next(
-                ProcessGroup.unbox(argument) for argument in arguments if isinstance(argument, torch.ScriptObject)
+                ProcessGroup.unbox(argument)
+                for argument in arguments
+                if isinstance(argument, torch.ScriptObject)
             )
             self.sent.append((op._overloadpacket.__name__, max(sizes, default=0), group.size()))
         return result
@@ -204,13 +230,18 @@ class Ledger(Allocations):
 def measure_step(module, batches, run, world):
     """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
 
-    Arguments as of loop.train. `weights` and `optimizer` are the storages that hold them between steps, `activations`
-    what one micro-batch leaves for its backward pass, `total` all tensors at the fullest moment.
-    `sent` counts the collectives by the ring algorithm; the plan does not know those within a replica.
+    Arguments as of loop.train. `weights` and `optimizer` are the storages that hold them between
+    steps, `activations` what one micro-batch leaves for its backward pass, `total` all tensors at
+    the fullest moment. `sent` counts the collectives by the ring algorithm; the plan does not know
+    those within a replica.
     """
     partition = partition_of_run(module, run, world)
-    plan = Planner(module, lambda _: batches(0)[0], run.execution.precision, device_named("cpu")).plan(partition.setup)
-    activations = saved_bytes(copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0])
+    plan = Planner(
+        module, lambda _: batches(0)[0], run.execution.precision, device_named("cpu")
+    ).plan(partition.setup)
+    activations = saved_bytes(
+        copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0]
+    )
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     # Held, so that what an earlier engine has left behind is not freed in the meantime.
     standing = [tensor for tensor in _all_tensors() if tensor.untyped_storage()._cdata not in own]
@@ -243,7 +274,9 @@ def saved_bytes(module, batch):
 def _weights(module):
     """Parameters, buffers, and stage 3's partitions."""
     tensors = [*module.parameters(), *module.buffers()]
-    return storage_bytes(tensors + [tensor.ds_tensor for tensor in tensors if hasattr(tensor, "ds_tensor")])
+    return storage_bytes(
+        tensors + [tensor.ds_tensor for tensor in tensors if hasattr(tensor, "ds_tensor")]
+    )
 
 
 def _optimizer(engine):
@@ -254,20 +287,31 @@ def _optimizer(engine):
 
 def _all_tensors():
     gc.collect()
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"]
+    return [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"
+    ]
 
 
 MEASURED = named_runs(
     *(
         form
         for what in TRAINS
-        for form in ((what, "fp32", WHOLE, (0, 1)), (what, "bf16", SPLIT, (1, 2)), (what, "bf16", WHOLE, (3,)))
+        for form in (
+            (what, "fp32", WHOLE, (0, 1)),
+            (what, "bf16", SPLIT, (1, 2)),
+            (what, "bf16", WHOLE, (3,)),
+        )
     )
 )
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
 OFFLOADED = {
     f"{precision} zero{stage} {micro} {' '.join(zero)}": run_config(
-        zero_stage=stage, precision=precision, micro_batch_size=micro, deepspeed={"zero_optimization": zero}
+        zero_stage=stage,
+        precision=precision,
+        micro_batch_size=micro,
+        deepspeed={"zero_optimization": zero},
     )
     for stage, precision, micro, zero in (
         (2, "fp32", WHOLE, OFFLOAD),

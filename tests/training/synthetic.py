@@ -1,4 +1,6 @@
-"""A small model on made-up batches, trained by the engine: for the tests and the ranks that they start."""
+"""A small model on made-up batches, trained by the engine: for the tests and the ranks that they
+start.
+"""
 
 import os
 from types import SimpleNamespace
@@ -10,8 +12,8 @@ import pytest
 import torch
 
 from ds_minimodel.common.files import read_json_lines
-from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.models.trainable import train_only
+from ds_minimodel.pipeline.training import micro_batches
 from ds_minimodel.training import loop
 from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 from ds_minimodel.training.run import Accounting, Execution, Run
@@ -52,14 +54,25 @@ class Sampler:
         return batch | {"count": int((batch["targets"] >= 0).sum())}
 
 
-RUN: dict = dict(steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, decay_steps=0, weight_decay=0.01)
-RUN |= dict(betas=(0.9, 0.98), eps=1e-6, clip=0.0, zero_stage=0, precision="fp32", micro_batch_size=BATCH_SIZE)
+RUN: dict = dict(
+    steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, decay_steps=0, weight_decay=0.01
+)
+RUN |= dict(
+    betas=(0.9, 0.98),
+    eps=1e-6,
+    clip=0.0,
+    zero_stage=0,
+    precision="fp32",
+    micro_batch_size=BATCH_SIZE,
+)
 RUN |= dict(checkpoint_every=1000, keep_last=2, tokens_per_step=BATCH_SIZE * SEQ_LENGTH)
 RUN |= dict(formula_flops=1e9, executed_flops=2e9)
 
 
 def run_config(deepspeed=None, **changes):
-    """A Run, by the names that run.json has for its numbers. deepspeed: settings of a file, as JSON."""
+    """A Run, by the names that run.json has for its numbers. deepspeed: settings of a file, as
+    JSON.
+    """
     assert changes.keys() <= RUN.keys(), changes.keys() - RUN.keys()
     run = SimpleNamespace(**RUN | changes)
     return Run(
@@ -90,7 +103,16 @@ def weights_of(module):
     return {name: tensor.detach().clone() for name, tensor in tensors}
 
 
-def train(world, folder, run, module=None, snapshot_steps=(), on_snapshot=lambda *_: None, sampler=Sampler, job="test"):
+def train(
+    world,
+    folder,
+    run,
+    module=None,
+    snapshot_steps=(),
+    on_snapshot=lambda *_: None,
+    sampler=Sampler,
+    job="test",
+):
     """loop.train on the batches of `sampler`."""
     own = module or model(), micro_batches(sampler, run, world)
     return loop.train(*own, run, world, folder, "test", job, snapshot_steps, on_snapshot)
@@ -102,11 +124,15 @@ def losses(folder):
 
 def same(weights, others):
     """Whether two {name: tensor} are equal bit for bit."""
-    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
+    return weights.keys() == others.keys() and all(
+        torch.equal(weights[key], others[key]) for key in weights
+    )
 
 
 def observe(world, folder, run, what):
-    """Train; what a test wants to know of it, as JSON: losses, and the engine's state after the last step."""
+    """Train; what a test wants to know of it, as JSON: losses, and the engine's state after the
+    last step.
+    """
     module, seen = model(what), SimpleNamespace()
     original = weights_of(module)
     build_engine = loop.build_engine
@@ -124,21 +150,30 @@ def observe(world, folder, run, what):
     with mock.patch.object(loop, "build_engine", keep_engine):
         weights = train(world, folder, run, module, (run.schedule.steps,), look)
     frozen = original.keys() - weights.keys()
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.execution.precision]
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[
+        run.execution.precision
+    ]
     return {
         "losses": losses(folder),
-        "gradient_norms": [record.get("gradient_norm") for record in read_json_lines(folder / "metrics.jsonl")],
+        "gradient_norms": [
+            record.get("gradient_norm") for record in read_json_lines(folder / "metrics.jsonl")
+        ],
         "trained": sorted(weights),
         "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
         "frozen_moved": sorted(
-            name for name in frozen if not torch.equal(seen.parameters[name], original[name].to(dtype))
+            name
+            for name in frozen
+            if not torch.equal(seen.parameters[name], original[name].to(dtype))
         ),
         "trained_size": sum(weight.numel() for weight in weights.values()),
         "state_size": seen.state_size,
         "dtypes": sorted({str(weight.dtype) for weight in weights.values()}),
-        "rounded": all(torch.equal(weight, weight.to(torch.bfloat16).float()) for weight in weights.values()),
+        "rounded": all(
+            torch.equal(weight, weight.to(torch.bfloat16).float()) for weight in weights.values()
+        ),
         "masters_round_to_parameters": same(
-            {name: weights[name].to(dtype) for name in weights}, {name: seen.parameters[name] for name in weights}
+            {name: weights[name].to(dtype) for name in weights},
+            {name: seen.parameters[name] for name in weights},
         ),
         "snapshot_is_result": same(seen.weights, weights),
     }
@@ -177,12 +212,17 @@ def signal_self(*numbers):
 
 
 def other_start(what):
-    """A model with other initial weights, so that what a checkpoint failed to restore would be seen.
+    """A model with other initial weights, so that what a checkpoint failed to restore would be
+    seen.
 
     Frozen weights are the same as before: a step reads them from artifacts.
     """
     module, first = model(what, seed=1), model(what)
-    kept = {name: parameter for name, parameter in first.named_parameters() if not parameter.requires_grad}
+    kept = {
+        name: parameter
+        for name, parameter in first.named_parameters()
+        if not parameter.requires_grad
+    }
     module.load_state_dict(kept, strict=False)
     return module
 

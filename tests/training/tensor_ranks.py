@@ -15,19 +15,24 @@ from synthetic import run_config as six_steps
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
-from ds_minimodel.jobs.training import micro_batches
 from ds_minimodel.models.modern import Qwen3Config
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import SequenceClassifier, SpanExtractor, to_tensors, train_only
 from ds_minimodel.ops import parallel
 from ds_minimodel.ops.parallel import cross_entropy
-from ds_minimodel.training.ranks.world import join_ranks
+from ds_minimodel.pipeline.training import micro_batches
+from ds_minimodel.training.world import join_ranks
 from tests.small_models import masked_lm, roberta
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
 BODY, DEPTHS = roberta(3, 32, 4, 64, SEQ_LENGTH), (1, 3)
-GROUPED = Qwen3Config(num_layers=2, hidden_size=32, num_heads=8, num_kv_heads=4, head_size=6, ffn_size=32)
-DROPOUT, NO_DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}, {"dropout": 0.0, "attention_dropout": 0.0}
+GROUPED = Qwen3Config(
+    num_layers=2, hidden_size=32, num_heads=8, num_kv_heads=4, head_size=6, ffn_size=32
+)
+DROPOUT, NO_DROPOUT = (
+    {"dropout": 0.2, "attention_dropout": 0.3},
+    {"dropout": 0.0, "attention_dropout": 0.0},
+)
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = {"clip": 0.02, "eps": 1.0, "lr": 0.5}
 
@@ -37,9 +42,16 @@ def run_config(**changes):
 
 
 def cases():
-    """{name: (ranks to a replica, what trains, dropout, run)}; each must train what one rank does."""
+    """{name: (ranks to a replica, what trains, dropout, run)}; each must train what one rank
+    does.
+    """
     chosen = {
-        f"pretrain zero{stage} clipped": (2, "pretrain", True, run_config(zero_stage=stage, **CLIPPED))
+        f"pretrain zero{stage} clipped": (
+            2,
+            "pretrain",
+            True,
+            run_config(zero_stage=stage, **CLIPPED),
+        )
         for stage in (0, 1, 3)
     }
     chosen["build-mini zero2"] = (2, "build-mini", True, run_config(zero_stage=2))
@@ -51,7 +63,9 @@ def cases():
 
 def model(what, dropout, seed=0):
     torch.manual_seed(seed)
-    module = masked_lm(BODY.model_copy(update=DROPOUT if dropout else NO_DROPOUT), VOCAB_SIZE, *DEPTHS)
+    module = masked_lm(
+        BODY.model_copy(update=DROPOUT if dropout else NO_DROPOUT), VOCAB_SIZE, *DEPTHS
+    )
     train_only(module, TRAINS[what])
     return module
 
@@ -79,9 +93,13 @@ def train_cases(worlds, folder):
 
 def resumed(world, folder):
     """Go on from step 2, from other initial weights, at the same ZeRO stage and at another."""
-    first, expected = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1, checkpoint_every=2)))
+    first, expected = train_case(
+        world, folder, (2, "pretrain", True, run_config(zero_stage=1, checkpoint_every=2))
+    )
     second, _ = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1)), seed=1)
-    _, losses_of_other_stage = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=3)), seed=1)
+    _, losses_of_other_stage = train_case(
+        world, folder, (2, "pretrain", True, run_config(zero_stage=3)), seed=1
+    )
     return {"same": same(first, second), "losses": [expected, losses_of_other_stage]}
 
 
@@ -122,12 +140,19 @@ def modules():
     answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
-        "masked LM, padded": (masked_lm(config, VOCAB_SIZE, *DEPTHS), {**batch, "lengths": LENGTHS}),
+        "masked LM, padded": (
+            masked_lm(config, VOCAB_SIZE, *DEPTHS),
+            {**batch, "lengths": LENGTHS},
+        ),
         "norms of heads": (masked_lm(GROUPED, VOCAB_SIZE, 2), batch),
         "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
         "questions": (
             SpanExtractor(config, VOCAB_SIZE),
-            {name: value for name, value in {**task_batch(), "targets": answers}.items() if name != "loss_positions"},
+            {
+                name: value
+                for name, value in {**task_batch(), "targets": answers}.items()
+                if name != "loss_positions"
+            },
         ),
     }
     for module, _ in chosen.values():
@@ -137,7 +162,9 @@ def modules():
 
 
 def difference_from_whole(whole, batch, group):
-    """Largest difference of losses and of gradients from those of the whole module, relative to the largest."""
+    """Largest difference of losses and of gradients from those of the whole module, relative to the
+    largest.
+    """
     whole.zero_grad()
     split = copy.deepcopy(whole)
     split_model(split, group)
@@ -160,7 +187,9 @@ def differences(worlds):
     for name, (module, batch) in modules().items():
         for size, world in worlds.items():
             # The logits of the loss in one piece, and in several.
-            with mock.patch.object(cross_entropy, "CHUNK_ROWS", 3 if size == 2 else cross_entropy.CHUNK_ROWS):
+            with mock.patch.object(
+                cross_entropy, "CHUNK_ROWS", 3 if size == 2 else cross_entropy.CHUNK_ROWS
+            ):
                 error = difference_from_whole(module, batch, world.tensor)
             found[f"{name} on {size}"] = max(world.all_gather_object(lambda error=error: error))
     return found
@@ -168,7 +197,9 @@ def differences(worlds):
 
 def main(folder):
     two = join_ranks(2)
-    four = replace(two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4))))
+    four = replace(
+        two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4)))
+    )
     worlds = {2: two, 4: four}
     results = {"measured": measured(two)}
     results["differences"] = differences(worlds)

@@ -1,4 +1,6 @@
-"""Checkpoints are complete or absent: kills in the middle of a save, damage, other settings, retention."""
+"""Checkpoints are complete or absent: kills in the middle of a save, damage, other settings,
+retention.
+"""
 
 import logging
 import os
@@ -43,9 +45,17 @@ def damage(file, how):
 
 @pytest.mark.parametrize(
     "name, how",
-    [(".", "cut"), (".", "a bit flipped"), (".", None), ("manifest.json", "cut"), ("manifest.json", "a fact changed")],
+    [
+        (".", "cut"),
+        (".", "a bit flipped"),
+        (".", None),
+        ("manifest.json", "cut"),
+        ("manifest.json", "a fact changed"),
+    ],
 )
-def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp_path, caplog, name, how):
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    world, uninterrupted, tmp_path, caplog, name, how
+):
     run = run_config(zero_stage=1, **EACH_STEP)
     crash(world, tmp_path, run)
     newest = tmp_path / "checkpoints" / "step-00000004"
@@ -56,12 +66,16 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(world, uninterrupted, tmp
         file.unlink()
     with caplog.at_level(logging.WARNING):
         weights = resume(world, tmp_path, run)
-    (message,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+    (message,) = [
+        record.getMessage() for record in caplog.records if "damaged" in record.getMessage()
+    ]
     assert str(file) in message and "\n" not in message
     assert same(weights, uninterrupted(run)[0])
 
 
-@pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "the folder that latest names is gone"])
+@pytest.mark.parametrize(
+    "is_gone", [False, True], ids=["damaged", "the folder that latest names is gone"]
+)
 def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, is_gone):
     run = run_config(zero_stage=1, checkpoint_every=2, keep_last=9)
     crash(world, tmp_path, run)
@@ -72,9 +86,15 @@ def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, is_g
         shutil.rmtree(checkpoints / "step-00000004")
         second = "step-00000004: missing"
     before = names(tmp_path)
-    with pytest.raises(UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to") as refused:
+    with pytest.raises(
+        UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to"
+    ) as refused:
         train(world, tmp_path, run)
-    assert first in str(refused.value) and second in str(refused.value) and "\n" not in str(refused.value)
+    assert (
+        first in str(refused.value)
+        and second in str(refused.value)
+        and "\n" not in str(refused.value)
+    )
     assert names(tmp_path) == before
 
 
@@ -89,7 +109,9 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, messag
     crash(world, tmp_path, run_config(zero_stage=1, **EACH_STEP))
     before = names(tmp_path)
     job = changes.pop("job", "test")
-    with pytest.raises(UserError, match=f"a checkpoint of another run .{message}.; use another") as refused:
+    with pytest.raises(
+        UserError, match=f"a checkpoint of another run .{message}.; use another"
+    ) as refused:
         train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), job=job)
     assert "\n" not in str(refused.value)
     assert names(tmp_path) == before
@@ -128,7 +150,9 @@ def small_disk():
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_path, small_disk, is_stopped):
+def test_a_full_disk_in_the_background_is_one_line(
+    world, uninterrupted, tmp_path, small_disk, is_stopped
+):
     """Said at the next step or at a stop; and the former checkpoint stays good."""
     run = run_config(zero_stage=1, checkpoint_every=2)
     latest = tmp_path / "checkpoints" / "latest"
@@ -141,22 +165,29 @@ def test_a_full_disk_in_the_background_is_one_line(world, uninterrupted, tmp_pat
         if is_stopped:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(UserError, match="checkpoints: cannot write: .*that was complete is changed") as refused:
+    with pytest.raises(
+        UserError, match="checkpoints: cannot write: .*that was complete is changed"
+    ) as refused:
         train(world, tmp_path, run, snapshot_steps=(4,), on_snapshot=fill_disk)
     assert "\n" not in str(refused.value)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert latest.read_text() == "step-00000002"
-    assert [name for name in names(tmp_path) if re.fullmatch(r"step-\d+", name)] == ["step-00000002"]
+    assert [name for name in names(tmp_path) if re.fullmatch(r"step-\d+", name)] == [
+        "step-00000002"
+    ]
     assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
 
 
 def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, tmp_path):
-    """The loss of a step is computed before its update, which is what makes the weights infinite here.
+    """The loss of a step is computed before its update, which is what makes the weights infinite
+    here.
 
     Step 2 may see its loss before the thread has seen the state of step 1.
     """
     run = run_config(checkpoint_every=1, lr=1e39, warmup_steps=0)
-    with pytest.raises(UserError, match="state is not finite after step 1 and is not saved|loss is not finite"):
+    with pytest.raises(
+        UserError, match="state is not finite after step 1 and is not saved|loss is not finite"
+    ):
         train(world, tmp_path, run)
     assert not list((tmp_path / "checkpoints").glob("step-*[0-9]"))
 
@@ -165,7 +196,9 @@ def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, 
 def killed(tmp_path_factory):
     """Folders of runs that were killed, one for each of PLACES."""
     folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
-    for process in [Fork("ranks:killed_in_second_save", folder, place) for place, folder in folders.items()]:
+    for process in [
+        Fork("ranks:killed_in_second_save", folder, place) for place, folder in folders.items()
+    ]:
         assert process.wait() == -signal.SIGKILL
     return folders
 

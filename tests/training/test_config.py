@@ -11,8 +11,12 @@ from ds_minimodel.training.zero.config import check_deepspeed, deepspeed_config,
 
 def test_learning_rate_rises_and_falls_linearly():
     run = run_config(steps=10, warmup_steps=4, lr=8e-4)
-    assert [run.schedule.lr_at(step) for step in range(4)] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4])
-    assert [run.schedule.lr_at(step) for step in (4, 7, 9, 10)] == pytest.approx([8e-4, 4e-4, 8e-4 / 6, 0])
+    assert [run.schedule.lr_at(step) for step in range(4)] == pytest.approx(
+        [2e-4, 4e-4, 6e-4, 8e-4]
+    )
+    assert [run.schedule.lr_at(step) for step in (4, 7, 9, 10)] == pytest.approx(
+        [8e-4, 4e-4, 8e-4 / 6, 0]
+    )
 
 
 def test_learning_rate_stays_and_then_falls():
@@ -30,20 +34,28 @@ def test_learning_rate_stays_and_then_falls():
 def test_split_of_a_batch(batch_size, micro, replicas, split):
     assert split_batch(batch_size, micro, replicas) == split
     config = deepspeed_config(run_config(batch_size=batch_size, micro_batch_size=micro), replicas)
-    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == split
+    assert (
+        config["train_micro_batch_size_per_gpu"],
+        config["gradient_accumulation_steps"],
+    ) == split
 
 
 @pytest.mark.parametrize(
-    "batch_size, micro, replicas, key", [(15, 8, 2, "batch_size 15"), (16, 3, 2, "micro_batch_size 3")]
+    "batch_size, micro, replicas, key",
+    [(15, 8, 2, "batch_size 15"), (16, 3, 2, "micro_batch_size 3")],
 )
 def test_a_batch_that_does_not_divide_is_refused(batch_size, micro, replicas, key):
     with pytest.raises(UserError, match=key):
         split_batch(batch_size, micro, replicas)
 
 
-@pytest.mark.parametrize("stage, micro, expected", [(0, 8, None), (0, 2, None), (1, 8, None), (1, 2, "fp32")])
+@pytest.mark.parametrize(
+    "stage, micro, expected", [(0, 8, None), (0, 2, None), (1, 8, None), (1, 2, "fp32")]
+)
 def test_bf16_accumulates_in_fp32_where_deepspeed_can(stage, micro, expected):
-    config = deepspeed_config(run_config(zero_stage=stage, precision="bf16", micro_batch_size=micro), 1)
+    config = deepspeed_config(
+        run_config(zero_stage=stage, precision="bf16", micro_batch_size=micro), 1
+    )
     assert config.get("data_types", {}).get("grad_accum_dtype") == expected
 
 
@@ -61,12 +73,16 @@ def test_bf16_accumulates_in_fp32_where_deepspeed_can(stage, micro, expected):
         (2, {}, 1, {"comms_logger": {"enabled": True}}, "cpu", 2),
     ],
 )
-def test_one_replica_on_a_cpu_partitions_nothing(stage, changes, replicas, settings, device, needed):
+def test_one_replica_on_a_cpu_partitions_nothing(
+    stage, changes, replicas, settings, device, needed
+):
     run = run_config(zero_stage=stage, **changes)
     assert needed_stage(run.execution, replicas, 1, run.optimizer.clip, settings, device) == needed
 
 
-@pytest.mark.parametrize("precision, clip, needed", [("bf16", 1.0, 1), ("bf16", 0.0, 0), ("fp32", 1.0, 0)])
+@pytest.mark.parametrize(
+    "precision, clip, needed", [("bf16", 1.0, 1), ("bf16", 0.0, 0), ("fp32", 1.0, 0)]
+)
 def test_parts_of_a_replica_are_clipped_where_deepspeed_can(precision, clip, needed):
     run = run_config(zero_stage=0, precision=precision)
     assert needed_stage(run.execution, 1, 2, clip, {}, "cuda") == needed
@@ -74,7 +90,15 @@ def test_parts_of_a_replica_are_clipped_where_deepspeed_can(precision, clip, nee
 
 @pytest.mark.parametrize(
     "batch_size, micro, replicas, slots",
-    [(32, 32, 1, 32), (32, 8, 4, 32), (32, 32, 5, 35), (32, 32, 64, 64), (32, 5, 1, 35), (8, 3, 2, 8), (7, 4, 2, 8)],
+    [
+        (32, 32, 1, 32),
+        (32, 8, 4, 32),
+        (32, 32, 5, 35),
+        (32, 32, 64, 64),
+        (32, 5, 1, 35),
+        (8, 3, 2, 8),
+        (7, 4, 2, 8),
+    ],
 )
 def test_a_filled_batch_divides(batch_size, micro, replicas, slots):
     found, micro_batch = fill_batch(batch_size, micro, replicas)
@@ -98,11 +122,16 @@ FILE = {
 
 
 def run_with(settings, **changes):
-    return run_config(**{"batch_size": 16, "zero_stage": 2, "precision": "bf16", **changes}, deepspeed=settings)
+    return run_config(
+        **{"batch_size": 16, "zero_stage": 2, "precision": "bf16", **changes}, deepspeed=settings
+    )
 
 
 def test_what_a_file_has_beside_the_recipes_own_holds():
-    plain, config = (deepspeed_config(run_with(settings), 1, {"reduce_bucket_size": 9}) for settings in ({}, FILE))
+    plain, config = (
+        deepspeed_config(run_with(settings), 1, {"reduce_bucket_size": 9})
+        for settings in ({}, FILE)
+    )
     assert config.pop("wall_clock_breakdown")
     assert config["zero_optimization"] == {
         **plain.pop("zero_optimization"),
@@ -117,5 +146,7 @@ def test_what_a_file_has_beside_the_recipes_own_holds():
 
 def test_an_optimizer_is_offloaded_at_stages_that_can():
     check_deepspeed(run_with(OFFLOADED), 1)
-    with pytest.raises(UserError, match="offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"):
+    with pytest.raises(
+        UserError, match="offload_optimizer works at stages 2 and 3, but engine.zero_stage is 1"
+    ):
         check_deepspeed(run_with(OFFLOADED, zero_stage=1), 1)

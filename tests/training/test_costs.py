@@ -18,11 +18,12 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("case", [*MEASURED, *OFFLOADED])
 def test_a_step_takes_what_was_planned(results, case):
-    """With state in host memory, which on a CPU is the device's, and with a second, smaller bucket, too.
+    """With state in host memory, which on a CPU is the device's, and with a second, smaller bucket,
+    too.
 
-    But for counters of steps, 4 bytes each, padding at the end of a rank's share, and keys of dropout. The fullest
-    moment is never more than 3 % above the plan. At stage 3 the plan is careful: it takes all gathered weights and the
-    copy in which they arrive for alive at once.
+    But for counters of steps, 4 bytes each, padding at the end of a rank's share, and keys of
+    dropout. The fullest moment is never more than 3 % above the plan. At stage 3 the plan is
+    careful: it takes all gathered weights and the copy in which they arrive for alive at once.
     """
     measured, planned = (results[case][kind] for kind in ("measured", "planned"))
     assert measured["sent"] == planned["sent"]
@@ -40,5 +41,7 @@ def test_frozen_weights_are_neither_sent_nor_optimised(results, case):
     trained = results[case]["measured"]
     everything = results[case.replace(case.split()[0], "pretrain")]["measured"]
     share = trained["optimizer"] / everything["optimizer"]
-    assert sum(trained["sent"].values()) == pytest.approx(share * sum(everything["sent"].values()), rel=0.02)
+    assert sum(trained["sent"].values()) == pytest.approx(
+        share * sum(everything["sent"].values()), rel=0.02
+    )
     assert trained["activations"] < everything["activations"]

@@ -1,4 +1,6 @@
-"""The same run gives the same losses at every ZeRO stage, on one and two ranks, however batches are split."""
+"""The same run gives the same losses at every ZeRO stage, on one and two ranks, however batches are
+split.
+"""
 
 import json
 import shutil
@@ -13,7 +15,11 @@ from ds_minimodel.common.files import read_manifest
 from ..forks import start_ranks
 
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
-STAGE_0 = {"pretrain": "pretrain fp32 zero0 8", "adapt": "adapt bf16 zero0 8", "build-mini": "build-mini fp32 zero0 8"}
+STAGE_0 = {
+    "pretrain": "pretrain fp32 zero0 8",
+    "adapt": "adapt bf16 zero0 8",
+    "build-mini": "build-mini fp32 zero0 8",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,11 @@ def two_ranks(launched, one_rank):
     folder, ranks = launched
     said = [rank.communicate()[1] for rank in ranks]
     assert (folder / "results.json").exists(), said
-    return folder, json.loads((folder / "results.json").read_text()), [rank.returncode for rank in ranks]
+    return (
+        folder,
+        json.loads((folder / "results.json").read_text()),
+        [rank.returncode for rank in ranks],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +72,11 @@ def test_losses_are_those_of_stage_0_on_one_rank(seen, stage_0, ranks, case):
     what, run = PARITY[case]
     bound = BOUNDS[run.execution.precision]
     assert seen[ranks][case]["losses"] == pytest.approx(stage_0[what], abs=bound, rel=0)
-    assert what != "pretrain" or run.execution.precision == "fp32" or seen[ranks][case]["losses"] != stage_0[what]
+    assert (
+        what != "pretrain"
+        or run.execution.precision == "fp32"
+        or seen[ranks][case]["losses"] != stage_0[what]
+    )
 
 
 @each_size
@@ -84,7 +98,9 @@ def test_bf16_rounds_the_same_at_stages_0_1_and_2(seen, ranks, stage):
 @each_case
 def test_what_trains_moves_and_all_else_keeps_its_bits(seen, ranks, case):
     facts, trains = seen[ranks][case], TRAINS[PARITY[case][0]]
-    assert facts["trained"] == sorted(name for name, _ in model().named_parameters() if trains(name))
+    assert facts["trained"] == sorted(
+        name for name, _ in model().named_parameters() if trains(name)
+    )
     assert facts["unmoved"] == []
     assert facts["frozen_moved"] == []
 
@@ -119,12 +135,17 @@ def test_a_user_error_of_rank_0_ends_every_rank(two_ranks):
     results = two_ranks[1]
     assert results["shared error"] == ["only rank 0 saw it", "rank 0 failed"]
     first, second = results["another job"]
-    assert "a checkpoint of another run (job: test, here another)" in first and second == "rank 0 failed"
+    assert (
+        "a checkpoint of another run (job: test, here another)" in first
+        and second == "rank 0 failed"
+    )
 
 
 @pytest.mark.parametrize("name", OTHER_STAGES)
 def test_two_ranks_go_on_with_a_run_of_one(two_ranks, stage_0, name):
-    assert two_ranks[1]["other stages"][name] == pytest.approx(stage_0["pretrain"], abs=BOUNDS["fp32"], rel=0)
+    assert two_ranks[1]["other stages"][name] == pytest.approx(
+        stage_0["pretrain"], abs=BOUNDS["fp32"], rel=0
+    )
 
 
 @pytest.mark.parametrize("name, stage", [("fp32 zero1", 1), ("bf16 zero3", 0), ("bf16 zero2", 3)])
@@ -132,7 +153,9 @@ def test_one_rank_goes_on_with_a_run_of_two(world, two_ranks, stage_0, tmp_path,
     precision = name[:4]
     shutil.copytree(two_ranks[0] / name / "stopped", tmp_path / "run")
     resume(world, tmp_path / "run", run_config(zero_stage=stage, precision=precision))
-    assert losses(tmp_path / "run") == pytest.approx(stage_0["pretrain"], abs=BOUNDS[precision], rel=0)
+    assert losses(tmp_path / "run") == pytest.approx(
+        stage_0["pretrain"], abs=BOUNDS[precision], rel=0
+    )
 
 
 def test_parameters_that_ranks_do_not_divide_keep_their_masters(two_ranks):
@@ -147,11 +170,16 @@ def test_a_rank_killed_in_a_save_leaves_the_former_good(world, two_ranks, stage_
     assert read_manifest(checkpoints / "step-00000002", verify=True)["step"] == 2
     assert not (checkpoints / "step-00000004").exists()
     resume(world, folder / "killed", run_config(zero_stage=2))
-    assert losses(folder / "killed") == pytest.approx(stage_0["pretrain"], abs=BOUNDS["fp32"], rel=0)
+    assert losses(folder / "killed") == pytest.approx(
+        stage_0["pretrain"], abs=BOUNDS["fp32"], rel=0
+    )
 
 
 def test_fp16_is_the_same_at_every_stage(world, tmp_path, fp16_on_cpu):
     runs = [run_config(zero_stage=stage, precision="fp16") for stage in range(4)]
-    losses = [observe(world, tmp_path / str(run.execution.zero_stage), run, "pretrain")["losses"] for run in runs]
+    losses = [
+        observe(world, tmp_path / str(run.execution.zero_stage), run, "pretrain")["losses"]
+        for run in runs
+    ]
     for stage in range(1, 4):
         assert losses[stage] == pytest.approx(losses[0], abs=1e-3, rel=0)

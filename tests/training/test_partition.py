@@ -14,12 +14,21 @@ GIB = 2**30
 
 
 def partition(what="adapt", **changes):
-    usual = dict(zero_stage=3, precision="bf16", batch_size=64, micro_batch_size=8, ranks=8, device_memory=GIB)
+    usual = dict(
+        zero_stage=3,
+        precision="bf16",
+        batch_size=64,
+        micro_batch_size=8,
+        ranks=8,
+        device_memory=GIB,
+    )
     return partition_of(model(what), Setup(**usual | changes))
 
 
 def frozen(what):
-    return [name for name, parameter in model(what).named_parameters() if not parameter.requires_grad]
+    return [
+        name for name, parameter in model(what).named_parameters() if not parameter.requires_grad
+    ]
 
 
 def test_at_stage_3_frozen_parameters_stay_whole_as_long_as_half_of_the_memory_is_left():
@@ -40,9 +49,15 @@ def test_at_stage_3_frozen_parameters_stay_whole_as_long_as_half_of_the_memory_i
 def test_buckets_are_no_larger_than_what_trains():
     """DeepSpeed's own are 500 million elements, whatever trains."""
     found = partition(zero_stage=1)
-    trained = sum(parameter.numel() for parameter in model("adapt").parameters() if parameter.requires_grad)
+    trained = sum(
+        parameter.numel() for parameter in model("adapt").parameters() if parameter.requires_grad
+    )
     config = deepspeed_config(run_config(zero_stage=1), 1, found.zero)
-    assert config["zero_optimization"] == {"stage": 1, "reduce_bucket_size": trained, "allgather_bucket_size": trained}
+    assert config["zero_optimization"] == {
+        "stage": 1,
+        "reduce_bucket_size": trained,
+        "allgather_bucket_size": trained,
+    }
     assert partition(zero=ZeroMemory(bucket=5000)).zero["reduce_bucket_size"] == 5000
 
 
@@ -58,9 +73,15 @@ def test_results_do_not_depend_on_the_partition(world, tmp_path, monkeypatch):
     """With all frozen parameters whole and with none, as the memory of the machine allows."""
     run, weights, whole = run_config(zero_stage=3, precision="bf16"), [], []
     for memory in (GIB, 1):
-        monkeypatch.setattr("ds_minimodel.training.partition.machine_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(
+            "ds_minimodel.training.partition.machine_memory", lambda memory=memory: memory
+        )
         weights.append(train(world, tmp_path / str(memory), run, model("adapt")))
-        whole.append(json.loads((tmp_path / str(memory) / "run.json").read_text())["partition"]["frozen_whole"])
+        whole.append(
+            json.loads((tmp_path / str(memory) / "run.json").read_text())["partition"][
+                "frozen_whole"
+            ]
+        )
     assert whole == [len(frozen("adapt")), 0]
     assert same(*weights) and losses(tmp_path / str(GIB)) == losses(tmp_path / "1")
 
@@ -91,5 +112,7 @@ def test_checkpoints_hold_only_what_trains(world, tmp_path, stage):
     for path in (tmp_path / "checkpoints").glob("step-00000002/*model_states.pt"):
         state = torch.load(path, weights_only=False)
         assert not state.get("frozen_param_fragments") and not state.get("frozen_param_shapes")
-        found |= set(state["module"] or ()) | {name for shapes in state["param_shapes"] or () for name in shapes}
+        found |= set(state["module"] or ()) | {
+            name for shapes in state["param_shapes"] or () for name in shapes
+        }
     assert found == {"pack.tokens", "pack.bias"}

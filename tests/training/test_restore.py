@@ -17,7 +17,9 @@ BOUNDS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
         *(("bf16", before, after) for before, after in ((1, 0), (3, 1), (2, 3), (0, 2))),
     ],
 )
-def test_another_stage_goes_on_with_the_same_losses(world, uninterrupted, tmp_path, precision, before, after):
+def test_another_stage_goes_on_with_the_same_losses(
+    world, uninterrupted, tmp_path, precision, before, after
+):
     run = run_config(zero_stage=before, precision=precision, checkpoint_every=4)
     what = "adapt" if before % 2 else "pretrain"
     crash(world, tmp_path, run, what)
@@ -57,6 +59,9 @@ def test_the_loss_scale_goes_along(world, tmp_path, fp16_on_cpu):
             scales[stage] = self.engine.optimizer.loss_scale
             raise RuntimeError("seen")
 
-        with mock.patch.object(Checkpoints, "load_newest", look), pytest.raises(RuntimeError, match="seen"):
+        with (
+            mock.patch.object(Checkpoints, "load_newest", look),
+            pytest.raises(RuntimeError, match="seen"),
+        ):
             resume(world, tmp_path, run_config(zero_stage=stage, precision="fp16"))
     assert scales == {0: 8.0, 1: 8.0, 3: 8.0}

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
-from ds_minimodel.training.ranks.process import Stopped
+from ds_minimodel.launch.process import Stopped
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,27 @@ def test_a_signal_saves_and_ends(world, tmp_path, number):
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("second, ends", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)])
-def test_an_interrupt_after_a_signal_ends_at_once_but_not_the_launchers(world, tmp_path, first, second, ends):
+@pytest.mark.parametrize(
+    "second, ends", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)]
+)
+def test_an_interrupt_after_a_signal_ends_at_once_but_not_the_launchers(
+    world, tmp_path, first, second, ends
+):
     with pytest.raises(ends):
         train(world, tmp_path, run_config(), model(), (2,), signal_self(first, second))
-    assert (tmp_path / "checkpoints").exists() == (tmp_path / "checkpoints/latest").is_file() == (ends is Stopped)
+    assert (
+        (tmp_path / "checkpoints").exists()
+        == (tmp_path / "checkpoints/latest").is_file()
+        == (ends is Stopped)
+    )
 
 
 def test_a_signal_in_the_last_step_is_heeded(world, uninterrupted, tmp_path):
     run = run_config()
     with pytest.raises(Stopped, match=f"stopped after step {STEPS} of {STEPS}"):
-        train(world, tmp_path, run, snapshot_steps=(STEPS,), on_snapshot=signal_self(signal.SIGTERM))
+        train(
+            world, tmp_path, run, snapshot_steps=(STEPS,), on_snapshot=signal_self(signal.SIGTERM)
+        )
     assert same(resume(world, tmp_path, run), uninterrupted(run)[0])
     assert losses(tmp_path) == uninterrupted(run)[1]
 
@@ -86,10 +96,16 @@ def test_metrics_say_what_the_run_costs(world, tmp_path):
     train(world, tmp_path, run)
     records = read_json_lines(tmp_path / "metrics.jsonl")
     assert [record["eflops"] for record in records] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert [record["executed_eflops"] for record in records] == pytest.approx([0.3, 0.6, 0.9, 1.2, 1.5, 1.8])
-    assert [record["lr"] for record in records] == [run.schedule.lr_at(step) for step in range(STEPS)]
+    assert [record["executed_eflops"] for record in records] == pytest.approx(
+        [0.3, 0.6, 0.9, 1.2, 1.5, 1.8]
+    )
+    assert [record["lr"] for record in records] == [
+        run.schedule.lr_at(step) for step in range(STEPS)
+    ]
     for record in records:
-        assert record["loss"] == pytest.approx((record["loss/depth_1"] + record["loss/depth_3"]) / 2)
+        assert record["loss"] == pytest.approx(
+            (record["loss/depth_1"] + record["loss/depth_3"]) / 2
+        )
         assert record["tokens_per_second"] > 0 and record["memory_gib"] > 0
 
 

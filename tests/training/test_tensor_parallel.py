@@ -1,4 +1,6 @@
-"""A model split over ranks computes and trains what a whole one does, at every ZeRO stage, dropout included."""
+"""A model split over ranks computes and trains what a whole one does, at every ZeRO stage, dropout
+included.
+"""
 
 import json
 
@@ -25,11 +27,15 @@ def launched(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(world, launched, tmp_path_factory):
-    """whole(what, dropout, run): (weights, losses) of one rank, in fp32 and without ZeRO; each is trained once."""
+    """whole(what, dropout, run): (weights, losses) of one rank, in fp32 and without ZeRO; each is
+    trained once.
+    """
     folder, done = tmp_path_factory.mktemp("whole"), {}
 
     def result(what, dropout, run):
-        plain = changed(run, zero_stage=0, precision="fp32", micro_batch_size=run.execution.batch_size)
+        plain = changed(
+            run, zero_stage=0, precision="fp32", micro_batch_size=run.execution.batch_size
+        )
         key = (what, dropout, plain)
         if key not in done:
             done[key] = tensor_ranks.train_case(world, folder / str(len(done)), (1, *key))
@@ -56,13 +62,18 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
     folder, results = seen
     _, what, dropout, run = tensor_ranks.cases()[case]
     weights, losses = whole(what, dropout, run)
-    assert results["cases"][case]["losses"] == pytest.approx(losses, abs=LOSS_BOUNDS[run.execution.precision], rel=0)
+    assert results["cases"][case]["losses"] == pytest.approx(
+        losses, abs=LOSS_BOUNDS[run.execution.precision], rel=0
+    )
     trained = load_file(folder / f"{case}.safetensors")
     assert trained.keys() == weights.keys()
     for name, weight in weights.items():
         apart, bound = (trained[name] - weight).abs(), WEIGHT_BOUNDS[run.execution.precision]
-        # A weight whose gradient rounds to either side of zero Adam moves by the whole rate: in bf16 one or two do.
-        assert apart.max() <= bound or (run.execution.precision == "bf16" and apart.max() <= 2 * bound), name
+        # A weight whose gradient rounds to either side of zero Adam moves by the whole rate: in
+        # bf16 one or two do.
+        assert apart.max() <= bound or (
+            run.execution.precision == "bf16" and apart.max() <= 2 * bound
+        ), name
         assert (apart > bound).sum() <= 2, name
 
 
@@ -83,8 +94,9 @@ def test_clipping_and_dropout_show_in_the_losses(whole):
 
 @each_case
 def test_every_rank_ends_with_the_same_weights(seen, case):
-    """Those that are whole on every rank have had the same gradients there; but the end of a flat buffer, which is not
-    the same on ranks whose parts differ, torch's AdamW rounds otherwise."""
+    """Those that are whole on every rank have had the same gradients there; but the end of a flat
+    buffer, which is not the same on ranks whose parts differ, torch's AdamW rounds otherwise.
+    """
     assert seen[1]["cases"][case]["apart"] < 1e-8
 
 
@@ -96,13 +108,17 @@ def test_losses_and_gradients_in_double_precision(seen):
 
 @pytest.mark.parametrize("case", tensor_ranks.MEASURED)
 def test_memory_of_a_step_is_what_was_planned(seen, case):
-    """On the first rank, whose part of the vocabulary is a row smaller than that of the last, for which plans are."""
+    """On the first rank, whose part of the vocabulary is a row smaller than that of the last, for
+    which plans are.
+    """
     measured, planned = (seen[1]["measured"][case][key] for key in ("measured", "planned"))
     assert measured["weights"] == pytest.approx(planned["weights"], rel=0.01)
     assert measured["optimizer"] == pytest.approx(planned["optimizer"], rel=0.03)
     assert measured["activations"] == pytest.approx(planned["activations"], rel=0.02)
     assert measured["total"] <= 1.03 * planned["total"] <= 1.3 * measured["total"]
-    assert all(measured["sent"][collective] >= 0.98 * sent for collective, sent in planned["sent"].items())
+    assert all(
+        measured["sent"][collective] >= 0.98 * sent for collective, sent in planned["sent"].items()
+    )
 
 
 def test_resume_at_the_same_layout_gives_the_same_bits(seen):

@@ -1,4 +1,6 @@
-"""Two hosts by --hostfile, of which one is lost: scripts/two_hosts.py, as root and with what it needs."""
+"""Two hosts by --hostfile, of which one is lost: scripts/two_hosts.py, as root and with what it
+needs.
+"""
 
 import os
 import shutil
@@ -19,8 +21,13 @@ PATH = f"{os.environ['PATH']}:/usr/sbin"
 )
 def test_a_run_on_two_hosts_goes_on_after_one_is_lost():
     command = [sys.executable, "scripts/two_hosts.py", "hostfile"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PATH": PATH})
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PATH": PATH}
+    )
     if "network namespaces cannot be made here" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
-    assert "hostfile: host lost after step" in done.stderr and "resumed to the same bits" in done.stderr
+    assert (
+        "hostfile: host lost after step" in done.stderr
+        and "resumed to the same bits" in done.stderr
+    )

@@ -13,7 +13,9 @@ from ds_minimodel.training.zero import engine as zero_engine
 from ds_minimodel.training.zero.state import fragments, read_masters
 
 
-@pytest.mark.parametrize("stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")])
+@pytest.mark.parametrize(
+    "stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")]
+)
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
 def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, value):
     run, batch = run_config(zero_stage=stage, precision=precision), to_tensors(Sampler.batch(0, 8))
@@ -23,7 +25,10 @@ def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, v
     spoil = engine.module.pack.bias.register_hook(lambda gradient: torch.full_like(gradient, value))
     optimizer_step(engine, [batch], 1, run, world, 1)
     assert engine.skipped_steps == 1 and same(read_masters(engine), before[0])
-    assert all(part.tensors["exp_avg"].equal(old) for part, old in zip(fragments(engine), before[1], strict=True))
+    assert all(
+        part.tensors["exp_avg"].equal(old)
+        for part, old in zip(fragments(engine), before[1], strict=True)
+    )
     spoil.remove()
     optimizer_step(engine, [batch], 1, run, world, 1)
     assert engine.skipped_steps == 1 and not same(read_masters(engine), before[0])
@@ -41,7 +46,10 @@ def test_one_rank_copies_no_gradients_at_stage_1(world):
 
 @pytest.mark.parametrize("stage, precision", [(1, "fp32"), (1, "bf16"), (2, "bf16"), (3, "bf16")])
 def test_the_norm_of_all_gradients_is_taken_at_once(world, stage, precision):
-    run, batch = run_config(zero_stage=stage, precision=precision, clip=0.1), to_tensors(Sampler.batch(0, 8))
+    run, batch = (
+        run_config(zero_stage=stage, precision=precision, clip=0.1),
+        to_tensors(Sampler.batch(0, 8)),
+    )
     engine = zero_engine.build_engine(model(), run, world)
     wrapped, taken, norm = engine.optimizer, [], engine.optimizer.get_grad_norm_direct
 
@@ -74,7 +82,9 @@ def test_layers_that_are_computed_again_give_the_same_bits(world, stage, precisi
     results = []
     for recomputes in (False, True):
         run, module = run_config(zero_stage=stage, precision=precision), model(trains)
-        module.body.config = module.body.config.model_copy(update={"dropout": 0.1, "attention_dropout": 0.1})
+        module.body.config = module.body.config.model_copy(
+            update={"dropout": 0.1, "attention_dropout": 0.1}
+        )
         calls = []
         for layer in module.body.layers:
             layer.recomputes = recomputes

@@ -1,8 +1,10 @@
-"""Bodies of today: rotary positions, gated feed-forward blocks, norms before, after or around a branch.
+"""Bodies of today: rotary positions, gated feed-forward blocks, norms before, after or around a
+branch.
 
-One set of modules (model.py) and one form of name table (foreign/names/modern.py) serve ModernBERT, EuroBERT, Llama,
-Qwen 2, Qwen 3, OLMo 2 and Gemma 3. What a family fixes is a class variable of its configuration; what differs from
-model to model of a family is a field, and so a key of `model` in a recipe.
+One set of modules (model.py) and one form of name table (hf/names/modern.py) serve ModernBERT,
+EuroBERT, Llama, Qwen 2, Qwen 3, OLMo 2 and Gemma 3. What a family fixes is a class variable of its
+configuration; what differs from model to model of a family is a field, and so a key of `model` in a
+recipe.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ Scale = Annotated[float, Field(ge=1, le=1e7)]
 class Rotation(NamedTuple):
     """What decides the angles of rotary positions.
 
-    base: of the wave lengths. factor: by which long waves are slowed down; those of less than original / high
-    positions stay, those of more than original / low are slowed down whole, between them it goes over (Llama 3.1).
+    base: of the wave lengths. factor: by which long waves are slowed down; those of less than
+    original / high positions stay, those of more than original / low are slowed down whole, between
+    them it goes over (Llama 3.1).
     """
 
     base: float
@@ -41,12 +44,16 @@ class Rotation(NamedTuple):
 
 def _is_scaling(scaling: tuple[float, ...]) -> tuple[float, ...]:
     if scaling and (len(scaling) != 4 or scaling[1] > scaling[2]):
-        raise ValueError("give none, or factor, low, high and original, of which low is not above high")
+        raise ValueError(
+            "give none, or factor, low, high and original, of which low is not above high"
+        )
     return scaling
 
 
 class LayerPlan(NamedTuple):
-    """What differs from layer to layer: the keys before and after its own that a query sees (None: all), and angles."""
+    """What differs from layer to layer: the keys before and after its own that a query sees (None:
+    all), and angles.
+    """
 
     window: tuple[int | None, int | None]
     rotation: Rotation
@@ -71,7 +78,9 @@ class ModernConfig(BodyConfig):
     norms_before: ClassVar[bool] = True  # a norm before each branch
     norms_after: ClassVar[bool] = False  # a norm after each branch, before it is added
     first_norm: ClassVar[bool] = True  # of the lowest layer's attention, where norms stand before
-    query_norm: ClassVar[QueryNorm] = "none"  # of queries and keys: each head by itself, or all as a whole
+    query_norm: ClassVar[QueryNorm] = (
+        "none"  # of queries and keys: each head by itself, or all as a whole
+    )
     projection_bias: ClassVar[bool] = False  # of queries, keys and values
     activation: ClassVar[Activation] = "silu"
     embedding_norm: ClassVar[bool] = False
@@ -85,10 +94,18 @@ class ModernConfig(BodyConfig):
 
     @property
     def products(self) -> BodyProducts:
-        h, queries, keys = self.hidden_size, self.num_heads * self.head_width, self.num_key_heads * self.head_width
+        h, queries, keys = (
+            self.hidden_size,
+            self.num_heads * self.head_width,
+            self.num_key_heads * self.head_width,
+        )
         output = 2 * queries * h + 6 * h * self.ffn_size
-        layer = LayerProducts(key=4 * h * keys, query=2 * h * queries, output=output, pair=4 * queries)
-        layers = tuple(layer._replace(window=self.layer(index).window) for index in range(self.num_layers))
+        layer = LayerProducts(
+            key=4 * h * keys, query=2 * h * queries, output=output, pair=4 * queries
+        )
+        layers = tuple(
+            layer._replace(window=self.layer(index).window) for index in range(self.num_layers)
+        )
         return BodyProducts(layers, head=2 * h * h if self.dense_head else 0)
 
     @property
@@ -144,7 +161,9 @@ class ModernBertConfig(ModernConfig):
 
 
 class GroupedConfig(ModernConfig):
-    """A family whose heads of queries share heads of keys and values, and whose output matrix may be its own."""
+    """A family whose heads of queries share heads of keys and values, and whose output matrix may
+    be its own.
+    """
 
     num_kv_heads: Few | None = None
     """Heads of keys and values. Default: `num_heads`."""
@@ -154,8 +173,12 @@ class GroupedConfig(ModernConfig):
     """Whether the embeddings are the output matrix too."""
     rotary_base: RotaryBase = 10_000.0
     """Rotary base."""
-    rotary_scaling: Annotated[tuple[Scale, ...], Field(strict=False), AfterValidator(_is_scaling)] = ()
-    """Llama 3.1's scaling of rotary positions: factor, factors of low and of high frequencies, positions before it."""
+    rotary_scaling: Annotated[
+        tuple[Scale, ...], Field(strict=False), AfterValidator(_is_scaling)
+    ] = ()
+    """Llama 3.1's scaling of rotary positions: factor, factors of low and of high frequencies,
+    positions before it.
+    """
 
     @property
     def num_key_heads(self) -> int:
@@ -170,11 +193,15 @@ class GroupedConfig(ModernConfig):
         return self.tie_output
 
     def layer(self, index: int) -> LayerPlan:
-        return LayerPlan((None, 0 if self.causal else None), Rotation(self.rotary_base, *self.rotary_scaling))
+        return LayerPlan(
+            (None, 0 if self.causal else None), Rotation(self.rotary_base, *self.rotary_scaling)
+        )
 
 
 class EuroBertConfig(GroupedConfig):
-    """EuroBERT (Boizard et al. 2025): Llama's layers, seeing both sides; the defaults are the 210m model's."""
+    """EuroBERT (Boizard et al. 2025): Llama's layers, seeing both sides; the defaults are the 210m
+    model's.
+    """
 
     kind: Literal["eurobert"] = "eurobert"
     rotary_base: RotaryBase = 250_000.0
@@ -291,4 +318,12 @@ class Gemma3Config(DecoderConfig):
         return LayerPlan((self.window - 1, 0), Rotation(self.local_base))
 
 
-FAMILIES = ModernBertConfig, EuroBertConfig, LlamaConfig, Qwen2Config, Qwen3Config, Olmo2Config, Gemma3Config
+FAMILIES = (
+    ModernBertConfig,
+    EuroBertConfig,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Olmo2Config,
+    Gemma3Config,
+)

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_minimodel import ops
-from ds_minimodel.models.body import INIT_STD, AttentionInputs, Body, Layer, Linear, Norm, Projection, Rows
+from ds_minimodel.models.body import (
+    INIT_STD,
+    AttentionInputs,
+    Body,
+    Layer,
+    Linear,
+    Norm,
+    Projection,
+    Rows,
+)
 from ds_minimodel.models.modern import ModernConfig, Rotation
 
 AnyLinear = TypeVar("AnyLinear", bound=Linear)
@@ -26,7 +35,9 @@ def _norm(config: ModernConfig, size: int | None = None) -> Norm:
 
 
 class ModernLayer(Layer):
-    """Attention with rotary positions and a gated feed-forward block, each between the norms that the family has."""
+    """Attention with rotary positions and a gated feed-forward block, each between the norms that
+    the family has.
+    """
 
     cuts = {**Layer.cuts, "query_norm": "shared", "key_norm": "shared"}
 
@@ -35,12 +46,16 @@ class ModernLayer(Layer):
         self.window, self.rotation = config.layer(index)
         self.activation, self.score_scale = config.activation, config.score_scale
         hidden, std = config.hidden_size, INIT_STD / math.sqrt(2 * config.num_layers)
-        self.attention_norm = _norm(config) if config.norms_before and (index or config.first_norm) else None
+        self.attention_norm = (
+            _norm(config) if config.norms_before and (index or config.first_norm) else None
+        )
         self.qkv = _drawn(Projection(config, self.sites.heads, bias=config.projection_bias))
         queries, keys, _ = self.qkv.blocks
         by_head = config.query_norm == "head"
         self.query_norm, self.key_norm = (
-            None if config.query_norm == "none" else _norm(config, config.head_width if by_head else size)
+            None
+            if config.query_norm == "none"
+            else _norm(config, config.head_width if by_head else size)
             for size in (queries, keys)
         )
         self.attention_out = _drawn(Linear(queries, hidden, bias=False), std)
@@ -54,7 +69,8 @@ class ModernLayer(Layer):
         return x_BSH if self.attention_norm is None else self.attention_norm(x_BSH)
 
     def queries_apart(self, x_BSH: Tensor) -> bool:
-        # One product and one turn launch less on a GPU; a CPU's attention would copy the parts out of their rows.
+        # One product and one turn launch less on a GPU; a CPU's attention would copy the parts out
+        # of their rows.
         return self.query_norm is not None or ops.device_type(x_BSH.device) == "cpu"
 
     def attend(self, given: AttentionInputs) -> Tensor:
@@ -64,17 +80,29 @@ class ModernLayer(Layer):
             queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
             projected = torch.cat((keys, values), -1)
         qkv, length = self.qkv, max(projected.shape[1], _LEAST_TABLE)
-        table = _table(self.rotation, qkv.head_width, 1 << (length - 1).bit_length(), projected.device)
+        table = _table(
+            self.rotation, qkv.head_width, 1 << (length - 1).bit_length(), projected.device
+        )
         if queries is None:
             turned = ops.rotary(projected, qkv.num_heads + qkv.num_key_heads, table)
             queries, projected = turned.split([qkv.blocks[0], sum(qkv.blocks[1:])], -1)
         else:
             projected = ops.rotary(projected, qkv.num_key_heads, table)
-            queries = ops.rotary(queries, qkv.num_heads, table, None if positions.dim() == 1 else positions)
+            queries = ops.rotary(
+                queries, qkv.num_heads, table, None if positions.dim() == 1 else positions
+            )
         if self.window[1] == 0:
             lengths_B = None  # padding lies behind all that a real position sees
         return ops.window_attention(
-            projected, queries, qkv.num_heads, positions, self.window, lengths_B, p, row_keys, self.score_scale
+            projected,
+            queries,
+            qkv.num_heads,
+            positions,
+            self.window,
+            lengths_B,
+            p,
+            row_keys,
+            self.score_scale,
         )
 
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
@@ -103,7 +131,9 @@ def _normed(norm: Norm, x: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """The final norm, which heads do not share, and in some families a dense layer, GELU and a norm."""
+    """The final norm, which heads do not share, and in some families a dense layer, GELU and a
+    norm.
+    """
 
     cuts: ClassVar[Mapping[str, str]] = {"dense": "gathered"}
 
@@ -113,7 +143,9 @@ class Head(nn.Module):
         self.final_norm = _norm(config)
         self.dense = self.norm = None
         if config.dense_head:
-            self.dense = _drawn(Linear(hidden, hidden, bias=False), INIT_STD / math.sqrt(2 * config.num_layers))
+            self.dense = _drawn(
+                Linear(hidden, hidden, bias=False), INIT_STD / math.sqrt(2 * config.num_layers)
+            )
             self.norm = _norm(config)
 
     def forward(self, x_PH: Tensor) -> Tensor:
@@ -124,13 +156,17 @@ class Head(nn.Module):
 
 
 class ModernBody(Body):
-    """Layers and heads, below them the norm of the embeddings in a family that has one; positions are in the layers."""
+    """Layers and heads, below them the norm of the embeddings in a family that has one; positions
+    are in the layers.
+    """
 
     def __init__(self, config: ModernConfig, head_depths: Sequence[int] = ()):
         super().__init__(config, head_depths)
         self.embedding_norm = _norm(config) if config.embedding_norm else None
         self.embedding_scale = math.sqrt(config.hidden_size) if config.scaled_embeddings else 1.0
-        self.layers = nn.ModuleList(ModernLayer(config, index) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            ModernLayer(config, index) for index in range(config.num_layers)
+        )
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
@@ -150,7 +186,8 @@ def _drawn(linear: AnyLinear, std: float = INIT_STD) -> AnyLinear:
 def waves(rotation: Rotation, head_width: int, device: torch.device) -> Tensor:
     """The angle between two positions in each plane of a head, (D/2,) fp32."""
     powers = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
-    # As published code has it: of base ** -x the last bits differ, which thousands of positions multiply.
+    # As published code has it: of base ** -x the last bits differ, which thousands of positions
+    # multiply.
     speeds = 1.0 / rotation.base**powers
     if rotation.factor == 1:
         return speeds

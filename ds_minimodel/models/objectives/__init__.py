@@ -2,6 +2,8 @@
 
 from ds_minimodel.models.objectives.objective import CausalLm, MaskedLm, Objective, Sampler
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (MaskedLm(), CausalLm())}
+OBJECTIVES: dict[str, Objective] = {
+    objective.name: objective for objective in (MaskedLm(), CausalLm())
+}
 
 __all__ = ["OBJECTIVES", "Objective", "Sampler"]

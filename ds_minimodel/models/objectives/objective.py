@@ -1,7 +1,7 @@
 """The declaration of a training objective: all that the package asks of masked language modelling …
 
-An objective is one subclass of Objective in one file beside this one, and one entry of OBJECTIVES (__init__.py).
-Samplers, training steps, plans and costs read it; none of them asks which one it is.
+An objective is one subclass of Objective in one file beside this one, and one entry of OBJECTIVES
+(__init__.py). Samplers, training steps, plans and costs read it; none of them asks which one it is.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """What a body is trained to do on text.
 
-    name: in config.json. settings: its own keys of the recipe's sections pretrain, build_mini
-    and adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal: whether it is for
-    bodies whose positions see what is before them alone. needs_lossless: whether text must come back from the ids of a
-    vocabulary that is trained for it. whole_documents: whether a document is one text with its line ends, else each
-    line is one. blocks: what a sample is made of where the recipe does not say. hugging_face_class: how the name of
-    Hugging Face's class for it ends; empty where that library has none.
+    name: in config.json. settings: its own keys of the recipe's sections pretrain, build_mini and
+    adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal:
+    whether it is for bodies whose positions see what is before them alone. needs_lossless: whether
+    text must come back from the ids of a vocabulary that is trained for it. whole_documents:
+    whether a document is one text with its line ends, else each line is one. blocks: what a sample
+    is made of where the recipe does not say. hugging_face_class: how the name of Hugging Face's
+    class for it ends; empty where that library has none.
     """
 
     name: ClassVar[str]
@@ -45,8 +46,9 @@ class Objective(ABC):
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """The batch of some samples: numpy arrays under the names that models/trainable.py reads.
 
-        tokens (B, S), which may be those of the samples, changed in place; loss_positions (B, M), where not all
-        positions are read; targets, IGNORED where there is none; count, the number of loss terms.
+        tokens (B, S), which may be those of the samples, changed in place; loss_positions (B, M),
+        where not all positions are read; targets, IGNORED where there is none; count, the number of
+        loss terms.
         """
 
     @abstractmethod
@@ -55,14 +57,16 @@ class Objective(ABC):
 
     @abstractmethod
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
-        """{name: shape of one row} of `batch` for full sequences, of the form that costs most; all are int64.
+        """{name: shape of one row} of `batch` for full sequences, of the form that costs most; all
+        are int64.
 
         Plans are made of it.
         """
 
     def text_bytes(self, batch: Mapping[str, Any], bytes_of_ids: NDArray[np.int64]) -> int:
-        """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which losses on held-out text
-        compare between vocabularies; 0 where they stand for no text. bytes_of_ids: (ids,).
+        """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which
+        losses on held-out text compare between vocabularies; 0 where they stand for no text.
+        bytes_of_ids: (ids,).
         """
         targets = batch["targets"]
         return int(bytes_of_ids[targets[targets != IGNORED]].sum())
@@ -72,14 +76,17 @@ class Sampler:
     """Batches of an objective on a text, as functions of the samples' global numbers."""
 
     def __init__(self, reader: SampleReader | MixedReader, objective: Objective, settings: Section):
-        """UserError where the vocabulary of the text has not the special tokens that the objective needs."""
+        """UserError where the vocabulary of the text has not the special tokens that the objective
+        needs.
+        """
         self.reader, self.objective, self.settings = reader, objective, settings
         for token in objective.needs:
             reader.store.vocabulary.require(token, f"the objective {objective.name}")
 
     def batch(self, first: int, last: int) -> dict[str, Any]:
-        """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys (B,) int32, and
-        replayed (B,) bool where some are of another text."""
+        """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys
+        (B,) int32, and replayed (B,) bool where some are of another text.
+        """
         samples = self.reader.read(first, last)
         keys = samples.keys.view(np.int32)
         batch = self.objective.batch(samples, self.reader.store.vocabulary, self.settings)
@@ -103,8 +110,9 @@ class MaskedLm(Objective):
     hugging_face_class = "ForMaskedLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Beside the tokens, of which some are replaced: loss_positions (B, M) int64, the masked ones in order, 0
-        where unused; targets (B, M) int64, the ids there, IGNORED where unused."""
+        """Beside the tokens, of which some are replaced: loss_positions (B, M) int64, the masked
+        ones in order, 0 where unused; targets (B, M) int64, the ids there, IGNORED where unused.
+        """
         tokens, lengths, keys, *_ = samples
         read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
         rows, slots = np.nonzero(used)
@@ -126,8 +134,8 @@ def choose_positions(
     """fairseq's choice of what to predict: int(mask_prob * length + U[0, 1)) positions of each row,
     without replacement; <s> and </s> may be among them.
 
-    tokens (B, S), lengths (B,), sample_keys (B,). Returns read (B, M), targets (B, M) and used (B, M) bool,
-    with M the most of any row, but at least 1.
+    tokens (B, S), lengths (B,), sample_keys (B,). Returns read (B, M), targets (B, M) and used (B,
+    M) bool, with M the most of any row, but at least 1.
     """
     rounding = uniform(draws(stream_key(sample_keys, Stream.MASK_COUNT), 0, 1))[:, 0]
     counts = (mask_prob * lengths + rounding).astype(np.int64)
@@ -147,8 +155,9 @@ def choose_positions(
 
 
 def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -> Integers:
-    """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece drawn
-    uniformly from all that are not special for 10 %, the token itself for 10 %."""
+    """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece
+    drawn uniformly from all that are not special for 10 %, the token itself for 10 %.
+    """
     slots = targets.shape[1]
     kind = uniform(draws(stream_key(sample_keys, Stream.MASK_KIND), 0, slots))
     piece_draws = draws(stream_key(sample_keys, Stream.MASK_PIECE), 0, slots)
@@ -169,8 +178,9 @@ class CausalLm(Objective):
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Beside the tokens: targets (B, S) int64, the token after each, IGNORED at a row's last and behind it, and
-        where that token is not learned."""
+        """Beside the tokens: targets (B, S) int64, the token after each, IGNORED at a row's last
+        and behind it, and where that token is not learned.
+        """
         tokens, lengths = samples.tokens, samples.lengths
         targets = np.full_like(tokens, IGNORED)
         targets[:, :-1] = tokens[:, 1:]

@@ -1,7 +1,7 @@
 """RoBERTa and BERT: encoders with post-LN layers, learned positions and exact GELU.
 
-Numerics follow fairseq's RoBERTa. BERT differs in the epsilon of its norms and in token types, vectors that tell
-the two texts of a pair apart.
+Numerics follow fairseq's RoBERTa. BERT differs in the epsilon of its norms and in token types,
+vectors that tell the two texts of a pair apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class RobertaConfig(BodyConfig):
     @property
     def products(self) -> BodyProducts:
         h, f = self.hidden_size, self.ffn_size
-        layer = LayerProducts(key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h)
+        layer = LayerProducts(
+            key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h
+        )
         return BodyProducts((layer,) * self.num_layers, head=2 * h * h)
 
 

@@ -1,7 +1,7 @@
 """RoBERTa's and BERT's modules. Shapes as in models/body.py.
 
-Numerics follow fairseq's RoBERTa: LayerNorm after the embeddings, exact GELU, learned positions of which the first real
-one is row 2, weights N(0, 0.02), biases 0.
+Numerics follow fairseq's RoBERTa: LayerNorm after the embeddings, exact GELU, learned positions of
+which the first real one is row 2, weights N(0, 0.02), biases 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ds_minimodel import ops
 from ds_minimodel.models import body
 from ds_minimodel.models.roberta import RobertaConfig
 
-FIRST_POSITION = 2  # row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
+# Row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
+FIRST_POSITION = 2
 
 
 class RobertaLayer(body.Layer):
@@ -38,7 +39,9 @@ class RobertaLayer(body.Layer):
         return ops.attention(projected, self.qkv.num_heads, lengths_B, p, row_keys, queries)
 
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: body.Rows) -> Tensor:
-        x_BQH = self.attention_norm(attended_BQH, x_BQH, rows.p, rows.keys(self.sites.attention_out))
+        x_BQH = self.attention_norm(
+            attended_BQH, x_BQH, rows.p, rows.keys(self.sites.attention_out)
+        )
         return self.ffn_norm(self.feed_forward(x_BQH), x_BQH, rows.p, rows.keys(self.sites.ffn_out))
 
 
@@ -57,20 +60,28 @@ class Head(nn.Module):
 
 
 class RobertaBody(body.Body):
-    """Learned positions, BERT's token types too, the norm of their sum with the embeddings, layers and heads."""
+    """Learned positions, BERT's token types too, the norm of their sum with the embeddings, layers
+    and heads.
+    """
 
     def __init__(self, config: RobertaConfig, head_depths: Sequence[int] = ()):
         super().__init__(config, head_depths)
-        self.positions = nn.Parameter(torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size))
+        self.positions = nn.Parameter(
+            torch.empty(config.max_positions + FIRST_POSITION, config.hidden_size)
+        )
         self.embedding_norm = body.Norm(config.hidden_size, config.norm_eps)
-        self.layers = nn.ModuleList(RobertaLayer(config, index) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            RobertaLayer(config, index) for index in range(config.num_layers)
+        )
         self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
         self.apply(body.init_weights)
         with torch.no_grad():
             self.positions.normal_(0, body.INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
         self.types: nn.Parameter | None = None
         if config.token_types > 1:
-            self.types = nn.Parameter(torch.empty(config.token_types, config.hidden_size).normal_(0, body.INIT_STD))
+            self.types = nn.Parameter(
+                torch.empty(config.token_types, config.hidden_size).normal_(0, body.INIT_STD)
+            )
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         if positions.dim() == 1:
@@ -79,6 +90,10 @@ class RobertaBody(body.Body):
         else:
             added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions)
         if self.types is not None:
-            types = self.types[0] if second is None else F.embedding((positions >= second).long(), self.types)
+            types = (
+                self.types[0]
+                if second is None
+                else F.embedding((positions >= second).long(), self.types)
+            )
             added_BSH = added_BSH + types
         return self.embedding_norm(embedded_BSH, added_BSH)

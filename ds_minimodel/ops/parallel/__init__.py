@@ -1,7 +1,8 @@
-"""Tensor parallelism: groups of ranks as explicit objects, exchanges between them, parts of parameters.
+"""Tensor parallelism: groups of ranks as explicit objects, exchanges between them, parts of
+parameters.
 
-A group is always an argument. With a group of one rank every function here is the plain operation, bit for bit,
-and costs nothing.
+A group is always an argument. With a group of one rank every function here is the plain operation,
+bit for bit, and costs nothing.
 """
 
 from ds_minimodel.ops.parallel.group import SOLO, Group, split_world

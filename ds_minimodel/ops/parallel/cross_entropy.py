@@ -1,10 +1,11 @@
-"""Linear layer and cross-entropy over a vocabulary that is split over ranks, never holding all logits.
+"""Linear layer and cross-entropy over a vocabulary that is split over ranks, never holding all
+logits.
 
 Shape legend: P positions, H hidden, V this rank's part of the vocabulary, R rows of one chunk.
 
-Ranks exchange two numbers a position: the log-sum-exp of their part of the logits, and the target's logit where
-they hold it. The gradient is made chunk by chunk in the forward pass and only scaled in the backward pass, as in
-ops/cross_entropy.py.
+Ranks exchange two numbers a position: the log-sum-exp of their part of the logits, and the target's
+logit where they hold it. The gradient is made chunk by chunk in the forward pass and only scaled in
+the backward pass, as in ops/cross_entropy.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Ranges = Sequence[range]
 
 
 def place_of(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
-    """Whether each id is in one of the ranges `rows`, and its place where these stand one below the other (else 0)."""
+    """Whether each id is in one of the ranges `rows`, and its place where these stand one below the
+    other (else 0).
+    """
     is_own, place, first = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), 0
     for part in rows:
         inside = (ids >= part.start) & (ids < part.stop)
@@ -47,11 +50,12 @@ def linear_cross_entropy(
     group: Group,
     base: Tensor | None = None,
 ) -> Tensor:
-    """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on every rank.
+    """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on
+    every rank.
 
-    x: (P,H), the same on every rank. weight: (V,H), bias: (V,) or None: the entries in the ranges `rows`, which this
-    rank holds. targets: (P,) int64, numbers in the whole vocabulary; those equal to IGNORED give no loss. base: as of
-    ops.linear_cross_entropy.
+    x: (P,H), the same on every rank. weight: (V,H), bias: (V,) or None: the entries in the ranges
+    `rows`, which this rank holds. targets: (P,) int64, numbers in the whole vocabulary; those equal
+    to IGNORED give no loss. base: as of ops.linear_cross_entropy.
     """
     return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group, base)
 
@@ -94,7 +98,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _loss_and_logit_grad(
     logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor]:
-    """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole vocabulary."""
+    """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole
+    vocabulary.
+    """
     losses_R, scores_RV, normaliser_R, own, column = losses(logits_RV, bias, targets_R, rows, group)
     probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
     probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
@@ -104,15 +110,18 @@ def _loss_and_logit_grad(
 def losses(
     logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials (R,), whether
-    this rank has the target's column (R,), and which that is (R, 1)."""
+    """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of
+    exponentials (R,), whether this rank has the target's column (R,), and which that is (R, 1).
+    """
     scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype), copy=True)
     if bias is not None:
         scores_RV += bias
     used = targets_R != IGNORED
     is_here, place = place_of(targets_R, rows)
     own, column = used & is_here, place[:, None]
-    parts = torch.stack((torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0)))
+    parts = torch.stack(
+        (torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0))
+    )
     gathered = all_gather(parts, group) if group.size > 1 else [parts]
     normalisers, target_scores = torch.stack(gathered, 1)
     normaliser_R = torch.logsumexp(normalisers, 0)

@@ -1,12 +1,15 @@
-"""Exchanges of activations within a group, in pairs whose backward passes are each other's forward passes.
+"""Exchanges of activations within a group, in pairs whose backward passes are each other's forward
+passes.
 
         forward                     backward                    where
-copy    identity                    sum over ranks              the same input goes into a part of a layer on each rank
-reduce  sum over ranks              identity                    partial sums come out of it
-gather  concatenate last dimension  this rank's part            each rank has made some of the outputs
+copy    identity                    sum over ranks              the same input goes into a part of a
+layer on each rank reduce  sum over ranks              identity                    partial sums come
+out of it gather  concatenate last dimension  this rank's part            each rank has made some of
+the outputs
 
-In gather the ranks have equal parts. With a group of one rank all three return what they are given. Meta tensors, which
-have shapes only, are not exchanged. After Megatron-core's tensor_parallel/mappings.py.
+In gather the ranks have equal parts. With a group of one rank all three return what they are given.
+Meta tensors, which have shapes only, are not exchanged. After Megatron-core's
+tensor_parallel/mappings.py.
 """
 
 from __future__ import annotations
@@ -68,7 +71,9 @@ class _Gather(torch.autograd.Function):
 
 
 def _sum(x: Tensor, group: Group) -> Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)  # the caller's tensor may have other readers
+    total = x.clone(
+        memory_format=torch.contiguous_format
+    )  # the caller's tensor may have other readers
     if not x.is_meta:
         dist.all_reduce(total, group=group.handle)
     return total

@@ -1,4 +1,6 @@
-"""Parameters of which each rank of a group holds a part. Files on disk always hold whole parameters."""
+"""Parameters of which each rank of a group holds a part. Files on disk always hold whole
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from ds_minimodel.ops.parallel.group import Group
 class Shard:
     """Which part of a tensor this rank holds.
 
-    Along `dim` the whole tensor consists of blocks of `lengths` entries (queries, keys and values of one projection);
-    the rank holds its share of each.
+    Along `dim` the whole tensor consists of blocks of `lengths` entries (queries, keys and values
+    of one projection); the rank holds its share of each.
     """
 
     group: Group
@@ -28,7 +30,9 @@ class Shard:
         """This rank's part of a whole tensor, a copy."""
         shares = (self.group.share(length) for length in self.lengths)
         blocks = zip(whole.split(self.lengths, self.dim), shares, strict=True)
-        return torch.cat([block.narrow(self.dim, share.start, len(share)) for block, share in blocks], self.dim)
+        return torch.cat(
+            [block.narrow(self.dim, share.start, len(share)) for block, share in blocks], self.dim
+        )
 
     def gather(self, own: Tensor) -> Tensor:
         """The whole tensor of which each rank of the group gives its own part; on every rank."""
@@ -38,13 +42,18 @@ class Shard:
             shape = list(own.shape)
             shape[self.dim] = sum(lengths)
             part = own.contiguous() if rank == self.group.rank else own.new_empty(shape)
-            dist.broadcast(part, group=self.group.handle, group_src=rank)  # all_gather wants equal parts
+            dist.broadcast(
+                part, group=self.group.handle, group_src=rank
+            )  # all_gather wants equal parts
             blocks.append(part.split(lengths, self.dim))
         return torch.cat([part for parts in zip(*blocks, strict=True) for part in parts], self.dim)
 
 
-def shard_parameter(module: nn.Module, name: str, group: Group, dim: int, lengths: Sequence[int] | None = None) -> None:
-    """Replace a parameter of `module` by this rank's part of it, whose attribute `shard` says which part that is.
+def shard_parameter(
+    module: nn.Module, name: str, group: Group, dim: int, lengths: Sequence[int] | None = None
+) -> None:
+    """Replace a parameter of `module` by this rank's part of it, whose attribute `shard` says which
+    part that is.
 
     lengths: of the blocks of which the rank holds a share each; None: the parameter is one.
     """
@@ -74,12 +83,18 @@ def own_part(parameter: nn.Parameter, whole: Tensor) -> Tensor:
 
 
 def fill(parameter: nn.Parameter) -> None:
-    """Put numbers into a parameter that has none yet: its attribute `source` gives the whole tensor."""
+    """Put numbers into a parameter that has none yet: its attribute `source` gives the whole
+    tensor.
+    """
     if hasattr(parameter, "source"):
-        parameter.data = own_part(parameter, parameter.source()).to(parameter.device, parameter.dtype)
+        parameter.data = own_part(parameter, parameter.source()).to(
+            parameter.device, parameter.dtype
+        )
         del parameter.source
 
 
 def full_tensor(parameter: nn.Parameter, own: Tensor) -> Tensor:
-    """The whole of the tensor of which `own` (like `parameter`) is this rank's part; collective in its group."""
+    """The whole of the tensor of which `own` (like `parameter`) is this rank's part; collective in
+    its group.
+    """
     return parameter.shard.gather(own) if hasattr(parameter, "shard") else own

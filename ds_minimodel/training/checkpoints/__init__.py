@@ -1,1 +1,3 @@
-"""Checkpoints: written beside the training, complete or absent, restored at any stage and number of ranks."""
+"""Checkpoints: written beside the training, complete or absent, restored at any stage and number of
+ranks.
+"""

@@ -1,9 +1,9 @@
 """Checkpoints that are complete or absent, written beside the training.
 
-A save copies the training state to host memory; a thread writes the copy under another name, fsyncs it,
-lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in it:
-they are in the artifacts that the step reads. Everything else that a run needs to go on is the number of steps
-done, because data and dropout are functions of it.
+A save copies the training state to host memory; a thread writes the copy under another name, fsyncs
+it, lists sizes and hashes in a manifest and renames; `latest` moves last. Frozen weights are not in
+it: they are in the artifacts that the step reads. Everything else that a run needs to go on is the
+number of steps done, because data and dropout are functions of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import clear_write_errors, read_manifest
 from ds_minimodel.training.checkpoints import storage
-from ds_minimodel.training.ranks.world import HOST_TIMEOUT, World
 from ds_minimodel.training.run import Run
+from ds_minimodel.training.world import HOST_TIMEOUT, World
 from ds_minimodel.training.zero.files import EngineFiles
 from ds_minimodel.training.zero.state import read_loss_scale, trainable, write_loss_scale
 
@@ -36,14 +36,19 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one run. A context manager: at the end of a block without errors all are on disk.
+    """The checkpoints of one run. A context manager: at the end of a block without errors all are
+    on disk.
 
-    Every method is called on all ranks. `saved` is the step of the newest one, `error` what a save has failed by, which
-    `wait` raises.
+    Every method is called on all ranks. `saved` is the step of the newest one, `error` what a save
+    has failed by, which `wait` raises.
     """
 
-    def __init__(self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str):
-        """job: hash of all that decides the run's outcome; a checkpoint of another job is refused."""
+    def __init__(
+        self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str
+    ):
+        """job: hash of all that decides the run's outcome; a checkpoint of another job is
+        refused.
+        """
         self.engine, self.folder, self.world = engine, Path(folder), world
         self.kept = run.checkpoints.keep_last, run.schedule.stable_steps
         # Facts in which a checkpoint must agree with the run that goes on from it.
@@ -62,10 +67,11 @@ class Checkpoints:
         self.saved = 0
 
     def load_newest(self) -> int:
-        """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without any.
+        """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without
+        any.
 
-        Damaged ones are named in the log and passed over. UserError where all are damaged, or where the
-        newest good one belongs to another job.
+        Damaged ones are named in the log and passed over. UserError where all are damaged, or where
+        the newest good one belongs to another job.
         """
         name = self._newest_undamaged()
         if name is not None:
@@ -76,13 +82,19 @@ class Checkpoints:
         return self.saved
 
     def save(self, step: int) -> None:
-        """Take the state after `step` steps and begin to write it, once the former one is on disk."""
+        """Take the state after `step` steps and begin to write it, once the former one is on
+        disk.
+        """
         self.wait()
         self.world.broadcast_from_rank0(lambda: storage.start_partial(self.folder, step))
         states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies run beside the host's work
-        facts = {**self.binding, "zero_stage": self.zero_stage, "loss_scale": read_loss_scale(self.engine)}
+        facts = {
+            **self.binding,
+            "zero_stage": self.zero_stage,
+            "loss_scale": read_loss_scale(self.engine),
+        }
         facts["parameters"] = [name for name, _ in trainable(self.engine)]
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
@@ -100,17 +112,24 @@ class Checkpoints:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
     ) -> None:
         if kind is None:
             self.wait()
         elif self.thread is not None and not issubclass(kind, KeyboardInterrupt):
             self.thread.join()
-        if self.writers.host_group is not None and (self.thread is None or not self.thread.is_alive()):
+        if self.writers.host_group is not None and (
+            self.thread is None or not self.thread.is_alive()
+        ):
             dist.destroy_process_group(self.writers.host_group)
 
     def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
-        """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the thread."""
+        """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the
+        thread.
+        """
         try:
             written = self.writers.all_gather_object(lambda: self._write_files(step, states))
             states.clear()
@@ -129,7 +148,9 @@ class Checkpoints:
 
     def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
         with clear_write_errors(self.folder):
-            files = {name: facts_of_file for each in written for name, facts_of_file in each.items()}
+            files = {
+                name: facts_of_file for each in written for name, facts_of_file in each.items()
+            }
             storage.complete_partial(self.folder, step, files, facts)
             storage.drop_old(self.folder, step, *self.kept)
 
@@ -149,7 +170,8 @@ class Checkpoints:
     def _refuse(self, damages: list[str | None]) -> None:
         if damages:
             raise UserError(
-                f"no checkpoint is left undamaged: {'; '.join(filter(None, damages))}; put one back from a copy, "
+                f"no checkpoint is left undamaged: {'; '.join(filter(None, damages))}; put one "
+                "back from a copy, "
                 f"or delete {self.folder} to start again from step 0"
             )
 
@@ -169,14 +191,19 @@ class Checkpoints:
 def to_host(state: Any) -> Any:
     """A copy of nested containers in host memory; copies from a GPU may still run.
 
-    Tensors that are one stay one. Views become compact: torch.save would else write all that they are views of.
+    Tensors that are one stay one. Views become compact: torch.save would else write all that they
+    are views of.
     """
     copies: dict[Any, torch.Tensor] = {}  # those made so far, by the memory that they are of
 
     def copy_of(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
-        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        key = (
+            (value.data_ptr(), value.dtype, value.shape, value.stride())
+            if value.numel()
+            else id(value)
+        )
         if key not in copies:
             host = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
             copies[key] = host.copy_(value.detach(), non_blocking=True)

@@ -42,7 +42,9 @@ def step_of(name: str) -> int:
 
 
 def newest_first(folder: Path) -> list[str]:
-    """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is gone."""
+    """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is
+    gone.
+    """
     names = {path.name for path in folder.glob("step-*")}
     latest = folder / LATEST
     if latest.is_file():
@@ -89,7 +91,9 @@ def write_hashed(path: Path, state: Any) -> dict[str, int | str]:
     return {"bytes": path.stat().st_size, "sha256": files.sha256_of_file(path)}
 
 
-def complete_partial(folder: Path, step: int, of_files: dict[str, dict], facts: dict[str, Any]) -> None:
+def complete_partial(
+    folder: Path, step: int, of_files: dict[str, dict], facts: dict[str, Any]
+) -> None:
     """Make the partial checkpoint of `step` the newest one.
 
     of_files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
@@ -102,7 +106,9 @@ def complete_partial(folder: Path, step: int, of_files: dict[str, dict], facts: 
                 "share the disk with the workdir"
             )
     manifest = {**facts, "kind": "checkpoint", "step": step, "files": of_files}
-    files.write_json(partial / files.MANIFEST, {**manifest, "manifest_sha256": files.sha256_of_json(manifest)})
+    files.write_json(
+        partial / files.MANIFEST, {**manifest, "manifest_sha256": files.sha256_of_json(manifest)}
+    )
     files.sync(partial)
     complete = folder / checkpoint_name(step)
     if complete.exists():  # damaged, and passed over
@@ -118,7 +124,9 @@ def _point_to(folder: Path, name: str) -> None:
 
 
 def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None:
-    """Remove all checkpoints but the `keep_last` newest up to `step`, and that of `stable_steps`; later are damaged."""
+    """Remove all checkpoints but the `keep_last` newest up to `step`, and that of `stable_steps`;
+    later are damaged.
+    """
     names = newest_first(folder)
     kept = [name for name in names if step_of(name) <= step][:keep_last]
     for name in names:
@@ -127,10 +135,14 @@ def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None
 
 
 def drop_all(folder: Path, stable_steps: int = 0) -> None:
-    """Remove the checkpoints of a finished run but the newest up to `stable_steps`, from which a longer one goes on."""
+    """Remove the checkpoints of a finished run but the newest up to `stable_steps`, from which a
+    longer one goes on.
+    """
     _remove_partials(folder)
     names = newest_first(folder)
-    kept = next((name for name in names if step_of(name) <= stable_steps and (folder / name).is_dir()), None)
+    kept = next(
+        (name for name in names if step_of(name) <= stable_steps and (folder / name).is_dir()), None
+    )
     if kept:
         _point_to(folder, kept)
     for name in names:
@@ -143,7 +155,9 @@ def drop_all(folder: Path, stable_steps: int = 0) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, renamed first: a kill leaves no half of one under a complete one's name."""
+    """Remove a checkpoint, renamed first: a kill leaves no half of one under a complete one's
+    name.
+    """
     partial = checkpoint.with_name(checkpoint.name + PARTIAL)
     if checkpoint.exists():
         checkpoint.rename(partial)

@@ -1,8 +1,9 @@
 """DeepSpeed's JSON for a run, and the constants of DeepSpeed on which memory and traffic depend.
 
-A recipe may name such a JSON of its own (`engine.deepspeed`), which deepspeed_file.py reads and which comes here
-as Run.deepspeed. What the recipe owns is not in it; all else is DeepSpeed's to read and to check. Nothing flows back
-from DeepSpeed's configuration. This module loads neither torch nor, before a file is checked, DeepSpeed.
+A recipe may name such a JSON of its own (`engine.deepspeed`), which deepspeed_file.py reads and
+which comes here as Run.deepspeed. What the recipe owns is not in it; all else is DeepSpeed's to
+read and to check. Nothing flows back from DeepSpeed's configuration. This module loads neither
+torch nor, before a file is checked, DeepSpeed.
 """
 
 import contextlib
@@ -16,19 +17,20 @@ from ds_minimodel.training.run import Execution, Run
 from ds_minimodel.training.zero.deepspeed_file import leaves
 
 NEVER = 10**9
-# At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500 million are
-# allocated even where few parameters train: 1 GB of memory, 2 in fp32.
+# At most so many elements are reduced at once, or gathered ahead of their use. DeepSpeed's own 500
+# million are allocated even where few parameters train: 1 GB of memory, 2 in fp32.
 BUCKET = 50_000_000
-# ZeRO stages at which optimizer state may lie in host memory. DeepSpeed takes stage 1 too, which is not tried here:
-# stage 2 sends no more without accumulation, and keeps less.
+# ZeRO stages at which optimizer state may lie in host memory. DeepSpeed takes stage 1 too, which is
+# not tried here: stage 2 sends no more without accumulation, and keeps less.
 OFFLOAD_STAGES = (2, 3)
 
 
 class ZeroMemory(NamedTuple):
     """Settings of Run.deepspeed that memory depends on.
 
-    bucket, prefetch: elements, None where the file has none. overlaps: whether gradients are reduced beside the
-    backward pass. offloads_optimizer: whether optimizer state and gradients lie in host memory.
+    bucket, prefetch: elements, None where the file has none. overlaps: whether gradients are
+    reduced beside the backward pass. offloads_optimizer: whether optimizer state and gradients lie
+    in host memory.
     """
 
     bucket: int | None = None
@@ -43,7 +45,9 @@ def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
 
     def elements(key: str) -> int | None:
         value = values.get(f"zero_optimization.{key}")
-        return int(value) if isinstance(value, (int, float)) else None  # DeepSpeed's pages write 5e8
+        return (
+            int(value) if isinstance(value, (int, float)) else None
+        )  # DeepSpeed's pages write 5e8
 
     return ZeroMemory(
         elements("reduce_bucket_size"),
@@ -54,12 +58,16 @@ def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
 
 
 def accumulates_in_fp32(precision: str, zero_stage: int, accumulation: int) -> bool:
-    """Whether the gradients of `accumulation` micro-batches are added up in fp32 and not as they come."""
+    """Whether the gradients of `accumulation` micro-batches are added up in fp32 and not as they
+    come.
+    """
     return precision == "bf16" and zero_stage > 0 and accumulation > 1
 
 
 def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> bool:
-    """Whether DeepSpeed takes its BF16_Optimizer: it adds up in fp32 beside each parameter and has no bucket."""
+    """Whether DeepSpeed takes its BF16_Optimizer: it adds up in fp32 beside each parameter and has
+    no bucket.
+    """
     return zero_stage == 1 and accumulates_in_fp32(precision, zero_stage, accumulation)
 
 
@@ -71,36 +79,50 @@ def needed_stage(
     settings: Mapping[str, Any],
     device_type: str,
 ) -> int:
-    """The ZeRO stage at which a recipe's `execution` runs: its own, or another that gives the same with less work,
-    but for the ends of parameters on a CPU without AVX512, where what fills no vector is rounded otherwise.
+    """The ZeRO stage at which a recipe's `execution` runs: its own, or another that gives the same
+    with less work, but for the ends of parameters on a CPU without AVX512, where what fills no
+    vector is rounded otherwise.
 
-    On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as if it had. They
-    stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in fp16, and where the recipe names
-    settings of DeepSpeed's. At stage 0 the norm of clipped low-precision gradients of parts comes out wrong: DeepSpeed
-    0.19.8 asks the gradients, not the parameters, whether they are parts. Stage 1 costs no more. clip: of the
-    optimizer. settings: Run.deepspeed.
+    On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as
+    if it had. They stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in
+    fp16, and where the recipe names settings of DeepSpeed's. At stage 0 the norm of clipped
+    low-precision gradients of parts comes out wrong: DeepSpeed 0.19.8 asks the gradients, not the
+    parameters, whether they are parts. Stage 1 costs no more. clip: of the optimizer. settings:
+    Run.deepspeed.
     """
     precision, stage = execution.precision, execution.zero_stage
     if stage == 0 and tensor_parallel > 1 and precision != "fp32" and clip:
         return 1
-    if stage not in (1, 2) or replicas > 1 or device_type != "cpu" or precision == "fp16" or clip or settings:
+    if (
+        stage not in (1, 2)
+        or replicas > 1
+        or device_type != "cpu"
+        or precision == "fp16"
+        or clip
+        or settings
+    ):
         return stage
-    return stage if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation) else 0
+    return (
+        stage
+        if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation)
+        else 0
+    )
 
 
 def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
-    """The JSON that DeepSpeed is given for `run` on `replicas` ranks among which samples are divided.
+    """The JSON that DeepSpeed is given for `run` on `replicas` ranks among which samples are
+    divided.
 
-    zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not given. Where
-    Run.deepspeed has a setting that the recipe does not own, it holds.
+    zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not
+    given. Where Run.deepspeed has a setting that the recipe does not own, it holds.
     """
     execution, clip = run.execution, run.optimizer.clip
     precision, stage = execution.precision, execution.zero_stage
     micro, accumulation = execution.split(replicas)
     in_place = accumulates_in_place(precision, stage, accumulation)
     offloads = zero_memory(run.deepspeed).offloads_optimizer
-    # fairseq's loss scale starts at 2^7, but for the sum of losses, which it divides after the backward pass. Ours is
-    # the mean: smaller by the count of masked tokens.
+    # fairseq's loss scale starts at 2^7, but for the sum of losses, which it divides after the
+    # backward pass. Ours is the mean: smaller by the count of masked tokens.
     defaults: dict[str, Any] = {"steps_per_print": NEVER, "zero_optimization": zero or {}}
     defaults |= {"fp16": {"initial_scale_power": 12}} if precision == "fp16" else {}
     owned: dict[str, Any] = {
@@ -114,11 +136,13 @@ def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
     if accumulates_in_fp32(precision, stage, accumulation):
         owned["data_types"] = {"grad_accum_dtype": "fp32"}
     if stage in (1, 2) and precision != "fp32" and not clip and not in_place and not offloads:
-        # Else DeepSpeed takes the norm of all gradients, in double precision, and nothing reads it. In fp32 it looks
-        # there for gradients that are not finite.
+        # Else DeepSpeed takes the norm of all gradients, in double precision, and nothing reads it.
+        # In fp32 it looks there for gradients that are not finite.
         owned["zero_optimization"]["compute_grad_norm"] = False
     if offloads:
-        owned["zero_force_ds_cpu_optimizer"] = False  # its own would be compiled first; torch's is handed over
+        owned["zero_force_ds_cpu_optimizer"] = (
+            False  # its own would be compiled first; torch's is handed over
+        )
     left_out = {"fp16"} if precision != "fp16" else set()
     if not dict(leaves(run.deepspeed)).get("comms_logger.enabled"):
         left_out.add("comms_logger")  # DeepSpeed takes any such section for an order to log
@@ -146,7 +170,8 @@ def check_deepspeed(run: Run, replicas: int) -> None:
     stage = run.execution.zero_stage
     if zero_memory(run.deepspeed).offloads_optimizer and stage not in OFFLOAD_STAGES:
         raise UserError(
-            f"{run.deepspeed_file}: zero_optimization.offload_optimizer works at stages 2 and 3, but engine.zero_stage "
+            f"{run.deepspeed_file}: zero_optimization.offload_optimizer works at stages 2 and 3, "
+            "but engine.zero_stage "
             f"is {stage}"
         )
     if run.deepspeed:
@@ -156,29 +181,43 @@ def check_deepspeed(run: Run, replicas: int) -> None:
 
 @contextlib.contextmanager
 def deepspeeds_refusals(run: Run) -> Iterator[None]:
-    """Raise what DeepSpeed finds wrong with a recipe's file, errors of many kinds, as a UserError of one line."""
+    """Raise what DeepSpeed finds wrong with a recipe's file, errors of many kinds, as a UserError
+    of one line.
+    """
     try:
         yield
     except Exception as error:
-        if not run.deepspeed or isinstance(error, (UserError, OtherRankFailed, OSError, RuntimeError)):
+        if not run.deepspeed or isinstance(
+            error, (UserError, OtherRankFailed, OSError, RuntimeError)
+        ):
             raise
         faults = [str(error).partition("\n")[0]]
         if isinstance(error, ValidationError):
-            faults = [f"{'.'.join(map(str, fault['loc']))}: {reason_of(fault)}" for fault in error.errors()]
-        raise UserError(f"{run.deepspeed_file}: DeepSpeed does not take it: {'; '.join(faults)}") from error
+            faults = [
+                f"{'.'.join(map(str, fault['loc']))}: {reason_of(fault)}"
+                for fault in error.errors()
+            ]
+        raise UserError(
+            f"{run.deepspeed_file}: DeepSpeed does not take it: {'; '.join(faults)}"
+        ) from error
 
 
 def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict[str, int | bool]:
-    """Settings of "zero_optimization" beside the stage that make a partition (training/partition.py) what runs.
+    """Settings of "zero_optimization" beside the stage that make a partition
+    (training/partition.py) what runs.
 
-    bucket: elements of the buffer through which gradients are reduced. partitions_linear: whether stage 3 partitions
-    the weight of a linear layer.
+    bucket: elements of the buffer through which gradients are reduced. partitions_linear: whether
+    stage 3 partitions the weight of a linear layer.
     """
     if zero_stage == 0:
         return {}
-    settings: dict[str, int | bool] = {"reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    settings: dict[str, int | bool] = {
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+    }
     if zero_stage == 3:
-        # DeepSpeed's own linear keeps every input, also where weights are frozen; partitioned ones need it.
+        # DeepSpeed's own linear keeps every input, also where weights are frozen; partitioned ones
+        # need it.
         settings |= {
             "stage3_param_persistence_threshold": 0,
             "stage3_prefetch_bucket_size": BUCKET,

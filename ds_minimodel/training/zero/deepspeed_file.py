@@ -1,7 +1,8 @@
 """DeepSpeed's JSON that a recipe may name (`engine.deepspeed`).
 
-The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys are refused, and so is what is not
-offered. All else is DeepSpeed's to check. "auto", which other libraries fill in, is as good as absent.
+The recipe owns batches, precision, ZeRO stage, optimizer and schedule: such keys are refused, and
+so is what is not offered. All else is DeepSpeed's to check. "auto", which other libraries fill in,
+is as good as absent.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,14 @@ OWNED = """
 train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer scheduler bf16
 data_types fp16.enabled zero_optimization.stage
 """.split()
-# What is sent at once and where state lies, what is printed: it cannot change results, and is not recorded with a job.
+# What is sent at once and where state lies, what is printed: it cannot change results, and is not
+# recorded with a job.
 INERT = """
 zero_optimization comms_logger flops_profiler wall_clock_breakdown memory_breakdown steps_per_print tensorboard wandb
 comet csv_monitor
 """.split()
-# Not offered where they are on: what has no effect here, though DeepSpeed takes it, and what changes the training or
-# what checkpoints and plans rely on.
+# Not offered where they are on: what has no effect here, though DeepSpeed takes it, and what
+# changes the training or what checkpoints and plans rely on.
 REFUSED = """
 activation_checkpointing autotuning checkpoint compile curriculum_learning elasticity hybrid_engine weight_quantization
 bfloat16 data_efficiency gradient_allreduce_op managed_gradient_accumulation sequence_parallel_size tensor_parallel
@@ -36,12 +38,19 @@ zero_optimization.zero_quantized_weights
 
 
 # Of these, what is off where it is true, or as DeepSpeed itself has it.
-DEFAULTS: dict[str, Any] = {"managed_gradient_accumulation": True, "zero_optimization.sub_group_size": 10**9}
-DEFAULTS |= {f"zero_optimization.{key}": True for key in ("compute_grad_norm", "load_from_fp32_weights")}
+DEFAULTS: dict[str, Any] = {
+    "managed_gradient_accumulation": True,
+    "zero_optimization.sub_group_size": 10**9,
+}
+DEFAULTS |= {
+    f"zero_optimization.{key}": True for key in ("compute_grad_norm", "load_from_fp32_weights")
+}
 
 
 class DeepSpeedFile(Section):
-    """A DeepSpeed JSON, or none. path: as the recipe names it. settings: its content, without "auto"."""
+    """A DeepSpeed JSON, or none. path: as the recipe names it. settings: its content, without
+    "auto".
+    """
 
     path: str = ""
     settings: dict[str, Any] = {}
@@ -52,7 +61,9 @@ class DeepSpeedFile(Section):
 
 
 def read_named_file(value: object) -> object:
-    """What a key has whose value in the recipe is the path of a DeepSpeed JSON, and in Python what it holds."""
+    """What a key has whose value in the recipe is the path of a DeepSpeed JSON, and in Python what
+    it holds.
+    """
     if isinstance(value, str):
         return read_deepspeed_file(value)
     if value is None:
@@ -63,10 +74,14 @@ def read_named_file(value: object) -> object:
 
 
 def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
-    """The settings in a JSON file; UserError for a file that is none, and for what the recipe says or nobody offers."""
+    """The settings in a JSON file; UserError for a file that is none, and for what the recipe says
+    or nobody offers.
+    """
     advice = "a DeepSpeed JSON is an object of settings, see ds_configs/"
     settings = _without_auto(read_model(path, dict[str, Any], advice))
-    owned = [key for key, _ in leaves(settings) if any(f"{key}.".startswith(f"{own}.") for own in OWNED)]
+    owned = [
+        key for key, _ in leaves(settings) if any(f"{key}.".startswith(f"{own}.") for own in OWNED)
+    ]
     refused = [key for key in REFUSED if not _is_off(settings, key)]
     for what, keys in (("the recipe says", owned), ("not offered", refused)):
         if keys:

@@ -22,27 +22,37 @@ from ds_minimodel.training.zero.config import deepspeed_config, deepspeeds_refus
 from ds_minimodel.training.zero.state import write_masters
 
 if TYPE_CHECKING:
-    from ds_minimodel.training.ranks.world import World
+    from ds_minimodel.training.world import World
 
 LINEAR = torch.nn.functional.linear
 
 
 def build_engine(
-    module: torch.nn.Module, run: Run, world: World, zero: dict | None = None, replicated: Collection[str] = ()
+    module: torch.nn.Module,
+    run: Run,
+    world: World,
+    zero: dict | None = None,
+    replicated: Collection[str] = (),
 ) -> deepspeed.DeepSpeedEngine:
-    """DeepSpeed's engine that trains the parameters of `module` that require gradients, with torch's AdamW.
+    """DeepSpeed's engine that trains the parameters of `module` that require gradients, with
+    torch's AdamW.
 
-    zero: of a partition, for DeepSpeed's configuration; its own sizes of buffers where it is not given. replicated:
-    names of frozen parameters that stay whole on each rank at stage 3; they become buffers of `module`.
+    zero: of a partition, for DeepSpeed's configuration; its own sizes of buffers where it is not
+    given. replicated: names of frozen parameters that stay whole on each rank at stage 3; they
+    become buffers of `module`.
     """
     precision, stage = run.execution.precision, run.execution.zero_stage
     _hide(module, replicated, world.device, DTYPES[precision])
     original = {
-        name: parameter.detach().clone() for name, parameter in module.named_parameters() if parameter.requires_grad
+        name: parameter.detach().clone()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
     }
-    # Frozen parameters are not handed over: a group without one that trains is an IndexError at stages 1 and 2. The
-    # optimizer is made here: DeepSpeed would compile one of its own.
-    optimizer = adamw_for((parameter for parameter in module.parameters() if parameter.requires_grad), run, world)
+    # Frozen parameters are not handed over: a group without one that trains is an IndexError at
+    # stages 1 and 2. The optimizer is made here: DeepSpeed would compile one of its own.
+    optimizer = adamw_for(
+        (parameter for parameter in module.parameters() if parameter.requires_grad), run, world
+    )
     mpu = model_parallel_unit(world) if world.tensor.size > 1 else None
     config = deepspeed_config(run, world.data.size, zero)
 
@@ -55,26 +65,35 @@ def build_engine(
 
     engine = world.replicated(initialize)
     if stage == 0 and world.data.size == 1:
-        # It would copy all gradients out and back. It also makes those that are missing: all that trains must get one.
+        # It would copy all gradients out and back. It also makes those that are missing: all that
+        # trains must get one.
         engine.enable_backward_allreduce = False
     if stage == 0 and precision != "fp32":
-        # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151): undo it.
+        # DeepSpeed takes an optimizer step with zero gradients at start-up here (DeepSpeed#5151):
+        # undo it.
         engine.optimizer.optimizer.state.clear()
     if hasattr(engine.optimizer, "has_overflow_partitioned_grads_serial"):
         # Eleven operators for each tensor, most of what a step of LoRA launches on a GPU.
         engine.optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
             gradient for group in engine.optimizer.averaged_gradients.values() for gradient in group
         )
-        if world.tensor.size == 1:  # of parts of a replica, DeepSpeed has to see which tensor is one
+        if (
+            world.tensor.size == 1
+        ):  # of parts of a replica, DeepSpeed has to see which tensor is one
             # Two or three more for each, of steps that are clipped.
             norm = engine.optimizer.get_grad_norm_direct
             engine.optimizer.get_grad_norm_direct = lambda gradients, parameters: norm(
-                [torch.stack(torch._foreach_norm(gradients, dtype=torch.float64))] if gradients else [], parameters
+                [torch.stack(torch._foreach_norm(gradients, dtype=torch.float64))]
+                if gradients
+                else [],
+                parameters,
             )
         if stage == 1 and world.data.size == 1:
             # It would copy each gradient into a bucket, divide it by 1 and copy it out.
             engine.optimizer.contiguous_gradients = False
-            engine.optimizer.reduce_independent_p_g_buckets_and_remove_grads = lambda parameter, group: None
+            engine.optimizer.reduce_independent_p_g_buckets_and_remove_grads = (
+                lambda parameter, group: None
+            )
     if precision != "fp32":
         write_masters(engine, original)
     start.set_log_level(run.deepspeed)
@@ -82,12 +101,19 @@ def build_engine(
     return engine
 
 
-def adamw_for(parameters: Iterable[torch.nn.Parameter], run: Run, world: World) -> torch.optim.AdamW:
+def adamw_for(
+    parameters: Iterable[torch.nn.Parameter], run: Run, world: World
+) -> torch.optim.AdamW:
     """The optimizer of a run, for DeepSpeed to wrap."""
     rule = run.optimizer
     skips = run.execution.zero_stage == 0 and run.execution.precision == "fp32"
     optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
-        parameters, lr=run.schedule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay, fused=True
+        parameters,
+        lr=run.schedule.lr,
+        betas=rule.betas,
+        eps=rule.eps,
+        weight_decay=rule.weight_decay,
+        fused=True,
     )
     if isinstance(optimizer, SkippingAdamW):
         optimizer.world = world
@@ -95,7 +121,9 @@ def adamw_for(parameters: Iterable[torch.nn.Parameter], run: Run, world: World) 
 
 
 class SkippingAdamW(torch.optim.AdamW):
-    """AdamW that skips a step whose gradients are not finite on some rank, as DeepSpeed does but in fp32 at stage 0."""
+    """AdamW that skips a step whose gradients are not finite on some rank, as DeepSpeed does but in
+    fp32 at stage 0.
+    """
 
     world: World
     overflow = False  # in the last step, which the engine then counts as skipped
@@ -110,14 +138,19 @@ class SkippingAdamW(torch.optim.AdamW):
 def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """Whether any is not finite, (1,) bool."""
     there = [one for one in gradients if one is not None and one.numel()]
-    return ~torch.stack(torch._foreach_norm(there, math.inf)).isfinite().all()[None] if there else torch.tensor([False])
+    return (
+        ~torch.stack(torch._foreach_norm(there, math.inf)).isfinite().all()[None]
+        if there
+        else torch.tensor([False])
+    )
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
-    """End an engine, print what its comms_logger has counted, and undo what DeepSpeed leaves behind in the process.
+    """End an engine, print what its comms_logger has counted, and undo what DeepSpeed leaves behind
+    in the process.
 
-    At stage 3 it replaces torch's linear function by its own, which would keep what other engines need not keep; the
-    logger would count for engines whose recipe does not ask for it.
+    At stage 3 it replaces torch's linear function by its own, which would keep what other engines
+    need not keep; the logger would count for engines whose recipe does not ask for it.
     """
     if deepspeed.comm.comm.comms_logger.enabled:
         deepspeed.comm.log_summary()
@@ -137,26 +170,36 @@ def set_learning_rate(engine: deepspeed.DeepSpeedEngine, lr: float) -> None:
 def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run) -> None:
     """Gradients of one micro-batch; after the last one of a step, the update.
 
-    loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of micro-batches.
+    loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of
+    micro-batches.
     """
     if run.execution.precision == "fp16" and run.execution.zero_stage == 0:
-        # DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it (DeepSpeed#8393).
+        # DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it
+        # (DeepSpeed#8393).
         loss = loss * engine.optimizer.loss_scale
     engine.backward(loss, scale_wrt_gas=False)
     engine.step()
 
 
 def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
-    """The L2 norm of the last step's gradients before clipping; None where DeepSpeed has not taken it, or takes it
-    wrongly (stage 0 with parts of a replica)."""
+    """The L2 norm of the last step's gradients before clipping; None where DeepSpeed has not taken
+    it, or takes it wrongly (stage 0 with parts of a replica).
+    """
     norm = engine.get_global_grad_norm()
-    if norm is None or (run.execution.zero_stage == 0 and world.tensor.size > 1) or not math.isfinite(norm):
+    if (
+        norm is None
+        or (run.execution.zero_stage == 0 and world.tensor.size > 1)
+        or not math.isfinite(norm)
+    ):
         return None
     return float(norm)
 
 
-def _hide(module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype) -> None:
-    """Make buffers of the parameters `names`, which stage 3 would partition and gather again at every step.
+def _hide(
+    module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype
+) -> None:
+    """Make buffers of the parameters `names`, which stage 3 would partition and gather again at
+    every step.
 
     DeepSpeed neither moves nor casts buffers there.
     """
@@ -171,10 +214,14 @@ def _hide(module: torch.nn.Module, names: Collection[str], device: torch.device,
 
 @contextlib.contextmanager
 def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
-    """Let stage 3 read a frozen parameter when it is about to cut it: of one at a time a rank holds the whole."""
+    """Let stage 3 read a frozen parameter when it is about to cut it: of one at a time a rank holds
+    the whole.
+    """
     waiting = [parameter for parameter in module.parameters() if hasattr(parameter, "source")]
     for parameter in waiting:
-        vars(parameter)["ds_status"] = ZeroParamStatus.NOT_AVAILABLE  # else it is sent to all ranks first
+        vars(parameter)["ds_status"] = (
+            ZeroParamStatus.NOT_AVAILABLE
+        )  # else it is sent to all ranks first
     if waiting:
         return_blocks()  # of large weights that come and go, glibc's heap would keep the holes
     cut = deepspeed.zero.Init._zero_init_param
@@ -191,9 +238,11 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
 
 
 def model_parallel_unit(world: World) -> SimpleNamespace:
-    """DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and norms over `tensor` too.
+    """DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and norms over
+    `tensor` too.
 
-    A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all others on one.
+    A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all
+    others on one.
     """
     data, tensor = world.data, world.tensor
     return SimpleNamespace(

@@ -1,7 +1,8 @@
 """DeepSpeed's checkpoint files: taken into memory instead of written, and read at any ZeRO stage.
 
-DeepSpeed's universal checkpoints do not know stage 0, nor the way between stage 3 and the others. The files
-are read as DeepSpeed's own converter reads them (deepspeed/checkpoint/ds_to_universal.py).
+DeepSpeed's universal checkpoints do not know stage 0, nor the way between stage 3 and the others.
+The files are read as DeepSpeed's own converter reads them
+(deepspeed/checkpoint/ds_to_universal.py).
 """
 
 from __future__ import annotations
@@ -47,26 +48,38 @@ class EngineFiles:
         engine._copy_recovery_script = lambda _folder: None
 
     def take(self, folder: Path, name: str, step: int) -> dict[Path, Any]:
-        """{path: copied state} of the files that make this rank's part of the checkpoint `folder`/`name`."""
+        """{path: copied state} of the files that make this rank's part of the checkpoint
+        `folder`/`name`.
+        """
         self.engine.save_checkpoint(
-            folder, tag=name, save_latest=False, client_state={"step": step}, exclude_frozen_parameters=True
+            folder,
+            tag=name,
+            save_latest=False,
+            client_state={"step": step},
+            exclude_frozen_parameters=True,
         )
         states, self.copier.states = self.copier.states, {}
         return states
 
     def load(self, checkpoint: Path, manifest: dict, tensor_rank: int) -> None:
-        """Set masters, Adam moments, step count and parameters from a checkpoint of any stage and number of ranks.
+        """Set masters, Adam moments, step count and parameters from a checkpoint of any stage and
+        number of ranks.
 
-        Every rank maps all files of its part of the model (`tensor_rank`), but holds one whole parameter at a time.
+        Every rank maps all files of its part of the model (`tensor_rank`), but holds one whole
+        parameter at a time.
         """
         saved, steps_taken = saved_fragments(checkpoint, manifest, tensor_rank)
         write_state(self.engine, lambda name, part: _whole(saved[name], part), steps_taken)
-        self.engine.global_steps = manifest["step"]  # by which its profiler counts, as its monitors do by samples
+        self.engine.global_steps = manifest[
+            "step"
+        ]  # by which its profiler counts, as its monitors do by samples
         self.engine.global_samples = manifest["step"] * self.engine.train_batch_size()
 
 
 class _Copier(CheckpointEngine):
-    """In place of DeepSpeed's writer of files: keeps copies of what it is to write in `states`, {path: state}."""
+    """In place of DeepSpeed's writer of files: keeps copies of what it is to write in `states`,
+    {path: state}.
+    """
 
     def __init__(self, copy: Callable[[Any], Any]):
         super().__init__()
@@ -92,7 +105,8 @@ def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fra
     The tensors are mapped from the files, not read.
     """
     models, optimizers = (
-        sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_{kind}_states.pt"), key=_rank) for kind in ("model", "optim")
+        sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_{kind}_states.pt"), key=_rank)
+        for kind in ("model", "optim")
     )
     shards = [load_file(path)["optimizer_state_dict"] for path in optimizers]
     model = load_file(models[0])
@@ -137,7 +151,9 @@ def _of_stages_1_and_2(shards: list[dict]) -> tuple[Fragments, dict]:
         for group, addresses in enumerate(shard["param_slice_mappings"]):
             tensors = _flat(shard["single_partition_of_fp32_groups"][group], states[group])
             for name, address in addresses.items():
-                fragments[name].append(_cut(name, filled[name], tensors, address.start, address.numel))
+                fragments[name].append(
+                    _cut(name, filled[name], tensors, address.start, address.numel)
+                )
                 filled[name] += address.numel
     return fragments, states
 
@@ -152,7 +168,9 @@ def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict
             for name, shape in shapes_in_vector.items():
                 size = -(-shape.numel() // len(shards))
                 start = min(rank * size, shape.numel())
-                fragments[name].append(_cut(name, start, tensors, offset, min(size, shape.numel() - start)))
+                fragments[name].append(
+                    _cut(name, start, tensors, offset, min(size, shape.numel() - start))
+                )
                 offset += size
     return fragments, states
 
@@ -161,5 +179,9 @@ def _flat(master: torch.Tensor, state: dict) -> dict[str, torch.Tensor]:
     return {MASTER: master.view(-1), **{moment: state[moment].view(-1) for moment in MOMENTS}}
 
 
-def _cut(name: str, start: int, tensors: dict[str, torch.Tensor], offset: int, numel: int) -> Fragment:
-    return Fragment(name, start, {part: tensor[offset : offset + numel] for part, tensor in tensors.items()})
+def _cut(
+    name: str, start: int, tensors: dict[str, torch.Tensor], offset: int, numel: int
+) -> Fragment:
+    return Fragment(
+        name, start, {part: tensor[offset : offset + numel] for part, tensor in tensors.items()}
+    )

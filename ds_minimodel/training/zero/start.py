@@ -1,4 +1,6 @@
-"""Start of DeepSpeed in a process: device and process group. Neither it nor torch is loaded before."""
+"""Start of DeepSpeed in a process: device and process group. Neither it nor torch is loaded
+before.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,19 @@ if TYPE_CHECKING:
 
 
 def configure() -> None:
-    """Load DeepSpeed, quiet, and without its shared-memory collectives. Before `init_distributed`."""
+    """Load DeepSpeed, quiet, and without its shared-memory collectives. Before
+    `init_distributed`.
+    """
     import deepspeed
     import torch.distributed.nn  # noqa: F401  (loaded later, its functions would hold the group that there is by then)
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    # DeepSpeed builds no operator for this. To find out which it could, it would compile programs and ask for GPUs at
-    # every start, and then on CPUs compile a shared-memory all-reduce: a minute of work that fails without a compiler,
-    # hangs on a stale lock and leaks /dev/shm. gloo gives the same sums.
+    # DeepSpeed builds no operator for this. To find out which it could, it would compile programs
+    # and ask for GPUs at every start, and then on CPUs compile a shared-memory all-reduce: a minute
+    # of work that fails without a compiler, hangs on a stale lock and leaks /dev/shm. gloo gives
+    # the same sums.
     deepspeed.ops.__compatible_ops__ = {}
 
 
@@ -52,18 +57,22 @@ def backend() -> str:
 
 
 def init_distributed() -> None:
-    """Join the process group that the environment describes, or tell DeepSpeed of the one that exists."""
+    """Join the process group that the environment describes, or tell DeepSpeed of the one that
+    exists.
+    """
     import deepspeed
 
     deepspeed.init_distributed(verbose=False)
 
 
 def end_distributed() -> None:
-    """End the process groups and their threads, if there are any; to be called while Python still runs.
+    """End the process groups and their threads, if there are any; to be called while Python still
+    runs.
 
-    A thread of gloo's lets go of a collective's tensors some time after those who wait for it have gone on, and needs
-    Python for that: where Python has begun to end by then, it aborts the process, whose work is done
-    (pytorch#190489). DeepSpeed holds groups of its own, which must go for their threads to end.
+    A thread of gloo's lets go of a collective's tensors some time after those who wait for it have
+    gone on, and needs Python for that: where Python has begun to end by then, it aborts the
+    process, whose work is done (pytorch#190489). DeepSpeed holds groups of its own, which must go
+    for their threads to end.
     """
     import deepspeed
     import torch.distributed as dist

@@ -1,7 +1,9 @@
-"""Access to the training state of each parameter in DeepSpeed's engines: fp32 master and both Adam moments.
+"""Access to the training state of each parameter in DeepSpeed's engines: fp32 master and both Adam
+moments.
 
-Stage 0 keeps whole tensors, stages 1 and 2 slices of one long vector cut among the ranks, stage 3 a slice of
-each parameter. A Fragment hides that: it is what one rank holds of one flattened parameter.
+Stage 0 keeps whole tensors, stages 1 and 2 slices of one long vector cut among the ranks, stage 3 a
+slice of each parameter. A Fragment hides that: it is what one rank holds of one flattened
+parameter.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
 class Fragment:
     """One rank's part of one flattened parameter.
 
-    start: of its first element in the flattened parameter. tensors: by STATE_PARTS, (elements,) fp32, views of the
-    state; before the first step the master alone.
+    start: of its first element in the flattened parameter. tensors: by STATE_PARTS, (elements,)
+    fp32, views of the state; before the first step the master alone.
     """
 
     name: str
@@ -43,8 +45,14 @@ class Fragment:
 
 
 def trainable(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
-    """(name, parameter) of what trains, in order; DeepSpeed adds attributes of its own to the parameters."""
-    return [(name, parameter) for name, parameter in engine.module.named_parameters() if parameter.requires_grad]
+    """(name, parameter) of what trains, in order; DeepSpeed adds attributes of its own to the
+    parameters.
+    """
+    return [
+        (name, parameter)
+        for name, parameter in engine.module.named_parameters()
+        if parameter.requires_grad
+    ]
 
 
 def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
@@ -55,7 +63,11 @@ def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
         if vector is not None and numel > 0:
             tensors = {MASTER: vector.data, **states.get(vector, {})}
             parts = [part for part in STATE_PARTS if part in tensors]
-            yield Fragment(name, start, {part: tensors[part].view(-1)[offset : offset + numel] for part in parts})
+            yield Fragment(
+                name,
+                start,
+                {part: tensors[part].view(-1)[offset : offset + numel] for part in parts},
+            )
 
 
 def adamw_of(engine: DeepSpeedEngine) -> torch.optim.AdamW:
@@ -76,11 +88,19 @@ def is_stage_3(engine: DeepSpeedEngine) -> bool:
 
 
 def read_masters(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
-    """{name: fp32 tensor on the CPU} of the parameters that train, whole; collective at every ZeRO stage."""
+    """{name: fp32 tensor on the CPU} of the parameters that train, whole; collective at every ZeRO
+    stage.
+    """
     own = _masters_of_stage_0(engine)
     masters = {}
-    for name, parameter in trainable(engine):  # one after another: a device may not hold all of them whole
-        master = (own[parameter] if parameter in own else _full_master(parameter)).detach().to(engine.device)
+    for name, parameter in trainable(
+        engine
+    ):  # one after another: a device may not hold all of them whole
+        master = (
+            (own[parameter] if parameter in own else _full_master(parameter))
+            .detach()
+            .to(engine.device)
+        )
         masters[name] = full_tensor(parameter, master).to("cpu", torch.float32, copy=True)
     return masters
 
@@ -88,17 +108,20 @@ def read_masters(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
 def write_masters(engine: DeepSpeedEngine, weights: Mapping[str, torch.Tensor]) -> None:
     """Set the fp32 masters from {name: fp32 tensor of the shape of this rank's parameter}.
 
-    DeepSpeed makes them out of the parameters that it has already rounded to bf16 or fp16; so what is read
-    from an fp32 artifact would lose its last bits before the first step.
+    DeepSpeed makes them out of the parameters that it has already rounded to bf16 or fp16; so what
+    is read from an fp32 artifact would lose its last bits before the first step.
     """
     for fragment in fragments(engine):
         fragment.tensors[MASTER].copy_(weights[fragment.name].flatten()[fragment.span])
 
 
-def write_state(engine: DeepSpeedEngine, whole: Callable[[str, str], torch.Tensor], steps_taken: float) -> None:
+def write_state(
+    engine: DeepSpeedEngine, whole: Callable[[str, str], torch.Tensor], steps_taken: float
+) -> None:
     """Set masters, Adam moments and step count, and the parameters from the masters.
 
-    whole: (name, one of STATE_PARTS) → the flattened parameter's state, (elements,); asked for one after another.
+    whole: (name, one of STATE_PARTS) → the flattened parameter's state, (elements,); asked for one
+    after another.
     """
     for vector in vectors(engine):
         adamw_of(engine).state[vector] = {
@@ -107,7 +130,8 @@ def write_state(engine: DeepSpeedEngine, whole: Callable[[str, str], torch.Tenso
         }
     here = {fragment.name: fragment for fragment in fragments(engine)}
     if is_stage_3(engine):
-        engine.optimizer.checkpoint_event_prologue()  # partitions what small parameters are gathered
+        # Partitions what small parameters are gathered
+        engine.optimizer.checkpoint_event_prologue()
     with torch.no_grad():
         for name, parameter in trainable(engine):
             fragment = here.get(name)
@@ -137,7 +161,9 @@ def write_loss_scale(engine: DeepSpeedEngine, values: Mapping[str, float] | None
 
 
 def _loss_scaler_of(engine: DeepSpeedEngine) -> Any:
-    """The object that holds fp16's loss scale, its steps and its last overflow; None in other precisions."""
+    """The object that holds fp16's loss scale, its steps and its last overflow; None in other
+    precisions.
+    """
     if not engine.fp16_enabled():
         return None
     return getattr(engine.optimizer, "loss_scale_config", None) or engine.optimizer.loss_scaler
@@ -160,7 +186,9 @@ def _full_master(parameter: torch.nn.Parameter) -> torch.Tensor:
     return parameter if master is None else master
 
 
-def _place(optimizer: Any, parameter: Any, stage0_masters: Mapping) -> tuple[torch.Tensor | None, int, int, int]:
+def _place(
+    optimizer: Any, parameter: Any, stage0_masters: Mapping
+) -> tuple[torch.Tensor | None, int, int, int]:
     """(vector, offset in it, start in the parameter, elements) of this rank's fragment."""
     if hasattr(parameter, "ds_id"):
         group, offset, size = optimizer.grad_position[optimizer.get_param_id(parameter)]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ds_minimodel.recipe.reading import read_yaml
+from ds_minimodel.config.reading import read_yaml
 from study.fourth.screen import Row, gain, read, table
 from study.third.picture import picture
 from study.third.results import Results
@@ -23,14 +23,23 @@ def lines(rows: list[Row], title: str) -> str:
     for row in sorted(rows, key=lambda one: float(one["strength"])):
         curves.setdefault(row["arm"], []).append((row["chat"]["changed"][0], gain(row)))
     return picture(
-        title, "likeliest tokens of its own answers that change, %", "bits per byte of German gained", curves
+        title,
+        "likeliest tokens of its own answers that change, %",
+        "bits per byte of German gained",
+        curves,
     )
 
 
 def tables() -> Iterator[str]:
     yield "\n".join(table(rows_of(Path(__file__).parent)))
-    yield f"By sigma of the third study two runs differ where their gains do by {Results().margin('both'):.3f} bits."
+    yield (
+        "By sigma of the third study two runs differ where their gains do by "
+        f"{Results().margin('both'):.3f} bits."
+    )
 
 
 def drawing() -> str:
-    return lines(rows_of(Path(__file__).parent), "German gained against answers changed, by the divergence's weight")
+    return lines(
+        rows_of(Path(__file__).parent),
+        "German gained against answers changed, by the divergence's weight",
+    )

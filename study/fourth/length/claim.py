@@ -12,7 +12,11 @@ from study.third.results import table
 
 ROWS = rows_of(Path(__file__).parent)
 WHOLE = [row for row in ROWS if row["strength"] == "1"]
-TEXTS = {"de.help": "German help pages", "de.manual": "German manual", "en.manual": "English manual"}
+TEXTS = {
+    "de.help": "German help pages",
+    "de.manual": "German manual",
+    "en.manual": "English manual",
+}
 
 
 def tables() -> Iterator[str]:
@@ -35,4 +39,6 @@ def drawing() -> str:
         saved = (each[..., 0] - each[..., 1]).mean(0)
         curves[row["arm"]] = [(float(place), float(bits)) for place, bits in enumerate(saved, 1)]
     title = "German gained by position in a text, mean of help pages and manual"
-    return picture(title, "1: tokens 0-128, 2: 128-512, 3: 512-1,024", "bits per byte of German gained", curves)
+    return picture(
+        title, "1: tokens 0-128, 2: 128-512, 3: 512-1,024", "bits per byte of German gained", curves
+    )

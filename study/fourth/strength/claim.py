@@ -16,7 +16,9 @@ BY_LAYER = [row for row in READ if row["strength"] in ("ends-0", "fifths-0.5")]
 def tables() -> Iterator[str]:
     yield "\n".join(judged([*ROWS, *BY_LAYER]))
     whole = gain(ROWS[0])
-    kept = (f"{row['strength']} | {gain(row):.4f} | {100 * gain(row) / whole:.0f} %" for row in ROWS)
+    kept = (
+        f"{row['strength']} | {gain(row):.4f} | {100 * gain(row) / whole:.0f} %" for row in ROWS
+    )
     yield table("strength | gain | of the whole update's", kept)
 
 

@@ -21,7 +21,8 @@ results = Results()
 def tables() -> Iterator[str]:
     yield table("claim as registered | German | Greek | Turkish", verdicts())
     columns = (
-        "bits per byte of the manual, means over seeds | compute | seeds | German | Greek | Turkish | English, worst"
+        "bits per byte of the manual, means over seeds | compute | seeds | German | Greek | "
+        "Turkish | English, worst"
     )
     yield table(columns, bits())
 
@@ -29,10 +30,16 @@ def tables() -> Iterator[str]:
 def verdicts() -> Iterator[str]:
     shares, leads = [], []
     for language in LANGUAGES:
-        gains, whole = results.gains(cell_of(language, "lora")), results.gains(cell_of(language, "bl_base", 1.0))
+        gains, whole = (
+            results.gains(cell_of(language, "lora")),
+            results.gains(cell_of(language, "bl_base", 1.0)),
+        )
         base = results.gains(cell_of(language, "bl_base"))
         of_seeds = [gains[seed] / whole[seed] for seed in SEEDS]
-        shares.append(f"{said(of_seeds, lambda share: share >= LEAST)}; mean and 95 % interval {interval(of_seeds)}")
+        shares.append(
+            f"{said(of_seeds, lambda share: share >= LEAST)}; mean and 95 % interval "
+            f"{interval(of_seeds)}"
+        )
         leads.append(said([gains[seed] - base[seed] for seed in SEEDS], lambda bits: bits > 0))
     yield f"H1: with 33 % it has {LEAST} of the gain of `bl_base` with 100 % | {' | '.join(shares)}"
     yield f"H2: with 33 % it is better than `bl_base` with 33 %, bits | {' | '.join(leads)}"
@@ -42,7 +49,9 @@ def verdicts() -> Iterator[str]:
     )
     yield f"H4 (one seed): its lead with 12.5, 25 and 50 %, bits | {' | '.join(ladder)}"
     (row,) = read(FOLDER / "lora/clock.jsonl")
-    lora, base = (fmean(row["seconds"][system]) / row["eflops"][system] for system in ("lora", "bl_base"))
+    lora, base = (
+        fmean(row["seconds"][system]) / row["eflops"][system] for system in ("lora", "bl_base")
+    )
     clock = said([lora / base], lambda ratio: ratio <= MOST)
     yield f"H5: seconds a FLOP are at most {MOST} of those of `bl_base` | {clock} | | "
     orders = [order(language) for language in LANGUAGES]
@@ -51,7 +60,10 @@ def verdicts() -> Iterator[str]:
 
 
 def lead(language: str, share: float) -> float:
-    return results.gains(cell_of(language, "lora", share))[1] - results.gains(cell_of(language, "bl_base", share))[1]
+    return (
+        results.gains(cell_of(language, "lora", share))[1]
+        - results.gains(cell_of(language, "bl_base", share))[1]
+    )
 
 
 def said(found: list[float], holds: Callable[[float], bool]) -> str:
@@ -62,34 +74,51 @@ def said(found: list[float], holds: Callable[[float], bool]) -> str:
 
 def order(language: str) -> str:
     return ", ".join(
-        sorted(("lora", "full", "bl_base", "minipost"), key=lambda one: results.bits(cell_of(language, one)))
+        sorted(
+            ("lora", "full", "bl_base", "minipost"),
+            key=lambda one: results.bits(cell_of(language, one)),
+        )
     )
 
 
 def bits() -> Iterator[str]:
-    before = " | ".join(f"{results.before[text]:.3f}" for text in ("de.manual", "el.manual", "tr.manual", "en.manual"))
+    before = " | ".join(
+        f"{results.before[text]:.3f}"
+        for text in ("de.manual", "el.manual", "tr.manual", "en.manual")
+    )
     yield f"untouched | | | {before}"
     for system, named in NAMES.items():
         for share in SHARES if system in ("bl_base", "lora") else [THIRD]:
             cells = [cell_of(language, system, share) for language in LANGUAGES]
             told = " | ".join(f"{results.bits(cell):.3f}" for cell in cells)
             worst = max(results.bits(cell, "en.manual") for cell in cells)
-            yield f"{named} | {percent(share)} | {len(results.each(cells[0]))} | {told} | {worst:.3f}"
+            yield (
+                f"{named} | {percent(share)} | {len(results.each(cells[0]))} | {told} | {worst:.3f}"
+            )
 
 
 def kept(language: str, system: str, share: float) -> float:
     """Percent of the gain of `bl_base` with all the compute, by the seeds that both have."""
-    gains, whole = results.gains(cell_of(language, system, share)), results.gains(cell_of(language, "bl_base", 1.0))
+    gains, whole = (
+        results.gains(cell_of(language, system, share)),
+        results.gains(cell_of(language, "bl_base", 1.0)),
+    )
     return 100 * sum(gains.values()) / sum(whole[seed] for seed in gains)
 
 
 def drawing() -> str:
     curves = {}
-    for system, named in (("lora", "LoRA"), ("full", "all weights"), ("bl_base", "embeddings alone")):
+    for system, named in (
+        ("lora", "LoRA"),
+        ("full", "all weights"),
+        ("bl_base", "embeddings alone"),
+    ):
         means = {
             share: fmean(kept(language, system, share) for language in LANGUAGES)
             for share in (SHARES if system != "full" else [THIRD])
         }
         curves[named] = [(0.0, 0.0), *((100 * share, mean) for share, mean in means.items())]
     title = "Gain by compute, mean of three languages"
-    return picture(title, "compute, %", "gain, % of what embeddings alone gain with all the compute", curves)
+    return picture(
+        title, "compute, %", "gain, % of what embeddings alone gain with all the compute", curves
+    )

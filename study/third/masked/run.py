@@ -1,10 +1,12 @@
-"""The screen over a masked body: German added to a small ModernBERT of this package's, by equal FLOPs.
+"""The screen over a masked body: German added to a small ModernBERT of this package's, by equal
+FLOPs.
 
     python -m study.third.masked.run FOLDER BASE
 
-FOLDER has texts.py's files, BASE is a model: by the commands of README.md runs/modern/pretrain/bl_base/model. Adds to
-FOLDER/masked.jsonl a row for each cell that is not there: bits a byte of the manuals' hidden words, in the whole body.
-"In full" is BL_BASE over STEPS steps; MiniPost's step 1b, with as many steps, is not counted in its share.
+FOLDER has texts.py's files, BASE is a model: by the commands of README.md
+runs/modern/pretrain/bl_base/model. Adds to FOLDER/masked.jsonl a row for each cell that is not
+there: bits a byte of the manuals' hidden words, in the whole body. "In full" is BL_BASE over STEPS
+steps; MiniPost's step 1b, with as many steps, is not counted in its share.
 """
 
 import json
@@ -14,7 +16,7 @@ import sys
 from pathlib import Path
 
 from ds_minimodel.api import load_recipe, recipe_costs
-from ds_minimodel.recipe.reading import read_yaml
+from ds_minimodel.config.reading import read_yaml
 
 RECIPE = Path(__file__).with_name("masked.yaml").resolve()
 BASE = Path(sys.argv[2]).resolve()
@@ -42,7 +44,11 @@ def flops(system: str) -> float:
 def main() -> None:
     os.chdir(sys.argv[1])
     out = Path("masked.jsonl")
-    done = {json.loads(line)["cell"] for line in out.read_text("utf-8").splitlines()} if out.exists() else set()
+    done = (
+        {json.loads(line)["cell"] for line in out.read_text("utf-8").splitlines()}
+        if out.exists()
+        else set()
+    )
     for share in (1 / 3, 1.0):
         for system, rates in RATES.items():
             for rate in rates if share < 1 or system == "bl_base" else ():
@@ -51,11 +57,15 @@ def main() -> None:
                     continue
                 steps = round(share * STEPS * flops("bl_base") / flops(system))
                 command = [sys.executable, "-P", "-m", "ds_minimodel", "run", str(RECIPE)]
-                subprocess.run([*command, *overrides(system, rate, steps, f"masked/{cell}")], check=True)
+                subprocess.run(
+                    [*command, *overrides(system, rate, steps, f"masked/{cell}")], check=True
+                )
                 (scores,) = Path(f"masked/{cell}/evaluate/{system}/de/manual").glob("*/scores.json")
                 row = {"cell": cell, "system": system, "share": share, "rate": rate, "steps": steps}
                 with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({**row, **json.loads(scores.read_text("utf-8"))[-1]}) + "\n")
+                    file.write(
+                        json.dumps({**row, **json.loads(scores.read_text("utf-8"))[-1]}) + "\n"
+                    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""LoRA over the model's own tokens beside LoRA with new ones, at equal compute: H3a and H3b of registration.md."""
+"""LoRA over the model's own tokens beside LoRA with new ones, at equal compute: H3a and H3b of
+registration.md.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +21,9 @@ REGISTERED = PAIRS[:3]
 def tables() -> Iterator[str]:
     yield table("claim as registered, seed 1 | German | Greek | Turkish", verdicts())
     yield table(
-        "language | compute | replay | own tokens: manual, help, English | manual, better by | help | English", rows()
+        "language | compute | replay | own tokens: manual, help, English | manual, better by | "
+        "help | English",
+        rows(),
     )
 
 
@@ -32,7 +36,9 @@ def verdicts() -> Iterator[str]:
         for old in REGISTERED:
             bits = results.each(old, text)[1] - results.each(replace(old, old=False), text)[1]
             counts = abs(bits) > results.margin(text)
-            told.append(f"{bits:+.3f}: {'confirmed' if bits > 0 else 'refuted'}{'' if counts else '; level by sigma'}")
+            told.append(
+                f"{bits:+.3f}: {'confirmed' if bits > 0 else 'refuted'}{'' if counts else '; level by sigma'}"
+            )
         yield f"{name} | {' | '.join(told)}"
 
 
@@ -40,7 +46,10 @@ def rows() -> Iterator[str]:
     for old in PAIRS:
         own = ", ".join(f"{results.bits(old, text):.3f}" for text in TEXTS)
         differ = " | ".join(results.less(old, replace(old, old=False), text) for text in TEXTS)
-        yield f"{LANGUAGES[old.language]} | {percent(old.share)} | {'yes' if old.own else 'no'} | {own} | {differ}"
+        yield (
+            f"{LANGUAGES[old.language]} | {percent(old.share)} | {'yes' if old.own else 'no'} | "
+            f"{own} | {differ}"
+        )
 
 
 def drawing() -> str:
@@ -49,11 +58,17 @@ def drawing() -> str:
         return results.bits(cell, "en.manual") - before[0], before[1] - results.bits(cell)
 
     curves = {
-        f"{LANGUAGES[old.language]}{', replay' * old.own}": [point(old), point(replace(old, old=False))]
+        f"{LANGUAGES[old.language]}{', replay' * old.own}": [
+            point(old),
+            point(replace(old, old=False)),
+        ]
         for old in PAIRS
         if old.share < 1
     }
     title = "Language gained against English lost, from the model's own tokens to new ones"
     return picture(
-        title, "bits per byte of English lost", "bits of the manual gained: own tokens, then new ones", curves
+        title,
+        "bits per byte of English lost",
+        "bits of the manual gained: own tokens, then new ones",
+        curves,
     )

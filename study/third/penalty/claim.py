@@ -15,11 +15,18 @@ def rise(row: Row, text: str) -> str:
 
 
 def tables() -> Iterator[str]:
-    yield table("English is kept by | thousand tokens | German manual | English manual | English help pages", rows())
+    yield table(
+        "English is kept by | thousand tokens | German manual | English manual | English help "
+        "pages",
+        rows(),
+    )
 
 
 def rows() -> Iterator[str]:
-    yield f"untouched | | {UNTOUCHED['de.manual']:.4f} | {UNTOUCHED['en.manual']:.4f} | {UNTOUCHED['en.help']:.4f}"
+    yield (
+        f"untouched | | {UNTOUCHED['de.manual']:.4f} | {UNTOUCHED['en.manual']:.4f} | "
+        f"{UNTOUCHED['en.help']:.4f}"
+    )
     for row in ROWS:
         english = f"{rise(row, 'en.manual')} | {rise(row, 'en.help')}"
         yield f"{row['way']} | {row['thousands']} | {row['de.manual']:.4f} | {english}"

@@ -1,4 +1,6 @@
-"""Peak rates of each system in German, seed 1: the registered rule takes the fewest bits of help pages."""
+"""Peak rates of each system in German, seed 1: the registered rule takes the fewest bits of help
+pages.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +28,9 @@ def bits(cell: Cell, text: str) -> float:
 
 def tables() -> Iterator[str]:
     yield table(
-        "what trains, German, 33 %, seed 1 | peak rate | manual | help | English | English, less than untouched", rows()
+        "what trains, German, 33 %, seed 1 | peak rate | manual | help | English | English, less "
+        "than untouched",
+        rows(),
     )
 
 
@@ -39,13 +43,19 @@ def rows() -> Iterator[str]:
             change = results.before["en.manual"] - bits(cell, "en.manual")
             told = " | ".join(f"{bits(cell, text):.3f}" for text in TEXTS)
             named = f"{NAMES[system, old]}{', chosen' * (cell == best)}"
-            yield f"{named} | {cell.rate:g} | {told} | {change:+.3f}{'' if abs(change) > margin else ' (level)'}"
+            yield (
+                f"{named} | {cell.rate:g} | {told} | "
+                f"{change:+.3f}{'' if abs(change) > margin else ' (level)'}"
+            )
 
 
 def drawing() -> str:
     curves = {
         name: [
-            (bits(cell, "en.manual") - results.before["en.manual"], results.before["de.manual"] - bits(cell, "manual"))
+            (
+                bits(cell, "en.manual") - results.before["en.manual"],
+                results.before["de.manual"] - bits(cell, "manual"),
+            )
             for cell in CELLS
             if cell == replace(cell, system=system, old=old)
         ]

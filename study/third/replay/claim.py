@@ -1,4 +1,6 @@
-"""LoRA beside samples that the untouched model writes (not registered), with the question H1 asks, and chats."""
+"""LoRA beside samples that the untouched model writes (not registered), with the question H1 asks,
+and chats.
+"""
 
 from collections.abc import Iterator
 
@@ -18,8 +20,13 @@ ROWS = (  # language, name, what differs from a cell of `lora`
 
 
 def tables() -> Iterator[str]:
-    yield table("with self-generated replay at 2e-3, three seeds | German | Greek | Turkish", seeds())
-    columns = "language | what trains (seed 1) | rate | chats, bits per token lost | manual gained | English, less"
+    yield table(
+        "with self-generated replay at 2e-3, three seeds | German | Greek | Turkish", seeds()
+    )
+    columns = (
+        "language | what trains (seed 1) | rate | chats, bits per token lost | manual gained | "
+        "English, less"
+    )
     yield table(f"{columns} | {QUESTION}", answers())
 
 
@@ -52,16 +59,24 @@ def answers() -> Iterator[str]:
         english = results.before["en.manual"] - results.each(cell, "en.manual")[1]
         answer = " ".join(said[cell.name].split())[:60]
         lost = CHATS[cell.name, 1.0]
-        yield f"{LANGUAGES[language]} | {name} | {cell.rate:g} | {lost:+.2f} | {gain:.3f} | {english:+.3f} | {answer}"
+        yield (
+            f"{LANGUAGES[language]} | {name} | {cell.rate:g} | {lost:+.2f} | {gain:.3f} | "
+            f"{english:+.3f} | {answer}"
+        )
 
 
 def drawing() -> str:
     curves = {}
     for language, name, differs in ROWS:
         cell = cell_of(language, "lora", **differs)
-        label = name.replace("LoRA, ", "").replace("self-generated replay", f"replay, {LANGUAGES[language]}")
+        label = name.replace("LoRA, ", "").replace(
+            "self-generated replay", f"replay, {LANGUAGES[language]}"
+        )
         curves[label] = [(CHATS[cell.name, 1.0], results.gains(cell)[1])]
     title = "Language gained against chats lost: LoRA with and without replay"
     return picture(
-        title, "bits per token lost of the untouched model's chats", "bits per byte of the manual gained", curves
+        title,
+        "bits per token lost of the untouched model's chats",
+        "bits per byte of the manual gained",
+        curves,
     )

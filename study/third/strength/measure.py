@@ -2,10 +2,10 @@
 
     python -m study.third.strength.measure FOLDER [WORD…]
 
-FOLDER is that of cells.py, with packs; with words those alone whose names have one. The weights of the body become
-base + strength × (trained - base), as in WiSE-FT (Wortsman et al., CVPR 2022); rows of pieces stay as they were
-trained. Adds to FOLDER/strength.jsonl what is missing there: bits a byte of cells.py's texts, bits a token and answers
-of chats.py.
+FOLDER is that of cells.py, with packs; with words those alone whose names have one. The weights of
+the body become base + strength × (trained - base), as in WiSE-FT (Wortsman et al., CVPR 2022); rows
+of pieces stay as they were trained. Adds to FOLDER/strength.jsonl what is missing there: bits a
+byte of cells.py's texts, bits a token and answers of chats.py.
 """
 
 import sys
@@ -37,7 +37,9 @@ def main() -> None:
     out = folder / "strength.jsonl"
     done = {(row["cell"], row["strength"]) for row in read(out)} if out.exists() else set()
     for cell, strengths in CELLS.items():
-        pack = next((folder / "cells" / cell / "adapt").glob("*/*/pack"), None)  # none where another machine made it
+        pack = next(
+            (folder / "cells" / cell / "adapt").glob("*/*/pack"), None
+        )  # none where another machine made it
         wanted = [strength for strength in strengths if (cell, strength) not in done]
         if pack and wanted and any(word in cell for word in words):
             add(rows(folder, cell, pack, wanted), out)
@@ -55,7 +57,9 @@ def rows(folder: Path, cell: str, pack: Path, strengths: list[float]) -> Iterato
             yield {
                 "cell": cell,
                 "strength": strength,
-                "bits_per_byte": {text: score.bits_per_byte for text, score in zip(texts, found, strict=True)},
+                "bits_per_byte": {
+                    text: score.bits_per_byte for text, score in zip(texts, found, strict=True)
+                },
                 "bits_per_token": bits(model, folder / "probe"),
                 "answers": answered(model, QUESTIONS),
             }

@@ -16,7 +16,8 @@ NAMES = {"lora": "LoRA", "bl_base": "embeddings alone"}
 
 def tables() -> Iterator[str]:
     yield table(
-        "new tokens | what trains | bytes per token | manual | help | English | manual, better than with 2,000 by",
+        "new tokens | what trains | bytes per token | manual | help | English | manual, better "
+        "than with 2,000 by",
         rows(),
     )
 
@@ -34,12 +35,18 @@ def rows() -> Iterator[str]:
 def drawing() -> str:
     curves = {
         said: [
-            (float(number), results.before["el.manual"] - results.bits(cell_of("el", system, **differs)))
+            (
+                float(number),
+                results.before["el.manual"] - results.bits(cell_of("el", system, **differs)),
+            )
             for number, differs in enumerate(VOCABULARIES.values(), start=1)
         ]
         for system, said in NAMES.items()
     }
     title = "Greek gained with each vocabulary"
     return picture(
-        title, "1: 2,000 new tokens, 2: 16,000, 3: 8,000 in place of all", "bits per byte of the manual gained", curves
+        title,
+        "1: 2,000 new tokens, 2: 16,000, 3: 8,000 in place of all",
+        "bits per byte of the manual gained",
+        curves,
     )

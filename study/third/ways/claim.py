@@ -1,4 +1,6 @@
-"""The screen: ways to train the new token embeddings of Greek, each at its best rate, at equal compute."""
+"""The screen: ways to train the new token embeddings of Greek, each at its best rate, at equal
+compute.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,8 @@ from study.third.results import Results, Row, cell_of, percent, table
 FULL = 512  # thousands of tokens of all the compute
 ROWS = [row for row in read(Path(__file__).with_name("results.jsonl")) if row["language"] == "el"]
 UNTOUCHED, START = (
-    next(row["manual"] for row in ROWS if not row["thousands"] and row["way"] == way) for way in ("lora", "whole")
+    next(row["manual"] for row in ROWS if not row["thousands"] and row["way"] == way)
+    for way in ("lora", "whole")
 )
 CURVES = {
     "whole": "whole body",
@@ -37,17 +40,29 @@ def gain(row: Row) -> float:
 
 
 def tables() -> Iterator[str]:
-    columns = "way | compute | rates tried | best | steps | manual | % of the gain with 100 % | English (12.5 %: 20 kB)"
+    columns = (
+        "way | compute | rates tried | best | steps | manual | % of the gain with 100 % | English "
+        "(12.5 %: 20 kB)"
+    )
     yield table(columns, rows())
-    yield table("untouched | the start, means of old token embeddings", [f"{UNTOUCHED:.3f} | {START:.3f}"])
+    yield table(
+        "untouched | the start, means of old token embeddings", [f"{UNTOUCHED:.3f} | {START:.3f}"]
+    )
     yield table("German, 12.5 %, seed 1 | manual | English", int8())
 
 
 def rows() -> Iterator[str]:
-    for (way, thousands), row in sorted(best().items(), key=lambda one: (one[0][1], one[1]["manual"])):
-        tried = sorted(one["rate"] for one in ROWS if (one["way"], one["thousands"]) == (way, thousands))
+    for (way, thousands), row in sorted(
+        best().items(), key=lambda one: (one[0][1], one[1]["manual"])
+    ):
+        tried = sorted(
+            one["rate"] for one in ROWS if (one["way"], one["thousands"]) == (way, thousands)
+        )
         rates = ", ".join(f"{rate:g}" for rate in tried)
-        told = f"{row['rate']:g} | {row['steps']} | {row['manual']:.3f} | {gain(row):.0f} | {row['english']:.4f}"
+        told = (
+            f"{row['rate']:g} | {row['steps']} | {row['manual']:.3f} | {gain(row):.0f} | "
+            f"{row['english']:.4f}"
+        )
         yield f"`{way}` | {percent(thousands / FULL)} | {rates} | {told}"
 
 
@@ -61,7 +76,14 @@ def int8() -> Iterator[str]:
 def drawing() -> str:
     found = best()
     curves = {
-        name: [(0.0, 0.0), *((100 * size / FULL, gain(found[way, size])) for of, size in sorted(found) if of == way)]
+        name: [
+            (0.0, 0.0),
+            *(
+                (100 * size / FULL, gain(found[way, size]))
+                for of, size in sorted(found)
+                if of == way
+            ),
+        ]
         for way, name in CURVES.items()
     }
     title = "Gain by compute of ways to train new token embeddings, Greek"

@@ -27,7 +27,10 @@ def tables() -> Iterator[str]:
 def rows() -> Iterator[str]:
     for row in ROWS:
         answer = escape_markdown(" ".join(next(iter(row["answers"].values())).split()))[:70]
-        yield f"{LANGUAGES[row['language']]} | `{row['cell']}` | {len(looped(row))} | {sum(looped(row))} | {answer}"
+        yield (
+            f"{LANGUAGES[row['language']]} | `{row['cell']}` | {len(looped(row))} | "
+            f"{sum(looped(row))} | {answer}"
+        )
 
 
 def samples() -> Iterator[str]:
@@ -37,17 +40,33 @@ def samples() -> Iterator[str]:
             for prompt in of_language[0][kind]:
                 yield f"**{prompt}** ({name})"
                 yield "\n".join(
-                    f"- `{row['cell']}`: {escape_markdown(' '.join(row[kind][prompt].split()))}" for row in of_language
+                    f"- `{row['cell']}`: {escape_markdown(' '.join(row[kind][prompt].split()))}"
+                    for row in of_language
                 )
 
 
 def drawing() -> str:
-    found: dict[str, list[tuple[float, float]]] = {"untouched": [], "embeddings alone": [], "LoRA": []}
+    found: dict[str, list[tuple[float, float]]] = {
+        "untouched": [],
+        "embeddings alone": [],
+        "LoRA": [],
+    }
     for row in ROWS:
         name, text = row["cell"], f"{row['language']}.manual"
-        kind = "untouched" if name == "untouched" else "LoRA" if "lora" in name else "embeddings alone"
-        gain = 0.0 if kind == "untouched" else results.before[text] - results.rows[name]["bits_per_byte"][text]
+        kind = (
+            "untouched" if name == "untouched" else "LoRA" if "lora" in name else "embeddings alone"
+        )
+        gain = (
+            0.0
+            if kind == "untouched"
+            else results.before[text] - results.rows[name]["bits_per_byte"][text]
+        )
         found[kind].append((gain, 100 * fmean(looped(row))))
-    curves = {kind: [(fmean(gain for gain, _ in of), fmean(share for _, share in of))] for kind, of in found.items()}
+    curves = {
+        kind: [(fmean(gain for gain, _ in of), fmean(share for _, share in of))]
+        for kind, of in found.items()
+    }
     title = "Texts that repeat themselves, by what was gained, means over cells and languages"
-    return picture(title, "bits per byte of the manual gained", "texts that repeat themselves, %", curves)
+    return picture(
+        title, "bits per byte of the manual gained", "texts that repeat themselves, %", curves
+    )

@@ -2,16 +2,17 @@
 
     python -m study.third.written.measure FOLDER [WORD…]
 
-FOLDER is that of cells.py. Adds to FOLDER/written.jsonl what is missing there, for "untouched" and each cell (with
-words, for those whose names have one): the likeliest 40 tokens after some openings and questions, and bytes a second.
+FOLDER is that of cells.py. Adds to FOLDER/written.jsonl what is missing there, for "untouched" and
+each cell (with words, for those whose names have one): the likeliest 40 tokens after some openings
+and questions, and bytes a second.
 """
 
 import sys
 from pathlib import Path
 
 from ds_minimodel.artifacts.base import module_of
-from ds_minimodel.foreign.source import tokenizer_of
-from ds_minimodel.hf.generations import continued, settings_of
+from ds_minimodel.extend.generations import continued, settings_of
+from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.ops.gpu import device
 from study.third.cells import read
 from study.third.chats import add, answered, models
@@ -30,7 +31,11 @@ QUESTIONS = {
 
 def main() -> None:
     folder, words = Path(sys.argv[1]), sys.argv[2:]
-    languages = {row["cell"]: [row["language"]] for row in read(folder / "results.jsonl") if "language" in row}
+    languages = {
+        row["cell"]: [row["language"]]
+        for row in read(folder / "results.jsonl")
+        if "language" in row
+    }
     for cell, model in models(folder, list(languages), words, folder / "written.jsonl"):
         rows = []
         for language in languages.get(cell, OPENINGS):

@@ -1,0 +1,48 @@
+"""The model that a recipe starts from where it pretrains none: a foreign one, or one that step 1
+has made.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_artifact
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.models import BodyConfig
+
+
+@dataclass(frozen=True)
+class Base:
+    """Facts of a recipe's base: its body's architecture, its language and number of rows."""
+
+    config: BodyConfig
+    language: str
+    vocab_size: int
+
+
+def read_base(model: str) -> Base:
+    """The Base that a folder, a GGUF file or a name on the Hub is; UserError where it is none or
+    has other heads.
+    """
+    from ds_minimodel.artifacts.models import (  # with torch, which takes seconds to import
+        ModelManifest,
+        is_model,
+    )
+
+    if is_model(model):
+        manifest = read_artifact(model, ModelManifest)
+        config, depths = manifest.body.architecture, manifest.body.head_depths
+        if depths != [config.num_layers]:
+            raise UserError(
+                f"base: {model} has heads after {depths} layers; a base has one, after its last "
+                f"({config.num_layers})"
+            )
+        return Base(config, manifest.language, manifest.rows)
+    if (Path(model) / "manifest.json").exists():
+        raise UserError(
+            f"base: {model} is no model; give one as step 1 makes it, or as transformers reads it"
+        )
+    from ds_minimodel.artifacts.base import config_of
+
+    foreign = config_of(model)
+    return Base(foreign.config, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)

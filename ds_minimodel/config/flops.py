@@ -1,0 +1,89 @@
+"""Costs of a recipe's steps, for each of its systems."""
+
+from typing import Any
+
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.config.steps import Adapt
+from ds_minimodel.config.systems import System
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.flops import (
+    EFLOP,
+    EFLOPS_PER_V100_DAY,
+    Cost,
+    Workload,
+    divergence_flops,
+    step_flops,
+)
+from ds_minimodel.models.objectives import Objective
+from ds_minimodel.training.config import Training
+
+
+def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
+    """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"}; V100 days are by
+    formula.
+
+    adapt is the cost of one language. The pretraining of a body that two systems share is paid
+    once, though both have a row. With a base there is no row of pretraining.
+    """
+    return [
+        {
+            "system": system.name,
+            "step": step,
+            "formula_eflops": cost.formula / EFLOP,
+            "executed_eflops": cost.executed / EFLOP,
+            "v100_days": cost.formula / EFLOP / EFLOPS_PER_V100_DAY,
+        }
+        for system in recipe.chosen_systems
+        for step, cost in _system_costs(recipe, system).items()
+    ]
+
+
+def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
+    num_layers, mini, adapt, costs = recipe.model.num_layers, recipe.mini, recipe.adapt, {}
+
+    def work(section: Training, vocab_size: int, num_base: int = 0) -> Workload:
+        return step_work(
+            recipe.trained_by, recipe.body_config, section, vocab_size, section.steps, num_base
+        )
+
+    if recipe.base is None:
+        of_step = work(recipe.pretrain, recipe.source_vocab_size)
+        costs["pretrain"] = step_flops("pretrain", of_step, system.head_depths(num_layers, mini))
+    if system.builds_mini:
+        of_step = work(recipe.build_mini, recipe.source_vocab_size)
+        costs["build-mini"] = step_flops(
+            "build-mini", of_step, [mini.depth + mini.new_layers], mini.depth
+        )
+    of_step = work(adapt, recipe.target_vocab_size, recipe.num_base)
+    return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt, of_step)}
+
+
+def adapt_step_flops(system: System, depth: int, adapt: Adapt, work: Workload) -> Cost:
+    """Cost of `work` in step 2 of a system over so many layers; what `replay_kl` adds is executed,
+    in no formula.
+    """
+    low_rank = 0
+    if system.trains == "low-rank":
+        from ds_minimodel.models.low_rank import (
+            low_rank_size,  # with torch, which other systems' costs do without
+        )
+
+        low_rank = low_rank_size(work.body.with_layers(depth), adapt.rank)
+    cost = step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
+    held = adapt.replay * divergence_flops(work, depth) if low_rank and adapt.replay_kl else 0.0
+    return cost._replace(executed=cost.executed + held)
+
+
+def step_work(
+    objective: Objective,
+    body: BodyConfig,
+    section: Training,
+    vocab_size: int,
+    steps: int = 1,
+    num_base: int = 0,
+) -> Workload:
+    """The Workload of `steps` optimizer steps of a section of the recipe that trains on text."""
+    share = objective.share_read(section)
+    return Workload(
+        body, vocab_size, section.seq_length, share, section.batch_size, steps, num_base
+    )

@@ -1,0 +1,396 @@
+"""The recipe: one typed, strict YAML file that drives every step.
+
+Configuration flows one way, recipe -> plan -> DeepSpeed JSON. A recipe is frozen once read; an
+unknown key, a wrong type or values that contradict each other are refused with file, line and key.
+"""
+
+import functools
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+
+from ds_minimodel.common.config import EachOnce, OneOf, Section, Seed
+from ds_minimodel.common.names import Name, check_workdir
+from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
+from ds_minimodel.config.base import Base
+from ds_minimodel.config.steps import Adapt, BuildMini, Finetune, Mini
+from ds_minimodel.config.systems import SYSTEMS, Depth, System
+from ds_minimodel.data.config import Data, LosslessTokenizerSection, TokenizerSection
+from ds_minimodel.evaluation import KINDS
+from ds_minimodel.models import BODIES
+from ds_minimodel.models.kind import BodyConfig
+from ds_minimodel.models.objectives import OBJECTIVES, Objective
+from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, Training
+
+
+class Languages(Section):
+    source: Name
+    """Language of steps 1, 1b and 3."""
+    targets: Annotated[list[Name], Field(min_length=1), EachOnce]
+    """Languages of step 2."""
+
+    @property
+    def all(self) -> list[str]:
+        return [self.source, *self.targets]
+
+
+class Recipe(Section):
+    """A whole recipe, of the class that `recipe_class` makes for its kind of body.
+
+    One with a base is validated with that Base in its context, {"base": Base, "name": what a
+    command line has for the recipe} (reading.py).
+    """
+
+    workdir: Annotated[str, AfterValidator(check_workdir)]
+    """Folder for all that the recipe makes."""
+    seed: Seed = 1
+    """Decides weights, order, masks and dropout. Finetuning counts on from it."""
+    systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce]
+    """What is built and compared."""
+    languages: Languages
+    base: str | None = None
+    """Model to start from. Nothing is pretrained then, and `model` is the base's."""
+    tokenizer: TokenizerSection = TokenizerSection()
+    data: Data
+    model: BodyConfig
+    mini: Mini = Mini()
+    optimizer: AdamWConfig = AdamWConfig()
+    pretrain: Training
+    build_mini: BuildMini
+    adapt: Adapt
+    finetune: Finetune = Finetune()
+    engine: Engine = Engine()
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+
+    _base: Base | None = PrivateAttr(None)
+    _name: str = PrivateAttr("")
+
+    @property
+    def name(self) -> str:
+        """File and overrides, as they were given; "" of a recipe that was not read."""
+        return self._name
+
+    @property
+    def chosen_systems(self) -> list[System]:
+        return [SYSTEMS[name] for name in self.systems]
+
+    @property
+    def bodies(self) -> list[System]:
+        """The systems whose bodies are pretrained and finetuned, each once, in the order of the
+        recipe's systems.
+        """
+        return [
+            SYSTEMS[name]
+            for name in dict.fromkeys(system.body_name for system in self.chosen_systems)
+        ]
+
+    def scored_as(self, system: System, language: str) -> System:
+        """The system whose scores in a language it has: in the source's the one that its body is
+        named for.
+        """
+        return SYSTEMS[system.body_name] if language == self.languages.source else system
+
+    @property
+    def reads_mini_depth(self) -> bool:
+        """Whether mini.depth says anything of the systems."""
+        return any(
+            system.builds_mini or Depth.MINI in (system.adapts_at, *system.body_heads)
+            for system in self.chosen_systems
+        )
+
+    @property
+    def builds_minis(self) -> bool:
+        return any(system.builds_mini for system in self.chosen_systems)
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Ids of the source language's vocabulary: the base's, or without a base the recipe's."""
+        return self.tokenizer.vocab_size if self._base is None else self._base.vocab_size
+
+    @property
+    def num_base(self) -> int:
+        """First ids of a target's vocabulary that are the base's, and do not train; 0 where it has
+        one of its own.
+        """
+        return self.source_vocab_size if self.tokenizer.vocabulary == "extend" else 0
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Ids of a target language's vocabulary, with those of the base that it extends."""
+        return self.num_base + self.tokenizer.vocab_size
+
+    @property
+    def body_config(self) -> BodyConfig:
+        """The body as the section `model` has it, with all of its layers."""
+        config = BODIES[self.model.kind]
+        return config.model_validate(self.model.model_dump())
+
+    def body_of(self, system: System) -> tuple[BodyConfig, tuple[int, ...]]:
+        """(architecture of a system's body, numbers of layers after which it has heads)."""
+        depths = system.head_depths(self.model.num_layers, self.mini)
+        return self.body_config.with_layers(depths[-1]), depths
+
+    def adapt_depth(self, system: System) -> int:
+        """Number of layers that step 2 of a system runs."""
+        return system.adapt_depth(self.model.num_layers, self.mini)
+
+    @property
+    def trained_by(self) -> Objective:
+        """The declaration of the objective: what the kind of body is made for."""
+        return OBJECTIVES[self.model.objective]
+
+    @property
+    def languages_of_text(self) -> list[str]:
+        """Languages whose text is trained on: the source too where a body is pretrained or a
+        mini-model built.
+        """
+        in_step_2 = any(self.adapt.of(system).reads_source for system in self.chosen_systems)
+        needs_source = self.base is None or self.builds_minis or in_step_2
+        return self.languages.all if needs_source else self.languages.targets
+
+    @property
+    def languages_kept(self) -> list[str]:
+        """Languages whose text is there beside the targets', which an extended vocabulary splits as
+        its base does.
+        """
+        others = [language for language in self.data.text if language not in self.languages.targets]
+        return others if self.num_base else []
+
+    @property
+    def languages_of_corpora(self) -> list[str]:
+        """Languages whose text is read: for its vocabulary too, or for what another one's must
+        leave as it is.
+        """
+        kept = self.languages_kept
+        every = dict.fromkeys([*self.languages.all, *kept])
+        return [language for language in every if language in {*self.languages_of_text, *kept}]
+
+    def languages_of_task(self, name: str) -> list[str]:
+        """The recipe's languages that the task `name` has test data in."""
+        return [
+            language
+            for language in self.languages.all
+            if language in self.finetune.tasks[name].test
+        ]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_over_a_base(cls, values: Any, info: ValidationInfo) -> Any:
+        """With a base the section `model` is the base's, with which what is given must agree; how
+        new tokens start.
+        """
+        base, sections = (
+            (info.context or {}).get("base"),
+            {key: values.get(key, {}) for key in ("model", "adapt")},
+        )
+        tokenizer = values.get("tokenizer")
+        if base is None or not all(isinstance(section, dict) for section in sections.values()):
+            return values
+        bases = base.config.model_dump()
+        for key, value in sections["model"].items():
+            if key in bases and value != bases[key]:
+                raise ValueError(
+                    f"model.{key} {value} is not the base's {bases[key]}; leave the key out"
+                )
+        if isinstance(tokenizer, dict) and tokenizer.get("vocabulary") == "extend":
+            sections["adapt"] = {"initialisation": "pieces", **sections["adapt"]}
+        return {**values, **sections, "model": {**sections["model"], **bases}}
+
+    @model_validator(mode="after")
+    def _base_serves(self, info: ValidationInfo) -> "Recipe":
+        context = info.context or {}
+        self._base, self._name = context.get("base"), context.get("name", "")
+        assert (self.base is None) == (self._base is None), (
+            "a recipe with a base is read by reading.py"
+        )
+        if self._base is None:
+            if self.num_base:
+                raise ValueError(
+                    "tokenizer.vocabulary extend: there is no base whose vocabulary is extended"
+                )
+            return self
+        if self.num_base and "vocab_size" not in self.tokenizer.model_fields_set:
+            raise ValueError(
+                "tokenizer.vocab_size: say how many tokens are added; with any number in its place "
+                "`ds-minimodel "
+                "fertility` shows what each number brings"
+            )
+        able = [system.name for system in SYSTEMS.values() if system.starts_from_base]
+        others = [name for name in self.systems if name not in able]
+        if others:
+            raise ValueError(
+                f"{others[0]} cannot start from a base, it is pretrained with heads of its own; "
+                f"use {' or '.join(able)}"
+            )
+        if self._base.language not in (UNKNOWN_LANGUAGE, self.languages.source):
+            raise ValueError(
+                f"languages.source {self.languages.source}: the base's pack is of "
+                f"{self._base.language}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapt_serves_the_systems(self) -> "Recipe":
+        adapt, systems = self.adapt, self.chosen_systems
+        for key in ("replay", "new_token_penalty"):
+            if getattr(adapt, key) and not self.num_base:
+                raise ValueError(
+                    f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the "
+                    "base's"
+                )
+        if adapt.replays_own and not adapt.replay:
+            raise ValueError(
+                "adapt.replay_from base: nothing is replayed; give replay, a share of the samples"
+            )
+        if adapt.replays_own and not self.trained_by.causal:
+            raise ValueError(
+                "adapt.replay_from base: an encoder writes nothing by itself; replay is of text "
+                "there"
+            )
+        if adapt.replay_kl and not (
+            adapt.replays_own and any(system.trains == "low-rank" for system in systems)
+        ):
+            raise ValueError(
+                "adapt.replay_kl: is of lora and of what the base writes by itself; give "
+                "replay_from base"
+            )
+        if adapt.new_token_penalty and all(system.trains for system in systems):
+            raise ValueError(
+                f"adapt.new_token_penalty: {self.systems[0]} trains the body, and its states move; "
+                "use adapt.replay"
+            )
+        if unknown := sorted(adapt.rates.keys() - set(self.systems)):
+            raise ValueError(
+                f"adapt.rates: {unknown[0]} is not among the systems {', '.join(self.systems)}"
+            )
+        for system in systems:
+            if system.trains and self.finetune.finetuned_tasks:
+                raise ValueError(
+                    f"systems: {system.name} trains the body itself, not the one that tasks are "
+                    "finetuned on; "
+                    f"leave out finetune.tasks.{min(self.finetune.finetuned_tasks)}"
+                )
+            if system.trains == "low-rank" and self.engine.tensor_parallel > 1:
+                raise ValueError(
+                    f"engine.tensor_parallel: the updates of {system.name} are not cut; give 1"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> "Recipe":
+        layers, mini = self.model.num_layers, self.mini
+        if self.reads_mini_depth and mini.depth > layers - any(
+            one.needs_shallow_mini for one in self.chosen_systems
+        ):
+            raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
+        if (
+            self.builds_minis
+            and self.build_mini.initialisation == "last"
+            and mini.new_layers > layers
+        ):
+            raise ValueError(
+                f"build_mini.initialisation last: the body has {layers} layers, not "
+                f"{mini.new_layers}"
+            )
+        for key, size in self.model.split_sizes.items():
+            if size % self.engine.tensor_parallel:
+                raise ValueError(
+                    f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide {key} "
+                    f"{size}"
+                )
+        lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
+        lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
+        lengths |= {"adapt": self.adapt.seq_length}
+        for name in self.finetune.tasks:
+            task = self.finetune.task(name)
+            length, least, objective = (
+                task.max_length or 0,
+                task.least_length,
+                KINDS[task.kind].objective,
+            )
+            lengths |= {f"finetune.tasks.{name}": length}
+            if length < least:
+                raise ValueError(
+                    f"finetune.tasks.{name}: max_length {length}: examples need {least} or more"
+                )
+            if objective not in ("", self.trained_by.name):
+                raise ValueError(
+                    f"finetune.tasks.{name}.kind {task.kind}: it needs a body that is trained with "
+                    f"{objective}, not "
+                    f"with {self.trained_by.name}"
+                )
+        for name, length in lengths.items():
+            if length > self.model.max_positions:
+                raise ValueError(
+                    f"{name}: sequences of {length} tokens do not fit model.max_positions "
+                    f"{self.model.max_positions}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _languages_have_text(self) -> "Recipe":
+        source, targets, data = self.languages.source, self.languages.targets, self.data
+        if source in targets:
+            raise ValueError(f"languages.targets: {source} is the source")
+        read = set(self.languages.all if self.adapt.initialisation == "ofa" else [])
+        for language in sorted(read ^ self.adapt.word_vectors.keys()):
+            what = "no file for" if language in read else "nothing reads that of"
+            raise ValueError(
+                f"adapt.word_vectors: {what} {language}; ofa reads one for the source and every "
+                "target"
+            )
+        if data.chats and not (self.num_base and self.trained_by.causal):
+            raise ValueError(
+                "data.chats: are of a decoder whose vocabulary is extended, by its own chat "
+                "template"
+            )
+        if others := sorted(data.chats.keys() - set(targets)):
+            raise ValueError(
+                f"data.chats: {others[0]} is not among languages.targets; dialogues are of those"
+            )
+        served = {*data.text, *({*self.languages.all} - {*self.languages_of_text})}
+        named = {"languages": self.languages_of_text, "data.min_words": data.min_words}
+        named |= {
+            f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()
+        }
+        for key, languages in named.items():
+            for language in languages:
+                if language not in served:
+                    raise ValueError(f"{key}: data.text has no files for {language}")
+        return self
+
+
+@functools.cache
+def recipe_class(kind: type[BodyConfig]) -> type[Recipe]:
+    """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those
+    of its objective.
+    """
+
+    def section(name: str, *bases: type[Section], **fields: Any) -> type[Section]:
+        """A section with the keys of `bases`; of a key that two have, with the default of the
+        first.
+        """
+        return create_model(name, __base__=bases, __module__=__name__, **fields)
+
+    objective = OBJECTIVES[kind.objective]
+    sections = {
+        "tokenizer": LosslessTokenizerSection if objective.needs_lossless else TokenizerSection,
+        "model": section(
+            "Model", kind, kind=(Annotated[str, OneOf(BODIES)], kind.model_fields["kind"].default)
+        ),
+        "pretrain": section("Training", Training, objective.settings),
+        "build_mini": section("BuildMini", BuildMini, objective.settings),
+        "adapt": section("Adapt", Adapt, objective.settings),
+    }
+    fields: dict[str, Any] = {name: (own, own()) for name, own in sections.items()}
+    return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)
+
+
+PaperRecipe = recipe_class(BODIES["roberta"])  # the defaults are the paper's

@@ -1,0 +1,142 @@
+"""Configuration of the steps beside pretraining: mini-models, adaptation, finetuning."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from ds_minimodel.common.config import (
+    DECIDES_BY_CONTENT,
+    DECIDES_NOTHING,
+    Few,
+    Length,
+    PositiveInt,
+    Probability,
+    Section,
+    Share,
+    Size,
+)
+from ds_minimodel.common.names import Name
+from ds_minimodel.config.systems import System
+from ds_minimodel.evaluation import AnyTask
+from ds_minimodel.evaluation.kind import FinetunedConfig
+from ds_minimodel.training.config import Training
+
+
+class Mini(Section):
+    depth: Few = 4
+    """Layers of the mini-model that come from the body."""
+    new_layers: Few = 2
+    """MiniPost: layers that step 1b trains above them."""
+
+
+class BuildMini(Training):
+    initialisation: Literal["random", "last"] = "random"
+    """How the new layers start: as in the paper, or as copies of the body's last."""
+
+
+_OF_UPDATES = "rank", "replay_kl"
+DECAY = 0.2  # share of the steps at the end in which schedule wsd decays
+
+
+class Adapt(Training):
+    schedule: Literal["linear", "wsd"] = "linear"
+    """The rate falls from the warm-up on, or stays first, so that `steps` may grow later."""
+    initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
+    """How the embeddings start."""
+    word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
+    """`ofa`: language → word vectors in one space (`.vec`)."""
+    replay: Probability = 0.0
+    """With an extended vocabulary: share of the samples that is in the source language."""
+    replay_from: Literal["text", "base"] = "text"
+    """What is replayed: the source's text; or what the base writes, and third languages' text as
+    often.
+    """
+    replay_kl: NonNegativeFloat = 0.0
+    """`lora`, `replay_from: base`: weight of the divergence from the base on what it wrote. 0:
+    learn that as text.
+    """
+    chat_share: Share = 0.25
+    """With `data.chats`: share of the other samples that is of dialogues."""
+    new_token_penalty: NonNegativeFloat = 0.0
+    """Where embeddings alone train: weight of what the source's text loses by new tokens."""
+    rates: dict[str, PositiveFloat] = {}
+    """System → its own `lr`."""
+    rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    """`lora`: rank of the updates."""
+    strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
+    """`full`, `lora`: merge strength, the share of what the body has learned that is scored and
+    exported.
+    """
+    snapshot_every: PositiveInt | None = None
+    """Steps between packs that are kept and scored."""
+    snapshot_at: list[PositiveInt] = []
+    """Further such steps. The first and the last always count."""
+
+    @property
+    def replays_own(self) -> bool:
+        """Whether what is replayed is what the base writes by itself."""
+        return self.replay_from == "base"
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the source's text is read."""
+        return (self.replay > 0 and not self.replays_own) or self.new_token_penalty > 0
+
+    @property
+    def decay_steps(self) -> int:
+        """As of any Training."""
+        return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" else 0
+
+    def of(self, system: System, *languages: str, chats: bool = False) -> Self:
+        """These settings as a system reads them between two languages; what it does not read is at
+        its default.
+
+        chats: are there in the target language.
+        """
+        unread = [
+            "rates",
+            "new_token_penalty" if system.trains else "strength",
+            *_OF_UPDATES * (system.trains != "low-rank"),
+            *["chat_share"] * (not chats),
+        ]
+        own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
+        own |= {"lr": self.rates.get(system.name, self.lr)}
+        vectors = {name: path for name, path in self.word_vectors.items() if name in languages}
+        return self.model_copy(update=own | {"word_vectors": vectors})
+
+    def snapshots(self) -> list[int]:
+        """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
+        every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
+        return sorted(
+            {0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)}
+        )
+
+
+class Finetune(Section):
+    tasks: dict[Name, AnyTask] = {}
+    """Name → task. Without tasks the run ends with packs, costs and losses."""
+    seeds: Annotated[Few, DECIDES_NOTHING] = 5
+    """Finetuning runs. May grow and shrink."""
+    epochs: PositiveInt = 3
+    """Passes over the training file."""
+    batch_size: Size = 32
+    """Examples of a step, over all ranks."""
+    max_length: Length = 512
+    """Tokens of an example. Longer texts are cut."""
+    lr: PositiveFloat = 1e-5
+    """Peak learning rate."""
+
+    @property
+    def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
+        """The tasks that are finetuned, with the defaults of `finetune` filled in."""
+        return {
+            name: task
+            for name in self.tasks
+            if isinstance(task := self.task(name), FinetunedConfig)
+        }
+
+    def task(self, name: str) -> AnyTask:
+        """A task with the defaults of `finetune` filled in."""
+        task = self.tasks[name]
+        unset = {key for key, value in task if value is None and key in type(self).model_fields}
+        return task.model_copy(update={key: getattr(self, key) for key in unset})

@@ -1,0 +1,69 @@
+"""Tasks, with a file of labels, answers or plain text: one object for each kind.
+
+A task's life: `read` a file into records -> `encode` into Examples -> TaskSampler or
+inference_batches (batches.py) -> the kind's `module` -> `score`. kind.py has the interface.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.evaluation.classification import (
+    Classification,
+    ClassificationConfig,
+    Pair,
+    PairConfig,
+)
+from ds_minimodel.evaluation.kind import FinetunedKind, TaskKind
+from ds_minimodel.evaluation.likelihood import (
+    Choice,
+    ChoiceConfig,
+    Hidden,
+    HiddenConfig,
+    Text,
+    TextConfig,
+)
+from ds_minimodel.evaluation.qa import QuestionAnswering, QuestionConfig
+
+if TYPE_CHECKING:
+    from ds_minimodel.artifacts.models import BodyArtifact
+
+# A kind of task is one of these and what its file says.
+KINDS: dict[str, TaskKind[Any, Any, Any]] = {
+    kind.name: kind
+    for kind in (Classification(), Pair(), QuestionAnswering(), Text(), Hidden(), Choice())
+}
+# What a recipe says of a task, by its kind.
+AnyTask = Annotated[
+    ClassificationConfig | PairConfig | QuestionConfig | TextConfig | HiddenConfig | ChoiceConfig,
+    Field(discriminator="kind"),
+]
+# Those that are finetuned; the others are scored with the body as it is.
+FINETUNED = {name: kind for name, kind in KINDS.items() if isinstance(kind, FinetunedKind)}
+
+
+def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, list[str] | None]:
+    """(kind, labels) of the task model in `folder`; UserError where they or the head are not a
+    kind's.
+    """
+    import torch
+
+    from ds_minimodel.artifacts.models import check_task_model
+
+    assert model.task is not None
+    name, labels, where = model.task["kind"], model.task["labels"], Path(folder) / "config.json"
+    if name not in FINETUNED:
+        raise UserError(f"{where}: task.kind: {name!r:.40} is none of {', '.join(FINETUNED)}")
+    kind = FINETUNED[name]
+    if kind.has_labels != bool(labels) or len({*(labels or ())}) < len(labels or ()):
+        raise UserError(
+            f"{where}: task.labels: {name} takes "
+            f"{'names, each once' if kind.has_labels else 'none'}"
+        )
+    with torch.device("meta"):
+        check_task_model(kind.module(model.config, 2, labels), model, folder)
+    return kind, labels

@@ -1,0 +1,164 @@
+"""Classification of sentences, `<s>A</s>`, and of pairs of them, `<s>A</s></s>B</s>`: labelled
+tables, accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+
+from ds_minimodel.common.config import EachOnce
+from ds_minimodel.evaluation.batches import Examples, join
+from ds_minimodel.evaluation.kind import (
+    Encoded,
+    FinetunedConfig,
+    FinetunedKind,
+    Labels,
+    Logits,
+    Scores,
+    accuracy,
+)
+from ds_minimodel.evaluation.tables import (
+    MULTINLI,
+    PAIR,
+    PAWSX,
+    SENTENCE,
+    XNLI,
+    XNLI_TRAIN,
+    Columns,
+    Records,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
+    from ds_minimodel.tokenizers.tokenizer import Tokenizer
+
+
+Role = TypeVar("Role", bound=str)
+
+
+class LabelledConfig(FinetunedConfig, Generic[Role]):
+    """What a recipe says of tables with labels."""
+
+    labels: Annotated[list[str], EachOnce] | None = None
+    """In the order of their ids. Default: those of the training file, sorted."""
+    columns: Annotated[dict[Role, str], EachOnce] = {}
+    """Role → column."""
+
+
+class ClassificationConfig(LabelledConfig[Literal["text", "label", "language"]]):
+    """What a recipe says of sentences with labels."""
+
+    kind: Literal["classification"]
+
+
+class PairConfig(LabelledConfig[Literal["sentence1", "sentence2", "label", "language"]]):
+    """What a recipe says of pairs with labels."""
+
+    kind: Literal["sentence-pair"]
+
+    @property
+    def least_length(self) -> int:
+        return 6
+
+
+class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
+    """One label for each sentence."""
+
+    name = "classification"
+    config: ClassVar[type[FinetunedConfig]] = ClassificationConfig
+    fields: tuple[str, ...] = ("text",)
+    known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
+    reads_start = True
+    hugging_face_class = "ForSequenceClassification"
+    head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
+
+    def table_forms(self, named: Mapping[str, str]) -> tuple[Columns, ...]:
+        """The forms that a task's tables may have: those known, or the one that `named`, {role:
+        column}, is.
+        """
+        if not named:
+            return self.known_forms
+        texts = tuple(named.get(role, role) for role in self.fields)
+        return (Columns(texts, named.get("label", "label"), named.get("language")),)
+
+    def read(self, path: str, task: LabelledConfig, language: str, labels: Labels) -> Records:
+        return read_table(path, self.table_forms(task.columns), labels, language)
+
+    def labels(self, task: LabelledConfig, source: str) -> list[str]:
+        return task.labels or list(self.read(task.train, task, source, None).labels)
+
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        records: Records,
+        task: LabelledConfig,
+        max_length: int,
+        separators: int = 2,
+    ) -> Encoded:
+        return Encoded(encode_table(tokenizer, records, max_length, separators))
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        from ds_minimodel.models.trainable import SequenceClassifier
+
+        return SequenceClassifier(config, vocab_size, self.num_outputs(labels))
+
+    def hugging_face_config(self, labels: Labels) -> dict[str, object]:
+        return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
+
+    def score(
+        self,
+        task: LabelledConfig,
+        language: str,
+        records: Records,
+        encoded: Encoded,
+        logits: Logits,
+    ) -> Scores:
+        predicted = np.zeros(len(records.targets), dtype=np.int64)
+        for index, logits_BL in logits:
+            predicted[index] = logits_BL.argmax(-1)
+        return {"score": accuracy(predicted, records.targets)}
+
+    def metric(self, task: LabelledConfig) -> str:
+        return "accuracy"
+
+
+class Pair(Classification):
+    """One label for each pair of sentences, in XNLI's, MultiNLI's and PAWS-X's tables or others."""
+
+    name = "sentence-pair"
+    config = PairConfig
+    fields = ("sentence1", "sentence2")
+    known_forms = (PAWSX, XNLI, MULTINLI, XNLI_TRAIN, PAIR)
+
+
+def encode_table(
+    tokenizer: Tokenizer, records: Records, max_length: int, separators: int = 2
+) -> Examples:
+    """Examples of `Records`: `<s>A</s>`, or `<s>A</s></s>B</s>` for pairs (RoBERTa's form; BERT's
+    has one separator).
+
+    A sentence is cut to fit `max_length`; of a pair the longer text is cut first, and the second
+    where both are as long (Hugging Face's `longest_first`).
+    """
+    special = 2 if len(records.texts) == 1 else 2 + separators
+    bos, eos = tokenizer.vocabulary.bounds("classification")
+    room = max_length - special
+    firsts, *rest = [tokenizer.encode(column) for column in records.texts]
+    if not rest:
+        return join(
+            [np.array([bos, *first[:room], eos]) for first in firsts],
+            records.targets,
+            reads_start=True,
+        )
+    sequences, seconds = [], []
+    for first, second in zip(firsts, rest[0], strict=True):
+        kept = min(len(second), max(room // 2, room - len(first)))
+        begin = [bos, *first[: room - kept], *[eos] * separators]
+        sequences.append(np.array([*begin, *second[:kept], eos]))
+        seconds.append(len(begin))
+    return join(sequences, records.targets, reads_start=True, second=seconds)

@@ -1,0 +1,184 @@
+"""Languages (`ds-minimodel pack`): show one, check that it is whole and fits a model, declare that,
+join several.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ds_minimodel.artifacts.adaptation import (
+    AdaptationManifest,
+    check_fit,
+    check_space,
+    load_adaptation,
+    plug,
+    save_adaptation,
+    whole,
+)
+from ds_minimodel.artifacts.models import (
+    Adaptation,
+    BodyArtifact,
+    is_model,
+    load_body,
+    load_model,
+    model_below,
+)
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_artifact, read_manifest, refuse_existing
+from ds_minimodel.evaluation import task_of
+from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
+from ds_minimodel.tokenizers.extension import join_tokenizers
+from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
+
+
+def facts_of(folder: str | Path, body_folder: str | Path | None = None) -> dict[str, Any]:
+    """The facts of a pack's manifest, with the bytes of each file; all files are verified.
+
+    UserError where a language is damaged, its parts disagree or, with `body_folder`, it does not
+    fit.
+    """
+    open_pack(folder, None if body_folder is None else _load_body(body_folder))
+    manifest = read_manifest(folder)
+    return {
+        **manifest,
+        "files": {name: entry["bytes"] for name, entry in manifest["files"].items()},
+    }
+
+
+def _load_body(folder: str | Path) -> BodyArtifact:
+    """A body or task model; UserError also where its task is of no kind that there is."""
+    body = load_body(folder)
+    if body.task:
+        task_of(folder, body)
+    return body
+
+
+def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -> None:
+    """Write a language anew as one over another body, of other weights, such as what was made of
+    its body by training on instructions; that its embeddings are of use there is the caller's word.
+    The manifest says what it was trained over (`trained_over`).
+
+    UserError where they do not fit, and where it is over this body already.
+    """
+    out, body = Path(out), _load_body(body_folder)
+    refuse_existing(out)
+    adaptation, _ = open_pack(folder)
+    if adaptation.space == body.space:
+        raise UserError(
+            f"{folder}: is over this body already; `ds-minimodel export-hf` writes both as one "
+            "model"
+        )
+    check_fit(folder, adaptation, body)
+    _refuse_inside(out, [folder])
+    own = read_artifact(folder, AdaptationManifest).model_extra or {}  # all else is written anew
+    facts = {**own, "trained_over": adaptation.space}
+    save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
+
+
+def _refuse_inside(out: Path, artifacts: Sequence[str | Path]) -> None:
+    """UserError where `out` lies in one of the folders that go into it."""
+    for folder in artifacts:
+        if out.resolve().is_relative_to(Path(folder).resolve()):
+            raise UserError(
+                f"{out}: lies in {folder}, which is copied there; choose a place outside of it"
+            )
+
+
+def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
+    """Write one pack with the rows of several that extend the same base: a model that reads all of
+    their languages.
+
+    A piece that two of them have is one row, that of the first which is named. UserError where they
+    extend different bases, are of one language or replace parts of the body.
+    """
+    if len(packs) < 2:
+        raise UserError("pack join: give two packs or more")
+    out, (first, *others) = Path(out), packs
+    refuse_existing(out)
+    _refuse_inside(out, packs)
+    joined = load_adaptation(first)
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer = Path(first)
+        for number, folder in enumerate(others):
+            other = load_adaptation(folder)
+            for name, one in ((first, joined), (folder, other)):
+                if not one.num_base or one.update:
+                    raise UserError(
+                        f"{name}: does not only add token embeddings, as --train embeddings does; "
+                        "such ones join"
+                    )
+            if other.space != joined.space:
+                raise UserError(f"{folder}: extends another base than {first}")
+            if {*other.language.split("+")} & {*joined.language.split("+")}:
+                raise UserError(
+                    f"{folder}: is of {other.language}, as one before it; give each language once"
+                )
+            place = Path(temporary) / str(number)
+            chosen = join_tokenizers(tokenizer, folder, place, joined.num_base)
+            rows = {
+                name: torch.cat((own, other.embeddings[name][chosen]))
+                for name, own in joined.embeddings.items()
+            }
+            joined = replace(
+                joined,
+                embeddings=rows,
+                language=f"{joined.language}+{other.language}",
+                steps=joined.steps + other.steps,
+                eflops=joined.eflops + other.eflops,
+            )
+            tokenizer = place
+        save_adaptation(out, joined, tokenizer)
+
+
+def plugged_module(
+    body: BodyArtifact, language: Adaptation, strength: float = 1.0
+) -> LanguageModel:
+    """The module of a body or mini-model with a language plugged in, in evaluation mode, fp32;
+    UserError where they do not fit.
+
+    language: with all of its rows (`whole`). strength: share of what the body has learned that it
+    keeps. Both stay as they are.
+    """
+    if body.task is not None:
+        raise UserError("a task model has a head of its own; export-hf writes it for transformers")
+    if language.num_base:
+        raise UserError(
+            f"the language {language.language} holds its new tokens alone; give `whole` of it and "
+            "the model's language"
+        )
+    check_space(f"the language {language.language}", language.space, body.space)
+    with torch.device("meta"):
+        model = LanguageModel(body.config, language.rows, body.head_depths)
+    materialise(model, torch.float32)
+    load_into(model, body.tensors, "body.")
+    plug(model, language, body, strength)
+    return model.eval()
+
+
+def open_pack(
+    folder: str | Path, body: BodyArtifact | None = None, body_folder: str | Path | None = None
+) -> tuple[Adaptation, Tokenizer]:
+    """(Adaptation, Tokenizer) of a language, all files verified.
+
+    body_folder: where `body` lies; then it has all rows, also those that it keeps of its model,
+    whose own language `folder` may name too. UserError where its parts disagree or it does not fit
+    `body`.
+    """
+    tokenizer = open_tokenizer(folder)
+    if is_model(folder):
+        language = load_model(folder)[1]
+        if body is not None:
+            check_space(folder, language.space, body.space)
+    else:
+        language = load_adaptation(folder, None if body is None else body.space)
+    if body is not None:
+        check_fit(folder, language, body)
+    return (
+        language
+        if body_folder is None
+        else whole(language, load_model(model_below(body_folder))[1])
+    ), tokenizer

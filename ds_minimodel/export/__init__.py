@@ -1,0 +1,1 @@
+"""Exports: folders that transformers and PEFT read, and their cards."""

@@ -1,0 +1,251 @@
+"""Exports: a model or task model with a language, as a folder of its own for `from_pretrained`.
+
+Updates are merged as tensors are written, one after the other. All get a given type, or that of the
+model's embeddings.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from ds_minimodel.artifacts.adaptation import (
+    check_fit,
+    check_space,
+    check_strength,
+    load_adaptation,
+    merged,
+    save_adaptation,
+    whole,
+)
+from ds_minimodel.artifacts.models import (
+    Adaptation,
+    BodyArtifact,
+    is_model,
+    load_body,
+    load_model,
+    model_below,
+    named,
+)
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
+from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
+from ds_minimodel.evaluation import task_of
+from ds_minimodel.export.card import model_card
+from ds_minimodel.hf.lazy import LazyTensors, lazily, save_tensors
+from ds_minimodel.hf.names import architecture_of
+from ds_minimodel.hf.source import CARD, CONFIG, WEIGHTS
+from ds_minimodel.hf.tokenizers import token_ids, write_tokenizer
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.low_rank import is_low_rank
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.tokenizers.tokenizer import tokenizer_in
+
+
+def export_hf(
+    artifact: str | Path,
+    out: str | Path,
+    language: str | Path | None = None,
+    depth: int | None = None,
+    dtype: str | None = None,
+    pool: str | None = None,
+    strength: float = 1.0,
+) -> None:
+    """Write a model, mini-model or task model with a language as a Hugging Face folder.
+
+    A model becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of
+    `depth` (default: the deepest) and the layers below it; a task model the class of its kind
+    (tasks/), such as RobertaForSequenceClassification. language: of an adaptation; default the
+    model's own. dtype: of the weights, as in ops/precision.py; default the model's. pool: "mean" or
+    "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states.
+    strength: share of what the body has learned that it keeps. Raises UserError where a part is
+    missing or does not fit, or that library has no such bodies.
+    """
+    artifact, out = Path(artifact), Path(out)
+    refuse_existing(out)
+    check_strength(strength)
+    body, model_folder = load_body(artifact), model_below(artifact)
+    base = load_model(model_folder)[1]
+    place = Path(language or model_folder)
+    added = load_model(place)[1] if is_model(place) else load_adaptation(place)
+    check_space(place, added.space, body.space)
+    own = whole(added, base)
+    check_fit(place, own, body)
+    tokenizer = tokenizer_in(place)
+    vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
+    for what, given, known in (("pool", pool, ("mean", "first")), ("dtype", dtype, DTYPES)):
+        if given is not None and given not in known:
+            raise UserError(f"--{what} {given}: there are {', '.join(known)}")
+    if pool and body.config.causal:
+        raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
+    model = exported(artifact, body, own, vocabulary, depth, strength)
+    as_type = DTYPES[dtype] if dtype else lazily(base.embeddings)["tokens"].dtype
+    with atomic_folder(out, is_new=True) as temporary:
+        config = body.config.with_layers(model.num_layers)
+        ids = write_tokenizer(tokenizer, temporary, config, is_task=body.task is not None)
+        write_json(
+            temporary / CONFIG,
+            {**model.config, **ids, "dtype": str(as_type).removeprefix("torch.")},
+        )
+        save_tensors(temporary / WEIGHTS, model.in_type(as_type, artifact))
+        if pool:
+            _write_pooling(temporary, config, pool)
+        card = model_card(
+            place, model_folder, model.class_name, model.num_layers, (body.task or {}).get("name")
+        )
+        (temporary / CARD).write_text(card, encoding="utf-8")
+
+
+def export_adapter(
+    model: str | Path, out: str | Path, adaptation: str | Path, strength: float = 1.0
+) -> None:
+    """Write a low-rank adaptation for PEFT, beside its tokenizer; strength: as of export_hf."""
+    body = load_body(model)
+    learned = load_adaptation(adaptation, body.space)
+    if learned.architecture is None or not any(map(is_low_rank, learned.update)):
+        raise UserError(f"{adaptation}: has no LoRA of the body, which an adapter is")
+    if not learned.num_base:
+        raise UserError(
+            f"{adaptation}: all token embeddings are its own, which an adapter does not hold; "
+            "leave --adapter out"
+        )
+    if "bias" in learned.embeddings:
+        raise UserError(
+            f"{adaptation}: has a bias of the output, which PEFT does not read; leave --adapter out"
+        )
+    check_strength(strength)
+    refuse_existing(out)
+    save_adaptation(out, learned, adaptation, body.config, strength)
+
+
+def _write_pooling(folder: Path, config: BodyConfig, pool: str) -> None:
+    """Write the files by which sentence-transformers reads a folder of transformers: pooling and
+    normalisation.
+    """
+    parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": path,
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for place, (name, path) in enumerate(parts.items())
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_positions})
+    reads = {"pooling_mode_mean_tokens": pool == "mean", "pooling_mode_cls_token": pool == "first"}
+    write_json(
+        folder / parts["Pooling"] / "config.json",
+        {"word_embedding_dimension": config.hidden_size, **reads},
+    )
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model in Hugging Face's terms. config: of config.json."""
+
+    class_name: str
+    num_layers: int
+    config: dict[str, Any]
+    tensors: LazyTensors
+
+    def in_type(self, dtype: torch.dtype, where: str | os.PathLike[str] = "") -> LazyTensors:
+        """Its tensors cast to a type; UserError, which names `where`, for a number outside of the
+        type's range.
+        """
+
+        def cast(name: str, tensor: Tensor) -> Tensor:
+            numbers = tensor.to(dtype)
+            if dtype == torch.float16 and not numbers.isfinite().all():
+                raise UserError(
+                    f"{where}: {name} has numbers larger than fp16 has; give --dtype bf16"
+                )
+            return numbers
+
+        entries = self.tensors.entries.items()
+        return LazyTensors({name: lazy.map(partial(cast, name), dtype) for name, lazy in entries})
+
+    def module(self, dtype: torch.dtype = torch.float32) -> Any:
+        """The module of transformers, its weights of a dtype; what rotates positions stays in fp32
+        there.
+        """
+        transformers.utils.logging.disable_progress_bar()
+        own = getattr(transformers, self.class_name)
+        config = own.config_class.from_dict(self.config)
+        return own.from_pretrained(
+            None, config=config, state_dict=dict(self.in_type(dtype)), dtype=dtype
+        )
+
+
+def exported(
+    artifact: str | Path,
+    body: BodyArtifact,
+    language: Adaptation,
+    vocabulary: Vocabulary,
+    depth: int | None = None,
+    strength: float = 1.0,
+) -> Exported:
+    """The model of the folder `artifact`, whose content is `body`, with a language that fits it;
+    depth, strength: as of export_hf.
+    """
+    architecture, num_layers, extra = architecture_of(body.config.kind), body.config.num_layers, {}
+    if architecture is None:
+        raise UserError(
+            f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}"
+        )
+    changed = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
+    if body.task is not None:
+        if depth is not None:
+            raise UserError(
+                f"{artifact}: a task model has no language-model head of depth {depth}; leave "
+                "--depth out"
+            )
+        kind, labels = task_of(artifact, body)
+        ending, extra = kind.hugging_face_class, kind.hugging_face_config(labels)
+        head, changed = (
+            architecture.task_head(body.config, kind.head_names),
+            {**lazily(body.tensors), **changed},
+        )
+    else:
+        num_layers = max(body.head_depths, default=0) if depth is None else depth
+        if num_layers not in body.head_depths:
+            has = list(body.head_depths)
+            raise UserError(
+                f"{artifact}: no language-model head of depth {num_layers}; it has heads of {has}"
+            )
+        ending, head = (
+            OBJECTIVES[body.objective].hugging_face_class,
+            architecture.language_model_head(num_layers),
+        )
+    class_name = architecture.classes + ending
+    if ending not in architecture.endings:
+        raise UserError(
+            f"{artifact}: Hugging Face's library has no {class_name} that computes what this model "
+            "does"
+        )
+    config = body.config.with_layers(num_layers)
+    kept = {
+        name: lazy
+        for name, lazy in changed.items()
+        if not name.startswith("body.layers.") or int(name.split(".")[2]) < num_layers
+    }
+    tensors = kept | named({}, language.embeddings)
+    facts = {
+        "architectures": [class_name],
+        **architecture.config_json(config, language.rows),
+        **token_ids(vocabulary),
+        "dtype": "float32",
+        **extra,
+    }
+    return Exported(
+        class_name, num_layers, facts, LazyTensors(architecture.to_theirs(tensors, config, head))
+    )

@@ -1,0 +1,132 @@
+"""RoBERTa, XLM-R, CamemBERT and BERT as transformers has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ds_minimodel.hf.lazy import Lazy
+from ds_minimodel.hf.names.architecture import Architecture
+from ds_minimodel.models.roberta import BertConfig, RobertaConfig
+from ds_minimodel.models.roberta.model import FIRST_POSITION
+
+_LAYER = {
+    "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention_out": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "ffn_in": ("intermediate.dense",),
+    "ffn_out": ("output.dense",),
+    "ffn_norm": ("output.LayerNorm",),
+}
+_KEYS = {
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobertaArchitecture(Architecture):
+    """A model type of RoBERTa's and BERT's kinds; a body of ours has vectors of token types only
+    where it has several.
+
+    first_position: row of the table of positions that the first token has.
+    """
+
+    first_position: int = FIRST_POSITION
+
+    def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
+        types, by_name = self.others["body.types"], super().parts_of(names, config)
+        return {
+            ours: [*parts, types] if ours == "body.positions" else parts
+            for ours, parts in by_name.items()
+        }
+
+    def from_theirs(
+        self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
+    ) -> dict[str, Lazy]:
+        """Where all tokens have one type, its vector is added to the positions, which does not
+        change the sums.
+        """
+        ours = super().from_theirs(
+            theirs, config, [name for name in names if name != "body.positions"]
+        )
+        table, types = theirs[self.others["body.positions"]], theirs[self.others["body.types"]]
+
+        def positions() -> Tensor:
+            padded = F.pad(table.read().float(), (0, 0, FIRST_POSITION - self.first_position, 0))
+            if config.token_types == 1:
+                padded[FIRST_POSITION:] += types.read()[0]
+            return padded
+
+        shape = (config.max_positions + FIRST_POSITION, config.hidden_size)
+        return {**ours, "body.positions": Lazy(shape, torch.float32, positions)}
+
+    def to_theirs(
+        self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
+    ) -> dict[str, Lazy]:
+        positions = tensors["body.positions"]
+        own = positions.rows(FIRST_POSITION - self.first_position, positions.shape[0])
+        no_types = {self.others["body.types"]: Lazy.of(torch.zeros(1, config.hidden_size))}
+        return no_types | super().to_theirs({**tensors, "body.positions": own}, config, head)
+
+
+def _architecture(
+    model_type: str,
+    classes: str,
+    name: str = "roberta",
+    first: int = FIRST_POSITION,
+    **differs: Any,
+) -> RobertaArchitecture:
+    """name: how the names of its parameters begin. first: the first position."""
+    values: dict[str, Any] = dict(
+        first_position=first,
+        fields=lambda theirs: {"max_positions": theirs.max_position_embeddings - first},
+        values=lambda ours: {
+            "max_position_embeddings": ours.max_positions + first,
+            "type_vocab_size": ours.token_types,
+        },
+        endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
+        own=RobertaConfig,
+        keys=_KEYS,
+        fixed={"hidden_act": "gelu"},
+        tokens=f"{name}.embeddings.word_embeddings",
+        output="lm_head",
+        others={
+            "body.positions": f"{name}.embeddings.position_embeddings.weight",
+            "body.types": f"{name}.embeddings.token_type_embeddings.weight",
+            "body.embedding_norm": f"{name}.embeddings.LayerNorm",
+        },
+        layers=f"{name}.encoder.layer",
+        layer=_LAYER,
+        head={"dense": "lm_head.dense", "norm": "lm_head.layer_norm"},
+    )
+    return RobertaArchitecture(model_type=model_type, classes=classes, **{**values, **differs})
+
+
+# The first is what a body is written as.
+ROBERTA = (
+    _architecture("roberta", "Roberta"),
+    _architecture("xlm-roberta", "XLMRoberta"),
+    _architecture("camembert", "Camembert"),
+)
+BERT = (
+    _architecture(
+        "bert",
+        "Bert",
+        "bert",
+        own=BertConfig,
+        output="cls.predictions",
+        head={
+            "dense": "cls.predictions.transform.dense",
+            "norm": "cls.predictions.transform.LayerNorm",
+        },
+        tasks={"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"},
+        first=0,
+    ),
+)

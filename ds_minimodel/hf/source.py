@@ -1,0 +1,290 @@
+"""Foreign models by their files: a configuration, tensors by their headers, a tokenizer; no code of
+theirs is run.
+
+What is looked at first are headers: names, shapes and settings. Numbers are read when a tensor is
+asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.files import MANIFEST, NameInside, Stored, read_json, read_model
+from ds_minimodel.hf.lazy import Lazy, LazyTensors, open_tensors
+from ds_minimodel.hf.names.architecture import Architecture
+from ds_minimodel.hf.tokenizers import GENERATION_FILE
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.tokenizers.tokenizer import JSON_FILE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ADAPTER_CONFIG = "adapter_config.json"  # of PEFT's
+CONFIG, CARD = "config.json", "README.md"
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"  # after either's name: which part holds which tensor
+WEIGHT_FILES = (
+    WEIGHTS,
+    f"{WEIGHTS}{INDEX}",
+    PICKLE,
+    f"{PICKLE}{INDEX}",
+)  # the first that is there is read
+VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
+TOKENIZER_FILES = (  # all that transformers may read for the families that are served
+    *VOCABULARIES,
+    *(
+        "merges.txt",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+    ),
+)
+ADVICE = "download the model again"
+# A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
+_HUB_NAME = re.compile(
+    r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII
+)
+LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"  # the form of its name
+
+
+class Source(ABC):
+    """The files of a model. path: of the folder or file. config_path: of what holds its
+    configuration.
+    """
+
+    name: str
+    path: Path
+    config_path: Path
+
+    @abstractmethod
+    def config(self) -> Any:
+        """The content of its config.json."""
+
+    @abstractmethod
+    def headers(
+        self, architecture: Architecture, config: BodyConfig
+    ) -> tuple[dict[str, Lazy], Path]:
+        """({name: tensor} as its file, or transformers' model, calls them, the file that names
+        them).
+        """
+
+    @abstractmethod
+    def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
+        """Its tokenizer, as transformers has it. config: transformers' of the model."""
+
+    @abstractmethod
+    def weight_files(self) -> list[Path]:
+        """The files that its weights are read from, and the configuration that says what they
+        mean.
+        """
+
+    def other_files(self) -> list[Path]:
+        """What else it is made of."""
+        return []
+
+    def license(self) -> str | None:
+        """The license that it names."""
+        return None
+
+    def generation(self) -> dict[str, Any] | None:
+        """Its settings of generation, where it has some, as transformers takes them."""
+        return None
+
+
+class Folder(Source):
+    """A folder as `from_pretrained` takes it."""
+
+    def __init__(self, path: Path):
+        self.name, self.path, self.config_path = path.name, path, path / CONFIG
+        if (path / ADAPTER_CONFIG).exists():
+            if (path / MANIFEST).is_file():
+                raise UserError(
+                    f"{path}: an adaptation, not a model; export-hf writes it and its model as one"
+                )
+            raise UserError(
+                f"{path / ADAPTER_CONFIG}: an adapter, not a model; merge it by peft "
+                "(AutoPeftModelForCausalLM"
+                ".from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)) and take that, "
+                "with the tokenizer "
+                "beside it"
+            )
+
+    def config(self) -> Any:
+        return read_json(self.config_path)
+
+    def headers(
+        self, architecture: Architecture, config: BodyConfig
+    ) -> tuple[dict[str, Lazy], Path]:
+        where, *parts = self._weights()
+        return {
+            name: own for part in parts or [where] for name, own in _headers_of(part).items()
+        }, where
+
+    def _weights(self) -> list[Path]:
+        """The file of the weights, or their index and the files that it names."""
+        path = next(
+            (self.path / name for name in WEIGHT_FILES if os.path.lexists(self.path / name)), None
+        )
+        if path is None:
+            raise UserError(
+                f"{self.path}: neither {WEIGHTS} nor {PICKLE}, nor the index of one in parts"
+            )
+        if not path.name.endswith(INDEX):
+            return [path]
+        return [
+            path,
+            *(
+                self.path / part
+                for part in sorted({*read_model(path, _Index, ADVICE).weight_map.values()})
+            ),
+        ]
+
+    def weight_files(self) -> list[Path]:
+        return [self.config_path, *self._weights()]
+
+    def other_files(self) -> list[Path]:
+        return [
+            path
+            for name in (*TOKENIZER_FILES, GENERATION_FILE)
+            if (path := self.path / name).is_file()
+        ]
+
+    def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
+        if not any((self.path / name).is_file() for name in VOCABULARIES):
+            raise UserError(
+                f"{self.path}: no tokenizer; it must hold one of {', '.join(VOCABULARIES)}"
+            )
+        return tokenizer_of(self.path, config=config)
+
+    def license(self) -> str | None:
+        from huggingface_hub import metadata_load
+
+        try:
+            path = self.path / CARD
+            card = metadata_load(path) if path.is_file() else None
+        except Exception:  # of any kind that YAML of a stranger's brings forth
+            return None
+        return license_name((card or {}).get("license"))
+
+    def generation(self) -> dict[str, Any] | None:
+        from transformers import GenerationConfig
+
+        path = self.path / GENERATION_FILE
+        if not path.exists():
+            return None
+        settings = read_model(path, _Generation, ADVICE).model_dump(exclude_unset=True)
+        with one_line(path, "transformers does not take it"):
+            GenerationConfig.from_dict(dict(settings))
+        return settings
+
+
+class _Index(Stored):
+    """The index of weights in parts: tensor -> file."""
+
+    weight_map: Annotated[
+        dict[str, Annotated[NameInside, Field(pattern=r"^[^/]+$")]], Field(min_length=1)
+    ]
+
+
+class _Generation(Stored):
+    """Of generation_config.json what is used here."""
+
+    suppress_tokens: list[int] | None = None
+
+
+def source_of(model: str | Path) -> Source:
+    """The files of a folder or a GGUF file."""
+    from ds_minimodel.hf.gguf import GgufFile
+
+    return GgufFile(Path(model)) if Path(model).is_file() else Folder(Path(model))
+
+
+def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
+    """transformers' of a folder of its own or a pack; UserError where it cannot be read."""
+    from transformers import AutoTokenizer
+
+    with one_line(folder, "transformers cannot read its tokenizer"):
+        return AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **settings
+        )
+
+
+def license_name(value: object) -> str | None:
+    """`value` where it has the form of a license's name, such as apache-2.0."""
+    return value if isinstance(value, str) and re.fullmatch(LICENSE, value) else None
+
+
+def hub_name(value: object) -> str | None:
+    """`value` where it has the form of a model's name on the Hub, such as roberta-base or
+    FacebookAI/roberta-base.
+    """
+    return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
+
+
+def _headers_of(path: Path) -> Mapping[str, Lazy]:
+    """The tensors of a file. Pickles are read with torch's unpickler for weights, which runs no
+    code; a view that repeats its numbers, of any size from a small file, is refused.
+    """
+    if not path.is_file():  # a named pipe would be waited for
+        raise UserError(f"{path}: no such file")
+    if path.suffix == Path(WEIGHTS).suffix:
+        return open_tensors(path, ADVICE).entries
+    with one_line(path, "damaged, or not a file of weights"):
+        tensors: Mapping[Any, Any] = dict(
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        )
+    for name, tensor in tensors.items():
+        if (
+            not isinstance(name, str)
+            or not isinstance(tensor, Tensor)
+            or tensor.is_meta
+            or tensor.layout != torch.strided
+        ):
+            raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(
+                f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that"
+            )
+    return {
+        name: Lazy(tuple(tensor.shape), tensor.dtype, tensor.clone)
+        for name, tensor in tensors.items()
+    }
+
+
+def as_transformers_names(
+    names: Iterable[str], headers: Mapping[str, Lazy], prefix: str
+) -> dict[str, Lazy]:
+    """Those of the tensors that have the `names` of transformers' model, also as older versions
+    have written them: without the `prefix` of the model under a head, and norms' as gamma and
+    beta.
+    """
+    tensors = {}
+    for name in names:
+        older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
+        known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
+        at = next((own for own in known if own in headers), None)
+        if at is not None:
+            tensors[name] = headers[at]
+    return tensors
+
+
+def open_weights(
+    path: Path, architecture: Architecture, config: BodyConfig, names: Iterable[str]
+) -> LazyTensors:
+    """The tensors of a foreign model that stand behind the parameters `names` of ours, by
+    transformers' names.
+    """
+    headers, _ = source_of(path).headers(architecture, config)
+    theirs = {part for parts in architecture.parts_of(names, config).values() for part in parts}
+    return LazyTensors(as_transformers_names(theirs, headers, architecture.prefix))

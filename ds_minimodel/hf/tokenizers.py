@@ -1,0 +1,163 @@
+"""Tokenizers as transformers reads them: those that were taken over come out as they came in, ours
+as a tokenizer.json.
+
+transformers itself is not needed for it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import one_line
+from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.tokenizers.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_FILE, TokenizerJson
+
+# What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of
+# generation, and the ids of special tokens by the keys of config.json.
+GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
+protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
+
+_ROLES = {
+    "cls_token": "bos",
+    "sep_token": "eos",
+    "pad_token": "pad",
+    "unk_token": "unk",
+    "mask_token": "mask",
+}
+_TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}
+
+
+def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -> dict[str, Any]:
+    """Write what `AutoTokenizer` reads for a pack; return the ids of its special tokens by the keys
+    of config.json.
+
+    An imported tokenizer comes out as it came in. is_task: of a task's model, to which "<mask>" in
+    a text is text (but in unigram vocabularies: docs/hugging-face.md).
+    """
+    vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
+    inputs = ["input_ids", *(["token_type_ids"] if body.token_types > 1 else []), "attention_mask"]
+    if (pack / SETTINGS_FILE).is_file():
+        shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
+        settings = files.read_model(
+            pack / SETTINGS_FILE, dict[str, Any], "put the pack back from a copy"
+        )
+        for key in ("auto_map", "local_files_only"):  # names code; how this package has read it
+            settings.pop(key, None)
+        # transformers 4 has no TokenizersBackend; its LlamaTokenizer and GemmaTokenizer begin a
+        # text by themselves.
+        if body.causal or settings.get("tokenizer_class") == "TokenizersBackend":
+            settings = {
+                "model_input_names": inputs,
+                **settings,
+                "tokenizer_class": "PreTrainedTokenizerFast",
+            }
+        if isinstance(settings.get("extra_special_tokens"), list):
+            settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+        ids: dict[str, Any] = files.read_model(
+            pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy"
+        )
+        if (pack / GENERATION_FILE).is_file() and not is_task:
+            shutil.copyfile(pack / GENERATION_FILE, folder / GENERATION_FILE)
+    else:
+        path = pack / JSON_FILE
+        file = (
+            TokenizerJson(path)
+            if path.is_file()
+            else _json_of_unigram(pack / UNIGRAM_FILE, vocabulary)
+        )
+        (folder / JSON_FILE).write_text(_framed(file, vocabulary, body), encoding="utf-8")
+        spelt = {role: file.strings[id] for role, id in vocabulary.special.items()}
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": body.max_positions,
+            **{
+                key: spelt[role]
+                for key, role in (*_ROLES.items(), *_TEXT_ROLES.items())
+                if role in spelt
+            },
+            "model_input_names": inputs,
+        }
+        ids = token_ids(vocabulary)
+    files.write_json(
+        folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {})
+    )
+    return ids
+
+
+def token_ids(vocabulary: Vocabulary) -> dict[str, int | None]:
+    """The special tokens of a vocabulary by the keys of config.json."""
+    ids = {f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")}
+    if vocabulary.mask is None:
+        return ids
+    frame = {
+        "cls_token_id": vocabulary.bos,
+        "sep_token_id": vocabulary.eos,
+    }  # ModernBERT's own are beyond small ones
+    return {**ids, **frame, "mask_token_id": vocabulary.mask}
+
+
+def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> str:
+    """`file` with texts put between <s> and </s> as such a body has them; nothing ends one that is
+    to go on.
+    """
+    before, after = vocabulary.frame
+    strings, after = file.strings, [] if body.causal else after
+
+    def tokens(ids: list[int], type: int = 0) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": strings[id], "type_id": type}} for id in ids]
+
+    second = 1 if body.token_types > 1 else 0
+    single = [*tokens(before), {"Sequence": {"id": "A", "type_id": 0}}, *tokens(after)]
+    between = tokens(after * (body.separators - 1))
+    special = {
+        strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]}
+        for id in (*before, *after)
+    }
+    processor = dict(
+        type="TemplateProcessing",
+        single=single,
+        pair=[
+            *single,
+            *between,
+            {"Sequence": {"id": "B", "type_id": second}},
+            *tokens(after, second),
+        ],
+        special_tokens=special,
+    )
+    return file.load({**file.content, "post_processor": processor}).to_str()
+
+
+def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
+    """A pack's tokenizer.model as a tokenizer.json that gives the same ids, special ones included.
+
+    Two things differ. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries
+    two that are written apart (decomposed Unicode, as in NFD Vietnamese; normalise such text to
+    NFC). And SentencePiece adds scores up in fp32, so a tie of two segmentations may be broken
+    differently ("....").
+    """
+    with one_line(path, "not a SentencePiece model"):
+        model = protobuf.ModelProto.FromString(path.read_bytes())
+    spec = model.normalizer_spec
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=vocabulary.unk))
+    steps = (
+        [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    )
+    spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    tokenizer.normalizer = normalizers.Sequence([*steps, *spaces])
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    ids = vocabulary.special_ids
+    special = [
+        AddedToken(pieces[id][0], lstrip=id == vocabulary.mask, normalized=False, special=True)
+        for id in ids
+    ]
+    tokenizer.add_special_tokens(special)
+    return TokenizerJson(path, json.loads(tokenizer.to_str()))

@@ -1,0 +1,83 @@
+"""Folders below a recipe's workdir."""
+
+from pathlib import Path
+
+from ds_minimodel.config.systems import System
+
+STEP_FOLDERS = (
+    "corpus",
+    "tokenizer",
+    "tokens",
+    "pretrain",
+    "build-mini",
+    "adapt",
+    "finetune",
+    "evaluate",
+)  # of jobs
+CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
+REPORT, OWN_REPLAY = (
+    "report",
+    "the-base-itself",
+)  # in the place of a language's name: no language is called so
+
+
+# In the folder of `extend`, above the workdir: what was asked for, what is made of it, its lock.
+CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
+
+
+class WorkdirLayout:
+    """Folders below the recipe's workdir."""
+
+    def __init__(self, workdir: str | Path) -> None:
+        self.root = Path(workdir)
+
+    @property
+    def lock(self) -> Path:
+        """File that a process locks while it makes anything here."""
+        return self.root / LOCK
+
+    def corpus(self, language: str) -> Path:
+        return self.root / CORPUS / language
+
+    def tokenizer(self, language: str) -> Path:
+        return self.root / TOKENIZER / language
+
+    def tokens(self, language: str) -> Path:
+        return self.root / TOKENS / language
+
+    def own_replay(self) -> Path:
+        """Token store of self-generated replay."""
+        return self.root / TOKENS / OWN_REPLAY
+
+    def chats(self, language: str) -> Path:
+        """Dialogues of which a target language's model learns to answer: a token store."""
+        return self.root / TOKENS / f"the-chats-of-{language}"
+
+    def pretrain(self, system: System) -> Path:
+        """Folder of the job of the model that the system adapts."""
+        return self.root / PRETRAIN / system.body_name
+
+    def model(self, system: System) -> Path:
+        """The model that the system adapts: its body, and the source language."""
+        return self.pretrain(system) / "model"
+
+    def build_mini(self, system: System) -> Path:
+        return self.root / BUILD_MINI / system.name
+
+    def adapt(self, system: System, language: str) -> Path:
+        return self.root / ADAPT / system.name / language
+
+    def finetune(self, system: System, task: str, seed: int) -> Path:
+        """Folder of a task model of the body that the system adapts."""
+        return self.root / FINETUNE / system.body_name / task / f"seed-{seed}"
+
+    def evaluate(self, system: System, language: str, task: str, seed: int) -> Path:
+        """Folder of a system's scores on a task in a language, with the task model of a seed."""
+        return self.root / EVALUATE / system.name / language / task / f"seed-{seed}"
+
+    def kept(self, system: System, language: str) -> Path:
+        """File of what a decoder has kept, made by `extend`, beside what the untouched one does."""
+        return self.root / "kept" / system.name / f"{language}.json"
+
+    def report(self) -> Path:
+        return self.root / REPORT

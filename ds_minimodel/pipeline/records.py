@@ -1,0 +1,255 @@
+"""Jobs and their records: whether what a job makes is complete, unfinished, or made from another
+recipe.
+
+A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it
+is made from: the parts of the recipe that matter to it and the identity of its parents. The same
+inputs mean the same artifacts; so a complete job is skipped, an unfinished one goes on, and one
+made from other inputs is refused, never overwritten. Where a job may grow, more steps do not count
+as other inputs: it goes on, then its children do.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.pipeline.layout import WorkdirLayout
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work of a step.
+
+    folder: where all of it lies. inputs: JSON values and Contents that decide the outcome. parents:
+    folders of the jobs that it reads. make: makes the artifacts below `folder`; called on every
+    rank where the step runs on several. clean_up: removes what only an unfinished job needs. grows:
+    section of `inputs` whose `steps` may grow; before such a job goes on, go_back, called with its
+    former inputs, removes what the longer one would not have made.
+    """
+
+    folder: Path
+    inputs: dict[str, Any]
+    parents: Sequence[Path]
+    make: Callable[[], None]
+    clean_up: Callable[[], None] = lambda: None
+    grows: str = ""
+    go_back: Callable[[dict[str, Any]], None] = lambda _: None
+
+
+class Record(files.Stored):
+    """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made.
+
+    former: identities that it had before it went on. hashes: {stamp: SHA-256} of the Contents in
+    its inputs.
+    """
+
+    inputs: dict[str, Any]
+    complete: bool
+    artifacts: dict[files.NameInside, files.Sha256] = {}
+    former: list[files.Sha256] = []
+    hashes: dict[str, files.Sha256] = {}
+
+    @property
+    def identity(self) -> str:
+        """What children know the job by. A job made again to the same artifacts keeps it."""
+        made = {"artifacts": self.artifacts} if self.complete else {}
+        return files.sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
+
+
+def record_of(folder: Path) -> Path:
+    """File of the record of the job that lies in `folder`."""
+    return folder.with_name(f"{folder.name}.job.json")
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of the job that lies in `folder`, None where it was never begun; UserError where
+    it is damaged.
+    """
+    path = record_of(folder)
+    return files.read_model(path, Record, _make_again(folder)) if os.path.lexists(path) else None
+
+
+def inputs_hash(folder: Path, grows: str = "") -> str:
+    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it. grows: as of
+    the Job, which goes on from a checkpoint where a parent has gone on, too: which parents those
+    may be, is_complete has judged.
+    """
+    record = read_record(folder)
+    assert record is not None
+    inputs = record.inputs
+    if grows:
+        inputs = {
+            **inputs,
+            grows: {**inputs[grows], "steps": None},
+            "parents": sorted(inputs["parents"]),
+        }
+    return files.sha256_of_json(inputs)
+
+
+def current_inputs(
+    job: Job, record: Record | None, to_be_read: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """(what `job` would be made from now, hashes) as a record holds them. record: the job's, whose
+    hashes are reused for files that have not changed. to_be_read: whether all artifacts of its
+    parents must be there.
+
+    UserError where a parent is not finished, or is no longer what it was when it was finished.
+    """
+    parents = {}
+    for folder in job.parents:
+        parent = read_record(folder)
+        if parent is None or not parent.complete:
+            raise UserError(
+                f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel "
+                "run`"
+            )
+        if not _is_as_made(folder, parent) and to_be_read:  # children that are complete do without
+            raise UserError(
+                f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`"
+            )
+        parents[os.path.relpath(folder, job.folder)] = parent.identity  # a workdir may be moved
+    return files.as_json({**job.inputs, "parents": parents}, record.hashes if record else {})
+
+
+def is_complete(job: Job) -> bool:
+    """Whether `job` has nothing left to do; UserError where it was made from other inputs or is
+    damaged.
+    """
+    record = read_record(job.folder)
+    if record is None:
+        return False
+    difference, goes_on = difference_of(job, record)
+    if difference and not goes_on:
+        raise UserError(
+            f"{job.folder}: made from another recipe or other data ({difference}); use another "
+            "workdir, or "
+            "`ds-minimodel run RECIPE --rebuild`, which moves it aside and makes it again"
+        )
+    return record.complete and not goes_on and _is_as_made(job.folder, record)
+
+
+def difference_of(job: Job, record: Record) -> tuple[str, bool]:
+    """(the first difference of its record's inputs from those that `job` has now, whether it goes
+    on from them).
+
+    "" where they are the same. It goes on to more steps of the section `job.grows`, and where
+    parents have gone on. UserError as of current_inputs.
+    """
+    differences = list(_differences(record.inputs, current_inputs(job, record)[0]))
+    parents = {
+        f"parents.{os.path.relpath(folder, job.folder)}": read_record(folder)
+        for folder in job.parents
+    }
+
+    def is_growth(key: str, old: Any, new: Any) -> bool:
+        if key == f"{job.grows}.steps":
+            return isinstance(old, int) and old < new
+        parent = parents.get(key)
+        return parent is not None and old in parent.former
+
+    first = (
+        f"{differences[0][0]}: {differences[0][1]} -> {differences[0][2]}"[:200]
+        if differences
+        else ""
+    )
+    return first, bool(differences) and all(is_growth(*difference) for difference in differences)
+
+
+def refuse_if_stale(job: Job) -> None:
+    """UserError where is_complete would raise one, as far as the parents of `job` tell already."""
+    parents = map(read_record, job.parents)
+    if all(record is not None and record.complete for record in parents):
+        is_complete(job)
+
+
+class State(Enum):
+    """What can be said of a job without doing anything for it."""
+
+    COMPLETE = "complete"
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    PENDING = "pending"
+    OUTDATED = "outdated"
+    DAMAGED = "damaged"
+
+
+def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[State, str]:
+    """(state, why or by whom) of `job`; reads, with `verify` every byte of what is complete, and
+    writes nothing.
+    """
+    who, at_work = files.holder(layout.lock) or ("", "")
+    try:
+        record = read_record(job.folder)
+        if who and at_work == os.path.relpath(job.folder, layout.root):
+            return State.RUNNING, who
+        if record is None:
+            has_lost_its_record = os.path.lexists(job.folder)
+            return (
+                (State.DAMAGED, "its record is missing")
+                if has_lost_its_record
+                else (State.PENDING, "")
+            )
+    except UserError as error:
+        return State.DAMAGED, str(error)
+    try:
+        difference, goes_on = difference_of(job, record)
+    except UserError as error:  # of a parent
+        return State.OUTDATED if record.complete else State.UNFINISHED, str(error)
+    if goes_on:
+        return State.PENDING, f"goes on: {difference}"
+    if difference:
+        return State.OUTDATED, difference
+    if not record.complete:
+        return State.UNFINISHED, ""
+    try:
+        is_as_made = _is_as_made(job.folder, record, verify)
+        return (State.COMPLETE, "") if is_as_made else (State.PENDING, "no longer all there")
+    except UserError as error:
+        return State.DAMAGED, str(error)
+
+
+def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
+    """Whether all artifacts of a complete job are there; UserError where one is not what the job
+    made.
+
+    verify: read every byte.
+    """
+    there = {
+        folder / name: digest
+        for name, digest in record.artifacts.items()
+        if (folder / name).exists()
+    }
+    for artifact, digest in there.items():
+        files.read_manifest(artifact, verify)
+        if files.sha256_of_file(artifact / files.MANIFEST) != digest:
+            raise UserError(
+                f"{artifact / files.MANIFEST}: another artifact than the job made (its SHA-256 is "
+                "not the one in "
+                f"{record_of(folder)}); {_make_again(folder)}"
+            )
+    return len(there) == len(record.artifacts)
+
+
+def _make_again(folder: Path) -> str:
+    return (
+        f"put it back from a copy, or delete {folder} and {record_of(folder).name} and run the "
+        "step again"
+    )
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, value in `old`, value in `new`) of each value in which two JSON values
+    differ.
+    """
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        if old != new:
+            yield key, old, new
+        return
+    for part in sorted({*old, *new}):
+        yield from _differences(old.get(part), new.get(part), f"{key}.{part}".lstrip("."))

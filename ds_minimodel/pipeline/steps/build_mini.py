@@ -1,0 +1,91 @@
+"""Step 1b (MiniPost): train new layers between the bottom of the body and its head, on the source
+language.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Self
+
+from ds_minimodel.artifacts.mini import is_layer_from, with_new_layers
+from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.config.steps import BuildMini, Mini
+from ds_minimodel.config.systems import System
+from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.models.flops import step_flops
+from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
+from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.records import Job
+from ds_minimodel.pipeline.training import (
+    TextStepConfig,
+    finished_checkpoints,
+    language_model,
+    train_on_source,
+)
+
+
+class BuildMiniConfig(TextStepConfig):
+    """A job of step 1b."""
+
+    section = "build_mini"
+    training: BuildMini
+    mini: Mini
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe) -> Self:
+        """The part of a recipe that step 1b reads."""
+        return cls.of(recipe, training=recipe.build_mini, mini=recipe.mini)
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    layout, source, step = (
+        context.layout,
+        recipe.languages.source,
+        BuildMiniConfig.of_recipe(recipe),
+    )
+    return [
+        Job(
+            layout.build_mini(system),
+            step.recorded(),
+            (layout.pretrain(system), layout.tokenizer(source), layout.tokens(source)),
+            partial(_build, context, step, system),
+            finished_checkpoints(layout.build_mini(system)),
+        )
+        for system in recipe.chosen_systems
+        if system.builds_mini
+    ]
+
+
+def mini_model(
+    step: BuildMiniConfig, body: BodyArtifact, vocab_size: int
+) -> tuple[BodyArtifact, LanguageModel]:
+    """The mini-model with untrained new layers over a body, and the model of step 1b, in which they
+    alone train.
+    """
+    depth, number = step.mini.depth, step.mini.new_layers
+    mini = with_new_layers(body, depth, number, step.seed, step.training.initialisation == "last")
+    module = language_model(step.engine, mini.config, mini.head_depths, vocab_size)
+    load_into(module, mini.tensors, "body.")
+    train_only(
+        module,
+        lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth),
+    )
+    return mini, module
+
+
+def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
+    model, folder = context.layout.model(system), context.layout.build_mini(system)
+    body, pack = load_model(model)
+    mini, module = mini_model(step, body, pack.rows)
+    load_into(module, pack.embeddings, "pack.")
+    cost = step_flops(
+        "build-mini", step.work(body.config, pack.rows), mini.head_depths, step.mini.depth
+    )
+    weights, run = train_on_source(context, step, module, cost, folder, f"build-mini {system.name}")
+    learned = lazily(tensors_under(weights, "body."))
+    trained = replace(mini, tensors=LazyTensors({**lazily(mini.tensors), **learned}))
+    steps = run.schedule.steps
+    facts = {"steps": steps, "eflops": run.accounting.eflops_until(steps)}
+    context.world.broadcast_from_rank0(
+        lambda: save_body(folder / "mini", trained, "mini-model", model, **facts)
+    )

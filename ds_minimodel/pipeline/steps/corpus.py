@@ -1,0 +1,144 @@
+"""A corpus for each language whose text is used: raw text is read here and nowhere else."""
+
+import fnmatch
+import glob
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, cast
+
+from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.common.files import as_json, atomic_write
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import Job, read_record
+from ds_minimodel.text.corpus import MANY_PAGES, Corpus, draw_parts, make_corpus
+from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
+from ds_minimodel.text.workers import MpiRanks
+
+TEST_BYTES = 30_000  # of held-out text that is scored
+
+
+def check_text(recipe: Recipe) -> None:
+    """Raise UserError where a file of text that is still to be read is missing or empty."""
+    for language in recipe.languages_of_corpora:
+        _identity(recipe, language)
+    for files in recipe.data.chats.values():
+        find_text(files)
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    return [_job(recipe, context, language) for language in recipe.languages_of_corpora]
+
+
+def _job(recipe: Recipe, context: Context, language: str) -> Job:
+    data, out = recipe.data, context.layout.corpus(language)
+    settings: dict[str, Any] = {"held_out": data.held_out, "column": data.column, "draw": data.draw}
+    settings |= {
+        "min_words": data.min_words.get(language, 0),
+        "whole_documents": recipe.trained_by.whole_documents,
+    }
+    workers, ranks = data.workers or os.cpu_count() or 1, cast(MpiRanks | None, context.ranks)
+    make = partial(
+        make_corpus,
+        data.text[language],
+        out,
+        workers=workers,
+        ranks=ranks,
+        label=f"corpus {language}",
+    )
+    return Job(
+        out, {"text": _identity(recipe, language), **settings}, (), partial(make, **settings)
+    )
+
+
+def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
+    """What tells the text from others; where files of it are gone, what it was when all was taken
+    into the corpus, if those that are there are as they were then; of a text that is drawn: as
+    large.
+    """
+    patterns, draw = recipe.data.text[language], recipe.data.draw
+    try:
+        text = find_text(patterns)
+        return identity_of_text(text, draw_parts(text, draw))
+    except UserError:
+        record = read_record(WorkdirLayout(recipe.workdir).corpus(language))
+        if record is None or not record.complete:
+            raise
+        taken, names = record.inputs["text"], [Path(pattern).name for pattern in patterns]
+        fits = [
+            [file["name"] == name or fnmatch.fnmatch(file["name"], name) for name in names]
+            for file in taken
+        ]
+        left = [
+            Path(path)
+            for own in patterns
+            for path in glob.glob(own, recursive=True)
+            if os.path.isfile(path)
+        ]
+        facts = itemgetter(
+            "name", "bytes", "bytes" if draw else "sha256"
+        )  # which parts are drawn depends on all files
+        there, _ = as_json([*map(facts, identity_of_text(left))], record.hashes)
+        fit = all(map(any, fits)) and all(map(any, zip(*fits, strict=True)))
+        if fit and {*map(tuple, there)} <= {*map(facts, taken)}:
+            _say_gone(language, *map(str, patterns))
+            return taken
+        raise
+
+
+@cache
+def _say_gone(language: str, *patterns: str) -> None:
+    gone = printable(
+        f"{language}: not all of {', '.join(patterns)} is there; the corpus made of it is used"
+    )
+    print(gone, file=sys.stderr)
+
+
+def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
+    """Write the test files, of documents that are held out, without lines that stand on many;
+    UserError where there are none.
+    """
+    (task,) = recipe.finetune.tasks.values()
+    for language, path in task.test.items():
+        corpus = Corpus(WorkdirLayout(recipe.workdir).corpus(language))
+        if not corpus.held_out:
+            raise UserError(
+                f"{recipe.data.text[language][0]}: none of its documents is among the "
+                f"{recipe.data.held_out:.0%} held "
+                "out; give a longer text, with an empty line between documents"
+            )
+        documents, size = list[list[str]](), 0
+        every = max(
+            1, corpus.facts.bytes[1] // TEST_BYTES
+        )  # from all over the text, which may be of several files
+        for document in islice(read_documents(corpus.held_out), 0, None, every):
+            if size >= TEST_BYTES:
+                break
+            documents.append(document)
+            size += sum(len(line.encode()) + 1 for line in document)
+        random.Random(0).shuffle(documents)  # of which some readers take the first alone
+        pages = Counter(line for document in documents for line in {*document} if line.strip())
+        many = {line for line, number in pages.items() if number >= MANY_PAGES}
+        many = many if len(many) < len(pages) else set()  # of such pages alone
+        scored = [[line for line in document if line not in many] for document in documents]
+        text = "".join("\n".join([*own, "\n"]) for own in scored if any(map(str.strip, own)))
+        with atomic_write(path) as file:
+            file.write(text.encode())
+        if many:
+            say(
+                f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and "
+                "more are not scored"
+            )
+        if len(text) < TEST_BYTES / 3:
+            say(
+                f"{language}: only {len(text):,} characters are held out, and scores of so little "
+                "say little"
+            )

@@ -1,0 +1,110 @@
+"""Token stores: of each language's corpus, of a target's dialogues, and of self-generated
+replay.
+"""
+
+import os
+from functools import partial
+from typing import cast
+
+from ds_minimodel.artifacts.base import identity_of_base
+from ds_minimodel.common.progress import Progress
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.data.prepare import prepare
+from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.records import Job
+from ds_minimodel.text.corpus import Corpus
+from ds_minimodel.text.reader import find_text, identity_of_text
+from ds_minimodel.text.workers import MpiRanks
+
+MOST_OWN = 200_000  # tokens that a base writes by itself, where more are trained on
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    own_replay = [_own_replay(recipe, context.layout)] if recipe.adapt.replays_own else []
+    chats = [_chats(recipe, context.layout, language) for language in recipe.data.chats]
+    return [
+        *(_job(recipe, context, language) for language in recipe.languages_of_text),
+        *chats,
+        *own_replay,
+    ]
+
+
+def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+    files, out = recipe.data.chats[language], layout.chats(language)
+    tokenizer, corpus = layout.tokenizer(language), layout.corpus(language)
+
+    def make() -> None:
+        from ds_minimodel.pipeline.dialogues import (
+            prepare_chats,  # transformers takes seconds to import
+        )
+
+        held_text = Corpus(corpus).held_out if recipe.data.held_out else []
+        prepare_chats(
+            files, tokenizer, out, recipe.adapt.seq_length, recipe.data.held_out, held_text
+        )
+
+    inputs = {
+        "chats": identity_of_text(find_text(files)),
+        "held_out_questions": recipe.data.held_out,
+    }
+    return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer, corpus), make)
+
+
+def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
+    """What the base writes by itself, as much as step 2 trains on, up to MOST_OWN tokens."""
+    base = recipe.base
+    assert base is not None
+    section, tokenizer, out = (
+        recipe.adapt,
+        layout.tokenizer(recipe.languages.source),
+        layout.own_replay(),
+    )
+    trained = section.steps * section.batch_size * section.seq_length
+    tokens = max(1, min(round(section.replay * trained), MOST_OWN))
+
+    def make() -> None:
+        from ds_minimodel.pipeline.own_replay import (
+            write_replay,  # transformers takes seconds to import
+        )
+
+        write_replay(
+            base, tokenizer, out, tokens, recipe.seed, [Corpus(path).training for path in known]
+        )
+
+    known = [
+        layout.corpus(language)
+        for language in recipe.languages_kept
+        if language != recipe.languages.source
+    ]
+    inputs = {"base": identity_of_base(base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
+    return Job(out, inputs, (tokenizer, *known), make, grows="rehearsal")
+
+
+def _job(recipe: Recipe, context: Context, language: str) -> Job:
+    layout, inputs = context.layout, {"whole_documents": recipe.trained_by.whole_documents}
+    make, parents = (
+        partial(_prepare, recipe, context, language),
+        (layout.corpus(language), layout.tokenizer(language)),
+    )
+    return Job(layout.tokens(language), inputs, parents, make)
+
+
+def _prepare(recipe: Recipe, context: Context, language: str) -> None:
+    layout = context.layout
+    progress, corpus = (
+        Progress(f"prepare {language}", None, "tokens"),
+        Corpus(layout.corpus(language)),
+    )
+    unknown = prepare(
+        corpus.training,
+        layout.tokenizer(language),
+        layout.tokens(language),
+        recipe.data.workers or os.cpu_count() or 1,
+        cast(MpiRanks | None, context.ranks),
+        progress=lambda documents, tokens: progress.update(tokens, f"{documents:,} documents"),
+        held_out=corpus.held_out if recipe.data.held_out else None,
+        whole_documents=recipe.trained_by.whole_documents,
+        names=corpus.facts.text,
+    )
+    progress.close(f"{unknown:.2%} of the text's bytes have no token" if unknown else None)

@@ -1,0 +1,100 @@
+"""Step 1: pretrain each body with its heads on the source language -> body + source pack; or take
+over a base.
+"""
+
+from functools import partial
+from typing import Self
+
+import torch
+
+from ds_minimodel.artifacts.base import identity_of_base, refer
+from ds_minimodel.artifacts.models import BodyArtifact, save_model, space_of
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.config.systems import SYSTEMS, System
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.flops import step_flops
+from ds_minimodel.models.initialisation import zero_padding_row
+from ds_minimodel.models.trainable import LanguageModel, tensors_under
+from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.records import Job
+from ds_minimodel.pipeline.training import (
+    TextStepConfig,
+    finished_checkpoints,
+    language_model,
+    train_on_source,
+)
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+
+
+class PretrainConfig(TextStepConfig):
+    """A job of step 1. head_depths: numbers of layers after which its body has heads, all of them
+    last.
+    """
+
+    section = "pretrain"
+    model: BodyConfig
+    name: str
+    head_depths: tuple[int, ...]
+
+    @classmethod
+    def of_body(cls, recipe: Recipe, body: System) -> Self:
+        """The part of a recipe that the pretraining of a system's body reads."""
+        depths = recipe.body_of(body)[1]
+        return cls.of(
+            recipe,
+            training=recipe.pretrain,
+            model=recipe.body_config,
+            name=body.name,
+            head_depths=depths,
+        )
+
+
+def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    layout, source = context.layout, recipe.languages.source
+    if recipe.base is not None:
+        (body,), tokenizer = recipe.bodies, layout.tokenizer(source)
+        taken_over = partial(refer, recipe.base, layout.model(body), source, tokenizer)
+        make = lambda: context.world.broadcast_from_rank0(taken_over)
+        return [
+            Job(layout.pretrain(body), {"base": identity_of_base(recipe.base)}, (tokenizer,), make)
+        ]
+    return [
+        Job(
+            layout.pretrain(body),
+            (step := PretrainConfig.of_body(recipe, body)).recorded(),
+            (layout.tokenizer(source), layout.tokens(source)),
+            partial(_pretrain, context, step),
+            finished_checkpoints(layout.pretrain(body)),
+        )
+        for body in recipe.bodies
+    ]
+
+
+def pretrained_model(step: PretrainConfig, vocab_size: int) -> LanguageModel:
+    """The model of step 1 as it starts; all of its weights train."""
+    depths = step.head_depths
+    return language_model(step.engine, step.model.with_layers(depths[-1]), depths, vocab_size)
+
+
+def _pretrain(context: Context, step: PretrainConfig) -> None:
+    layout, source, body = context.layout, step.source, SYSTEMS[step.name]
+    folder, vocabulary = layout.pretrain(body), open_tokenizer(layout.tokenizer(source)).vocabulary
+    torch.manual_seed(step.seed)
+    module = pretrained_model(step, vocabulary.size)
+    zero_padding_row(module.pack.tokens, vocabulary)
+    config, depths = module.body.config, module.body.head_depths
+    cost = step_flops("pretrain", step.work(step.model, vocabulary.size), depths)
+    weights, run = train_on_source(context, step, module, cost, folder, f"pretrain {body.name}")
+
+    def save() -> None:
+        body_tensors, pack_tensors = (
+            tensors_under(weights, "body."),
+            tensors_under(weights, "pack."),
+        )
+        space, steps = space_of(body_tensors, pack_tensors), run.schedule.steps
+        eflops = run.accounting.eflops_until(steps)
+        trained = BodyArtifact(config, depths, body_tensors, space, objective=step.objective)
+        pack = trained.adaptation(source, pack_tensors, steps=steps, eflops=eflops)
+        save_model(layout.model(body), trained, pack, layout.tokenizer(source))
+
+    context.world.broadcast_from_rank0(save)

@@ -1,0 +1,484 @@
+"""Extension of a base's vocabulary by pieces of another language, merged from those that the base
+cuts it into.
+
+Merges are found as if BPE training went on over the text as the base cuts it, whatever kind the
+base is: a BPE gets the merges, WordPiece the pieces, of which it takes the longest, and a unigram
+vocabulary each piece with a score a hair above that of its parts. Characters without a piece may
+get one. Pieces that would change how text of the source, or of another language that is to stay, is
+cut are not taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Runner
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN, VocabularyManifest
+from ds_minimodel.tokenizers.tokenizer import BYTES, JSON_FILE, WORD_START, TokenizerJson
+
+FEWEST = 2  # occurrences of a new piece in the text
+_LONGEST = 32  # pieces of a word that are looked at together
+# Between the scores of a piece and of its parts: more than rounding, less than what chooses words
+_HAIR = 1e-6
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A new piece. parts: the two that it joins, or of a character itself. score: in a unigram
+    vocabulary.
+    """
+
+    string: str
+    parts: Parts
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a text makes of a base's vocabulary.
+
+    words, num_bytes: of the text. text: how often each pre-token occurs. pieces: new ones, best
+    first. counts: of each, how often it occurs when all of them cut the text, alone or within a
+    longer one. With only the pieces before it a piece occurs as often: exactly for a BPE, nearly
+    for other kinds.
+    """
+
+    kind: _Kind
+    words: int
+    num_bytes: int
+    text: Counter[str]
+    pieces: Sequence[Piece]
+    counts: Sequence[int]
+
+    @property
+    def often(self) -> int:
+        """How many of the new pieces occur OFTEN."""
+        return sum(count >= OFTEN for count in self.counts)
+
+    def tokens_with(self, number: int) -> tuple[int, float]:
+        """Tokens of the text with so many new pieces, and the share of its bytes that no piece is
+        of.
+        """
+        model, tokens, unknown, whole = self.kind.model(self.pieces[:number]), 0, 0, 0
+        for word, times in self.text.items():
+            cut = model.tokenize(word)
+            known = sum(
+                token.offsets[1] - token.offsets[0]
+                for token in cut
+                if token.id != self.kind.unknown
+            )
+            tokens += times * len(cut)
+            unknown += times * max(
+                0, len(word.encode()) - known
+            )  # of bytes each has the whole character's offsets
+            whole += times * len(word.replace(WORD_START, " ").encode())
+        return tokens, unknown / max(1, whole)
+
+
+def read_extension(
+    base: str | Path, text: Mapping[str, int], kept_text: Mapping[str, int], most: int
+) -> Extension:
+    """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
+
+    text, kept_text: how often each word occurs (corpus.py, count_words) of the language that is
+    added, and of those that keep their pieces; it may be empty. UserError where the base has no
+    tokenizer.json, much of the text stays unknown to it, or its added tokens would cut the kept
+    text.
+    """
+    path = Path(base) / JSON_FILE
+    if not path.is_file():
+        raise UserError(
+            f"{base}: a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: replace"
+        )
+    kind = _Kind(TokenizerJson(path))
+    words = sum(times for word, times in text.items() if not word.isspace())
+    num_bytes = sum(len(word.encode()) * times for word, times in text.items())
+    of_text = _parted(kind.file.load(), text)
+    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, kept_text, most))
+    _, unknown = extension.tokens_with(number := len(extension.pieces))
+    if unknown > MOST_UNKNOWN:
+        raise UserError(
+            f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new tokens; "
+            "take more of "
+            "them, or use tokenizer.vocabulary: replace"
+        )
+    return extension
+
+
+def extend_tokenizer(
+    base: str | Path,
+    rows: int,
+    text: Mapping[str, int],
+    kept_text: Mapping[str, int],
+    out: str | Path,
+    new_pieces: int,
+) -> None:
+    """Write the vocabulary of the pack or tokenizer `base` with `new_pieces` more into the artifact
+    folder `out`.
+
+    rows: of the base's embeddings; the new ids follow them. All else that the base's folder has of
+    a tokenizer, such as a chat template, is kept. The result is a function of the texts and the
+    arguments. Other arguments and errors as of read_extension; UserError, too, where the text
+    supports fewer pieces.
+    """
+    base, extension = Path(base), read_extension(base, text, kept_text, new_pieces)
+    if len(extension.pieces) < new_pieces:
+        raise UserError(
+            f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only "
+            f"{len(extension.pieces)} tokens "
+            f"beside the base's, of which {extension.often} occur {OFTEN} times and can be "
+            "learned; lower it to these "
+            "or add text"
+        )
+    content = with_pieces(extension.kind.file.content, extension.pieces, rows)
+    _write(base, content, out, rows + new_pieces, rows)
+
+
+def join_tokenizers(
+    first: str | Path, other: str | Path, out: str | Path, num_base: int
+) -> list[int]:
+    """Write the vocabulary of `first` with the pieces that only `other` has behind it into the new
+    folder `out`.
+
+    Both extend one base, which the first `num_base` ids are of. The pieces of `other` follow those
+    of `first`. Returns the ids that `other` gives to the pieces that were taken, less `num_base`,
+    in the order of their ids in `out`.
+    """
+    one, two = (TokenizerJson(Path(folder) / JSON_FILE) for folder in (first, other))
+    kind, taken = _Kind(two), {*one.strings.values()}
+    merges = {kind.joined(parts): tuple(parts) for parts in two.content["model"].get("merges", ())}
+    strings = [two.strings[id] for id in range(num_base, two.size)]
+    chosen = [place for place, string in enumerate(strings) if string not in taken]
+    pieces = [
+        Piece(string, merges.get(string, (string,)), kind.scores.get(string, 0.0))
+        for string in strings
+    ]
+    content = with_pieces(one.content, [pieces[place] for place in chosen], one.size)
+    _write(Path(first), content, out, one.size + len(chosen), num_base)
+    return chosen
+
+
+def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_base: int) -> None:
+    """Write the artifact folder `out`: a tokenizer.json of `content`, and all else that `base` has
+    of a tokenizer.
+    """
+    extended = TokenizerJson(Path(out) / JSON_FILE, content)
+    manifest = files.read_artifact(base, VocabularyManifest, verify=True)
+    vocabulary = replace(manifest.vocabulary(base), size=size, num_base=num_base)
+    vocabulary = replace(vocabulary, roundtrip_counterexample=extended.lost_text(vocabulary))
+    with files.atomic_folder(out) as folder:
+        for name in manifest.files.keys() - {JSON_FILE}:
+            if not name.endswith(".safetensors"):
+                shutil.copyfile(base / name, folder / name)
+        extended.load().save(str(folder / JSON_FILE))
+        files.write_manifest(folder, kind="tokenizer", **vocabulary.facts())
+
+
+def _parted(runner: Runner, words: Mapping[str, int], later_lines: bool = False) -> Counter[str]:
+    """How often each pre-token occurs: a part of a word by the vocabulary's normaliser and
+    pre-tokenizer, or a whole word where it has none. words: with the white space before them.
+    later_lines: whether words without, at a line's start, are counted once more as they stand in a
+    document, without the space that some vocabularies put before it.
+    """
+
+    def parts(text: str) -> list[str]:
+        normal = runner.normalizer.normalize_str(text) if runner.normalizer else text
+        return (
+            [part for part, _ in runner.pre_tokenizer.pre_tokenize_str(normal)]
+            if runner.pre_tokenizer
+            else [normal]
+        )
+
+    counts, before = Counter[str](), "".join(parts("a"))
+    for word, times in words.items():
+        of_word = [] if word[0].isspace() else parts(word)
+        if word[0].isspace() or later_lines:
+            first, *others = parts(f"a{word}" if word[0].isspace() else f"a\n{word}")
+            of_word += [first.removeprefix(before), *others]
+        for part in filter(None, of_word):
+            counts[part] += times
+    return counts
+
+
+@cache
+def _class(character: str) -> str:
+    """Whether a character is of a word, a digit, a sign …; "▁" is of its own."""
+    return (
+        WORD_START
+        if character == WORD_START
+        else unicodedata.category(character)[0].replace("M", "L")
+    )
+
+
+class _Kind:
+    """How the pieces of a base are merged. scores: of a unigram vocabulary. is_bpe: whether a piece
+    needs its parts.
+
+    Byte-level vocabularies split words first. Of others, character classes that never stand side by
+    side in a piece of the base, such as two digits or a letter and a comma, are not merged.
+    """
+
+    def __init__(self, file: TokenizerJson):
+        model, self.file, self.is_bpe = file.content["model"], file, file.kind == "BPE"
+        self.scores: dict[str, float] = dict(model["vocab"]) if file.kind == "Unigram" else {}
+        self.least = min(self.scores.values(), default=0.0)
+        unknown = model.get("unk_id") if self.scores else model["vocab"].get(model["unk_token"])
+        self.unknown = -1 if unknown is None else int(unknown)
+        self._inside = model.get("continuing_subword_prefix") or ""
+        self._has_bytes = bool(model.get("byte_fallback"))
+        texts = (self.text(string) for string in file.strings.values() if self._is_text(string))
+        self._beside = {pair for text in texts for pair in pairwise(map(_class, text))}
+
+    def model(self, pieces: Sequence[Piece] = ()) -> Any:
+        """What cuts a word, with `pieces` behind the base's."""
+        return self.file.load(with_pieces(self.file.content, pieces, self.file.size)).model
+
+    def _is_text(self, string: str) -> bool:
+        is_unused = string.startswith("\0")
+        return (
+            not is_unused
+            and string not in self.file.added
+            and not (self._has_bytes and BYTES.fullmatch(string))
+        )
+
+    def text(self, string: str) -> str:
+        """A piece without what says that it begins inside a word."""
+        return string.removeprefix(self._inside)
+
+    def joined(self, parts: Sequence[str]) -> str:
+        return parts[0] + "".join(map(self.text, parts[1:]))
+
+    def piece(self, parts: Parts) -> Piece:
+        """A new one; of two that are as good the earlier is better."""
+        string, score = self.joined(parts), 0.0
+        if self.scores:
+            hair = _HAIR * (2 - 1e-7 * len(self.scores))
+            score = (
+                self.least
+                if parts == (string,)
+                else sum(self.scores[part] for part in parts) + hair
+            )
+            self.scores[string] = score
+        return Piece(string, parts, score)
+
+    def letters(self, words: Counter[str]) -> Counter[str]:
+        """How often the piece of each character would occur if all characters of the words were
+        pieces.
+        """
+        counts = Counter[str]()
+        for word, times in words.items():
+            for at, character in enumerate(word):
+                counts[(self._inside if at else "") + character] += times
+        return counts
+
+    def chunks(self, tokens: Iterable[Any]) -> Iterator[Parts]:
+        """The pieces of a word in parts, each of pieces that may be joined."""
+        chunk = list[str]()
+        for token in tokens:
+            string, is_text = token.value, token.id != self.unknown and self._is_text(token.value)
+            if chunk and not (is_text and len(chunk) < _LONGEST and self._joins(chunk[-1], string)):
+                yield tuple(chunk)
+                chunk = []
+            chunk += [string] if is_text else []
+        if chunk:
+            yield tuple(chunk)
+
+    def _joins(self, left: str, right: str) -> bool:
+        if self.file.is_byte_level:
+            return True
+        return (
+            right[0] != WORD_START
+            and (_class(left[-1]), _class(self.text(right)[0])) in self._beside
+        )
+
+
+def _choose(
+    kind: _Kind, of_text: Counter[str], kept: Mapping[str, int], most: int
+) -> tuple[list[Piece], list[int]]:
+    """At most so many pieces, and their counts, as of Extension. kept: as kept_text of
+    read_extension.
+    """
+    of_kept = _parted(kind.file.load(), kept, later_lines=True)
+    size, taken, chunks, in_kept = (
+        kind.file.size,
+        {*kind.file.strings.values()},
+        Counter[Parts](),
+        set[Parts](),
+    )
+    letters = {letter for letter, times in kind.letters(of_text).items() if times >= FEWEST}
+    letters -= taken | kind.letters(of_kept).keys()
+    with one_line(kind.file.path, "not a tokenizer"):
+        model = kind.model([Piece(letter, (letter,), kind.least) for letter in sorted(letters)])
+        for word, times in of_text.items():
+            for chunk in kind.chunks(model.tokenize(word)):
+                chunks[chunk] += times
+        for word in of_kept:
+            in_kept |= {
+                pair for chunk in kind.chunks(model.tokenize(word)) for pair in pairwise(chunk)
+            }
+        old = kind.model()
+        before = {word: [token.id for token in old.tokenize(word)] for word in of_kept}
+    added = {token["id"] for token in kind.file.content["added_tokens"]} - {kind.unknown}
+    if not all(map(added.isdisjoint, before.values())):
+        _refuse_other_cuts(kind.file, kept)
+    merges = _more_merges(kind, chunks, in_kept, letters, taken)
+    pieces, gone = list[Piece](), set[str]()
+    while True:
+        pieces = [piece for piece in pieces if piece.string not in gone]
+        while len(pieces) < most and (parts := next(merges, None)):
+            pieces.append(kind.piece(parts))
+        lost = {
+            piece.string for piece in pieces if kind.is_bpe and not gone.isdisjoint(piece.parts)
+        }
+        if not lost:
+            model, uses = kind.model(pieces), Counter[int]()
+            for word, ids in before.items():
+                after = [token.id for token in model.tokenize(word)]
+                if after != ids:
+                    new = {pieces[id - size].string for id in after if id >= size}
+                    lost |= new or {
+                        piece.string for piece in pieces if kind.text(piece.string) in word
+                    }
+            for word, times in of_text.items():
+                for token in model.tokenize(word):
+                    uses[token.id] += times
+            ids_of = {piece.string: id for id, piece in enumerate(pieces, size)}
+            for piece in reversed(pieces):
+                for part in ids_of.keys() & piece.parts if len(piece.parts) > 1 else ():
+                    uses[ids_of[part]] += piece.parts.count(part) * uses[ids_of[piece.string]]
+            if not kind.is_bpe:  # of which the merges' counts were exact
+                lost |= {string for string, id in ids_of.items() if uses[id] < FEWEST}
+            if not lost:
+                if not kind.is_bpe:
+                    pieces.sort(key=lambda piece: -uses[ids_of[piece.string]])
+                return pieces, [uses[ids_of[piece.string]] for piece in pieces]
+        gone |= lost
+
+
+def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:
+    """UserError where a word has other ids once added tokens are pieces of the model, as
+    with_pieces has them.
+    """
+    folder, changed = (
+        file.path.parent,
+        TokenizerJson(file.path, with_pieces(file.content, (), file.size)),
+    )
+    vocabulary = files.read_artifact(folder, VocabularyManifest).vocabulary(folder)
+    runners = file.runner(vocabulary), changed.runner(vocabulary)
+    for word in words:
+        if (
+            len({tuple(runner.encode(word, add_special_tokens=False).ids) for runner in runners})
+            > 1
+        ):
+            raise UserError(
+                f"{folder}: an added token would part {word!r:.40}; use tokenizer.vocabulary: "
+                "replace"
+            )
+
+
+def _more_merges(
+    kind: _Kind, chunks: Counter[Parts], in_kept: Set[Parts], letters: Set[str], taken: set[str]
+) -> Iterator[Parts]:
+    """Pairs that go on where the merges of a BPE end, best first, and letters that become pieces,
+    each alone.
+
+    chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new
+    ones come to it. The best is what is most frequent in the text as it is cut so far, as in
+    training; of equal ones the first in the order of strings. Pairs that occur in the kept text are
+    left out.
+    """
+    words, times = [[*chunk] for chunk in chunks], [*chunks.values()]
+    counts, places = (
+        Counter[Parts](),
+        defaultdict[Parts, set[int]](set),
+    )  # places: where it is or once was
+
+    def candidates(pieces: Sequence[str]) -> Iterator[Parts]:
+        yield from pairwise(pieces)
+        yield from ((piece,) for piece in pieces if piece in letters)
+
+    def count(place: int, pieces: Sequence[str], sign: int = 1) -> None:
+        for parts in candidates(pieces):
+            counts[parts] += sign * times[place]
+            places[parts].add(place)
+
+    for place, word in enumerate(words):
+        count(place, word)
+    heap = [(-occurrences, parts) for parts, occurrences in counts.items() if occurrences >= FEWEST]
+    heapq.heapify(heap)
+    while heap:
+        negative, parts = heapq.heappop(heap)
+        joined = kind.joined(parts)
+        if -negative != counts[parts]:  # counted anew since
+            if counts[parts] >= FEWEST:
+                heapq.heappush(heap, (-counts[parts], parts))
+        elif (
+            parts not in in_kept
+            and joined not in taken
+            and (parts == (joined,) or taken.issuperset(parts))
+        ):
+            yield parts
+            taken.add(joined)
+            touched = set[Parts]()
+            for place in sorted(places[parts]):
+                pieces = words[place]
+                for at, piece in enumerate(pieces):  # which grows shorter
+                    if piece == parts[0] and pieces[at : at + len(parts)] == [*parts]:
+                        before = max(0, at - 1)
+                        count(place, pieces[before : at + len(parts) + 1], -1)
+                        pieces[at : at + len(parts)] = [joined]
+                        around = pieces[before : at + 2]
+                        count(place, around)
+                        touched.update(candidates(around))
+            del places[parts]
+            for other in touched:
+                if counts[other] >= FEWEST:
+                    heapq.heappush(heap, (-counts[other], other))
+
+
+def _unused(id: int) -> str:
+    """A token that no text becomes: none has a NUL."""
+    return f"\0{id}\0"
+
+
+def with_pieces(content: dict[str, Any], pieces: Sequence[Piece], first: int) -> dict[str, Any]:
+    """A tokenizer.json's content with more pieces, of the ids from `first` on.
+
+    Added tokens stand among the model's pieces then: the library would give those that do not ids
+    behind the new ones. So do unused ones, where an id before `first` has none: transformers counts
+    tokens to find the next free id.
+    """
+    model = content["model"]
+    added = {token["content"]: token["id"] for token in content["added_tokens"]}
+    strings = {id: string for string, id in added.items()}
+    if model["type"] == "Unigram":  # a list
+        least = min(score for _, score in model["vocab"])
+        between = [
+            [strings.get(id, _unused(id)), least] for id in range(len(model["vocab"]), first)
+        ]
+        vocab = [*model["vocab"], *between, *([piece.string, piece.score] for piece in pieces)]
+        return {**content, "model": {**model, "vocab": vocab}}
+    new = {piece.string: id for id, piece in enumerate(pieces, first)}
+    unused = {
+        _unused(id): id for id in {*range(first)} - {*model["vocab"].values()} - strings.keys()
+    }
+    model = {**model, "vocab": {**model["vocab"], **added, **unused, **new}}
+    if model["type"] == "BPE":
+        model["merges"] = [
+            *model["merges"],
+            *([*piece.parts] for piece in pieces if len(piece.parts) > 1),
+        ]
+    return {**content, "model": model}

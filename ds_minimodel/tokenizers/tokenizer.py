@@ -1,0 +1,543 @@
+"""Tokenizers: text to the ids of one language's vocabulary, by SentencePiece or by Hugging Face's
+library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+
+from ds_minimodel.common import files
+from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
+
+# White space, what has no width, what controls, marks, and what Unicode composes otherwise.
+_CHARACTERS = (
+    "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\xad\u1680\u180e\u2000\u2003\u2007\u2009\u200a\u200b\u200c\u200d\u200e\u200f"
+    "\u2028\u2029\u202a\u202e\u202f\u205f\u2060\u2063\u3000\ufeff\ufe0f\ufffc\ufffd\u0000\u0001\u0007\u007f\u009f"
+    "\ue000\U000e0041\U0010fffd\u0301\u0308\u0323\u0345\u093c\u0e31\u1ab0\u20dd\u3099\ufe20\u00c5\u212b\u1e9b\u01c5"
+    "_'\"-.,:;!?()[]{}<>/\\|@#$%^&*+=~`▁Ġ·•’“”«»、。，！"
+)
+_FRAMES = "{0}", "a{0}b", "a {0} b", "é{0}", "日{0}{0}本"
+# Lines of many languages and scripts, some in decomposed Unicode, of code and of special tokens
+# spelt out.
+_OWN = Path(__file__).with_name("probes.txt").read_text(encoding="utf-8").splitlines()
+_DECOMPOSED = [
+    "cafe\u0301 a\u0301\u0323 a\u0323\u0301 Tie\u0302\u0301ng Vie\u0323\u0302t",
+    "\u1100\u1161\u11a8",
+]
+_SPACES = [
+    "",
+    " ",
+    "   ",
+    " a",
+    "a ",
+    "  a  b  ",
+    "a\n\nb",
+    "\n",
+    "\r\n a\r\nb",
+    "a\t \tb",
+    " \n \t ",
+    "a   .   b",
+]
+
+PROBES: list[str] = [
+    *_OWN,
+    *(word for line in _OWN for word in line.split()[:6]),
+    *_DECOMPOSED,
+    *_SPACES,
+    *(frame.format(character) for character in _CHARACTERS for frame in _FRAMES),
+    "a" * 99,
+    "a" * 100,
+    "a" * 101,
+    "ж" * 250,
+    "中" * 250,
+]
+
+
+UNIGRAM_FILE = "tokenizer.model"
+JSON_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"  # of transformers, beside an imported vocabulary
+VOCABULARY = "tokenizer"  # folder of a model that has its vocabulary
+WORD_START = "▁"  # how a piece spells the space before a word
+# Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order
+# of the ids.
+SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # a piece that is spelt by its bytes
+
+
+def trained_layout(
+    vocab_size: int,
+    special: Mapping[str, str] = SPECIAL,
+    roundtrip_counterexample: str | None = None,
+) -> Vocabulary:
+    """The vocabulary of this many ids that is trained here: special tokens, pieces, mask token.
+
+    special: {role: string}; RoBERTa's positions count from <pad>, which must therefore have the id
+    1.
+    """
+    first = dict.fromkeys(special[role] for role in SPECIAL if role in special and role != "mask")
+    ids = {string: id for id, string in enumerate(first)}
+    if "mask" in special:
+        ids[special["mask"]] = vocab_size - 1
+    by_role: dict[str, Any] = {role: ids[string] for role, string in special.items()}
+    return Vocabulary(vocab_size, **by_role, roundtrip_counterexample=roundtrip_counterexample)
+
+
+class Tokenizer(ABC):
+    """Text to ids. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
+
+    No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are
+    ordinary characters. mask_takes_space: whether the mask token takes the white space before it
+    too. split: of a byte-level vocabulary how it parts text into words, as its file has it. drops:
+    whether nothing stands for what is unknown. scored_after: the id after which a text is scored,
+    as lm-evaluation-harness has it: of the token that is called bos, whether or not one stands
+    before texts, else eos.
+    """
+
+    file_name: str
+    mask_takes_space = True
+    split: dict[str, Any] | None = None
+    drops = False
+    scored_after: int | None
+
+    def __init__(self, folder: str | Path):
+        """Open the vocabulary in `folder`; UserError where its file is not the one that the
+        manifest names.
+        """
+        self.path = Path(folder) / self.file_name
+        manifest = files.read_artifact(folder, VocabularyManifest)
+        self.vocabulary = manifest.vocabulary(folder)
+        facts = manifest.files.get(self.file_name)
+        if facts is None:
+            raise UserError(
+                f"{self.path}: no such file; {folder} holds another kind of vocabulary or none"
+            )
+        self.sha256 = files.sha256_of_file(self.path)
+        if self.sha256 != facts.sha256:
+            raise UserError(
+                f"{self.path}: damaged (its SHA-256 is not the one in the manifest); "
+                "delete the folder and make it again"
+            )
+        self.scored_after = self.vocabulary.start
+
+    def _check_size(self, size: int) -> None:
+        """UserError where the vocabulary that the file holds is not of the manifest's size."""
+        if size != self.vocabulary.size:
+            raise UserError(
+                f"{self.path}: has {size} ids, where {files.MANIFEST} says {self.vocabulary.size}: "
+                "it is the "
+                "vocabulary of another folder"
+            )
+
+    @property
+    def special(self) -> dict[str, str]:
+        """{role: string} of the special tokens, as the vocabulary spells them."""
+        return {role: self._string(id) for role, id in self.vocabulary.special.items()}
+
+    @abstractmethod
+    def _string(self, id: int) -> str:
+        """How the file spells an id."""
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, a list of lists; nothing is put before or after them."""
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of one text and, for each, the (start, end) of its characters in `text` as given.
+
+        White space before a word belongs to no piece; pieces that one character is made of share
+        it. What a normaliser composes with a character, or takes off it, belongs to that
+        character's pieces.
+        """
+        ids, spans = self._encode_with_offsets(text)
+        free = [True] * len(text)
+        for start, end in spans:
+            free[start:end] = [False] * (end - start)
+        whole = []
+        for start, end in spans:
+            while start < end < len(text) and free[end] and _joins(text[start:end], text[end]):
+                end += 1
+            whole.append((start, end))
+        return ids, whole
+
+    @abstractmethod
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The same, where a composed character may have the place of its first part alone."""
+
+    def unknown(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """(index, bytes) of each visible character of `text` that no token covers. ids: of the
+        text, by this vocabulary.
+        """
+        if self.vocabulary.unk not in ids and not self.drops:
+            return []
+        if self.drops:  # its offsets are wrong
+            known = {place for place, own in enumerate(self.encode(list(text))) if own}
+        else:
+            spans = zip(*self.encode_with_offsets(text), strict=True)
+            known = {
+                place for id, span in spans if id != self.vocabulary.unk for place in range(*span)
+            }
+        return [
+            (place, len(sign.encode()))
+            for place, sign in enumerate(text)
+            if place not in known and sign.isprintable() and not sign.isspace()
+        ]
+
+    @abstractmethod
+    def pieces(self) -> list[str]:
+        """The string of each id, each different: text, with ▁ for a space, and special tokens as
+        they are spelt.
+
+        All kinds spell text the same way, so that the pieces that two vocabularies share are found
+        by their strings.
+        """
+
+    def num_bytes(self) -> list[int]:
+        """UTF-8 bytes of the text that each id stands for, with a space before a word; what has a
+        role is spelt out, another special token stands for none.
+        """
+        return [
+            len(piece) // 6
+            if BYTES.fullmatch(piece)
+            else len(piece.replace(WORD_START, " ").encode())
+            for piece in self.pieces()
+        ]
+
+    def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
+        """Ids that each piece of another vocabulary, as `pieces` spells it, is cut into.
+
+        One that is no whole number of characters is cut into its bytes, where this vocabulary has
+        those. extend_this: the other has this one's pieces too, so that those that begin inside a
+        word are cut as they are there.
+        """
+        own = {piece: id for id, piece in enumerate(self.pieces()) if BYTES.fullmatch(piece)}
+        texts = [
+            "" if BYTES.fullmatch(piece) else piece.replace(WORD_START, " ") for piece in pieces
+        ]
+        return [
+            ids or [own[byte] for byte in re.findall("<0x..>", piece) if byte in own]
+            for ids, piece in zip(self.encode(texts), pieces, strict=True)
+        ]
+
+
+def _joins(before: str, sign: str) -> bool:
+    """Whether a character is a mark on what stands before it, or composes with its end."""
+    normal = (unicodedata.normalize("NFKC", text) for text in (before, before + sign))
+    return unicodedata.category(sign)[0] == "M" or len(next(normal)) >= len(next(normal))
+
+
+# SentencePiece's unigram vocabularies.
+
+
+class UnigramTokenizer(Tokenizer):
+    """SentencePiece's unigram vocabulary."""
+
+    file_name = UNIGRAM_FILE
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        with one_line(self.path, "not a SentencePiece model"):
+            self._model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
+        self._check_size(self._model.get_piece_size())
+
+    def _string(self, id: int) -> str:
+        return self._model.id_to_piece(id)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._model.encode(texts, num_threads=1)
+
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets
+        # are in the original. A piece that is nothing but a word's start is empty.
+        encoded = self._model.encode(text, return_type="offset_mapping")
+        spans, offsets = [], encoded["offsets"]
+        for number, (start, end) in enumerate(offsets):
+            while start < end and text[start].isspace():
+                start += 1
+            if start == end and encoded["pieces"][number] != WORD_START:
+                end = next((later for _, later in offsets[number:] if later > start), start)
+            spans.append((start, end))
+        return encoded["ids"], spans
+
+    def pieces(self) -> list[str]:
+        return self._model.id_to_piece(list(range(self._model.get_piece_size())))
+
+
+# Vocabularies of Hugging Face's library: those that imported models bring, kept as they came, and
+# byte-level ones that are trained here.
+
+_MODELS = "BPE", "Unigram", "WordPiece"
+
+
+class JsonTokenizer(Tokenizer):
+    """A vocabulary of Hugging Face's library: BPE, WordPiece or unigram.
+
+    Added tokens that are not special are found in a text before the vocabulary is asked, as that
+    library does.
+    """
+
+    file_name = JSON_FILE
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        # One thread, as SentencePiece's here: text is prepared by as many processes as there are
+        # cores.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self._file = TokenizerJson(self.path)
+        self._tokenizer = self._file.runner(self.vocabulary)
+        self._check_size(self._file.size)
+        settings = self.path.with_name(SETTINGS_FILE)
+        if settings.is_file():
+            named = files.read_model(settings, dict[str, Any], "put the pack back from a copy").get(
+                "bos_token"
+            )
+            self.scored_after = {s: id for id, s in self._file.strings.items()}.get(
+                str(named), self.scored_after
+            )
+        self.mask_takes_space = self.special.get("mask") in self._file.taking_space
+        self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
+        self.drops = self.encode(["\U00012000"]) == [[]]  # cuneiform
+        self._file.content.clear()  # each process that prepares text would keep it
+
+    def _string(self, id: int) -> str:
+        return self._file.strings[id]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # of its own kind: a token for what is unknown that is not there
+            raise UserError(f"{self.path}: a text is not encoded ({error})") from None
+        return [encoding.ids for encoding in encodings]
+
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = []
+        for (start, end), token in zip(encoding.offsets, encoding.tokens, strict=True):
+            while start < end and text[start].isspace():
+                start += 1
+            spans.append((start, start if token == WORD_START else end))
+        return encoding.ids, spans
+
+    def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
+        if not extend_this or self._file.is_byte_level:
+            return super().cut(pieces)
+        if self._file.kind == "WordPiece":
+            pieces = [
+                piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece in pieces
+            ]
+        return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
+
+    def pieces(self) -> list[str]:
+        special = {id: self._file.strings[id] for id in self.vocabulary.special_ids}
+        ids = {string: id for id, string in special.items()}
+        for id in range(self.vocabulary.size):
+            if id not in special:
+                piece = self._file.spell(id)
+                ids[f"<id {id}>" if piece in ids else piece] = id
+        return sorted(ids, key=ids.__getitem__)
+
+    def num_bytes(self) -> list[int]:
+        sizes = super().num_bytes()
+        for id, string in self._file.strings.items() if self._file.is_byte_level else ():
+            sizes[id] = len(string.encode() if string in self._file.added else string)
+        for id in self._file.special.keys() - {
+            *self.vocabulary.special_ids
+        }:  # that end a turn, say
+            sizes[id] = 0
+        return sizes
+
+
+_MOST_IDS = 1 << 24
+
+
+class TokenizerJson:
+    """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its
+    model. added: strings that are found in a text before the model is asked; special: {id: string}
+    of those of no text; taking_space: those that take the white space before them. is_byte_level:
+    whether the other pieces are made of GPT-2's characters, each a byte.
+
+    It may be damaged, or be made to do harm; UserError for what Hugging Face's library does not
+    take.
+    """
+
+    def __init__(self, path: Path, content: dict[str, Any] | None = None):
+        """content: what is to be at `path`, where it is not read from there."""
+        self.path = path
+        tokenizer = self.load(files.read_json(path) if content is None else content)
+        self.content: dict[str, Any] = json.loads(tokenizer.to_str())
+        self.kind: str = self.content["model"]["type"]
+        self.strings = {id: string for string, id in tokenizer.get_vocab().items()}
+        self.size = max(self.strings, default=-1) + 1
+        if self.kind not in _MODELS or self.size > _MOST_IDS:
+            raise UserError(
+                f"{path}: a {self.kind} vocabulary of {self.size:,} ids; there are "
+                f"{', '.join(_MODELS)}"
+            )
+        self.added = {token["content"] for token in self.content["added_tokens"]}
+        self.special = {
+            token["id"]: token["content"]
+            for token in self.content["added_tokens"]
+            if token["special"]
+        }
+        self.taking_space = {
+            token["content"] for token in self.content["added_tokens"] if token["lstrip"]
+        }
+        stages = json.dumps([self.content["pre_tokenizer"], self.content["decoder"]])
+        self.is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
+
+    def load(self, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
+        """The tokenizer that is written there, or in `content`; texts are neither cut nor filled
+        up.
+        """
+        with one_line(self.path, "not a tokenizer"):
+            tokenizer = tokenizers.Tokenizer.from_str(
+                json.dumps(content or self.content, ensure_ascii=False)
+            )
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            return tokenizer
+
+    def runner(self, vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+        """The tokenizer by which no text becomes a special id; UserError where one does all the
+        same.
+        """
+        special = {id: self.strings[id] for id in vocabulary.special_ids if id in self.strings}
+        if len(special) < len(vocabulary.special_ids):
+            raise UserError(
+                f"{self.path}: has no token of the id "
+                f"{min({*vocabulary.special_ids} - special.keys())}"
+            )
+        special |= self.special
+        model, added = self.content["model"], self.content["added_tokens"]
+        if (
+            self.kind == "Unigram"
+        ):  # which finds its own in a text whatever is set; no text has a NUL
+            hidden = {*special.values()} & {piece for piece, _ in model["vocab"]}
+            vocab = [
+                (f"\0{piece}\0" if piece in hidden else piece, score)
+                for piece, score in model["vocab"]
+            ]
+            model, added = (
+                {**model, "vocab": vocab},
+                [token for token in added if token["content"] not in hidden],
+            )
+        added = [{**token, "special": token["id"] in special} for token in added]
+        runner = self.load({**self.content, "added_tokens": added, "model": model})
+        runner.encode_special_tokens = True
+        for token in added:
+            if (
+                runner.token_to_id(token["content"]) != token["id"]
+            ):  # the library counts on from the model's
+                raise UserError(
+                    f"{self.path}: added_tokens: {token['content']!r:.60} is not in the order of "
+                    "the ids"
+                )
+        for id, string in special.items():
+            with one_line(self.path, "not a tokenizer"):
+                encodings = runner.encode_batch_fast(
+                    [string, f"a {string} b", f"a{string}b"], add_special_tokens=False
+                )
+            if id != vocabulary.unk and any(id in encoding.ids for encoding in encodings):
+                raise UserError(f"{self.path}: the text {string!r:.40} becomes the special id {id}")
+        return runner
+
+    def lost_text(self, vocabulary: Vocabulary) -> str | None:
+        """A text of the probes that does not come back from its ids, as a message says it; None
+        where all do.
+        """
+        runner, reader = self.runner(vocabulary), self.load()
+        with one_line(self.path, "not a tokenizer"):
+            for text in PROBES:
+                ids = runner.encode(text, add_special_tokens=False).ids
+                decoded = reader.decode(ids, skip_special_tokens=False)
+                if decoded != text:
+                    differ = (
+                        place
+                        for place in range(len(text))
+                        if text[place] != decoded[place : place + 1]
+                    )
+                    near = slice(start := max(0, next(differ, len(text)) - 1), start + 20)
+                    return f"{text[near]!r} of a text comes back as {decoded[near]!r}"
+        return None
+
+    def spell(self, id: int) -> str:
+        """How all vocabularies spell a piece of text."""
+        string = self.strings.get(id, f"<id {id}>")
+        if string in self.added:
+            return string.replace(" ", WORD_START)
+        if self.is_byte_level and BYTE_OF_CHARACTER.keys() >= {*string}:
+            return _spell_bytes(string)
+        return _spell_word_piece(string) if self.kind == "WordPiece" else string
+
+
+def _byte_of_character() -> dict[str, int]:
+    """The byte that each of GPT-2's printable characters stands for in a byte-level vocabulary.
+
+    A printable Latin-1 character stands for its own byte, U+0100 … for the others in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + at): byte for at, byte in enumerate(others)
+    }
+
+
+BYTE_OF_CHARACTER = _byte_of_character()
+
+
+def _by_bytes(data: bytes) -> str:
+    """The spelling of a piece that no text has: <0xE2><0x82>."""
+    return "".join(f"<0x{byte:02X}>" for byte in data)
+
+
+def _spell_bytes(string: str) -> str:
+    """Text of a byte-level piece; one that is no whole number of characters is spelt by its
+    bytes.
+    """
+    data = bytes(BYTE_OF_CHARACTER[character] for character in string)
+    text = data.decode(errors="replace")
+    return (
+        _by_bytes(data)
+        if text.encode() != data or WORD_START in text
+        else text.replace(" ", WORD_START)
+    )
+
+
+def _spell_word_piece(string: str) -> str:
+    if WORD_START in string:
+        return _by_bytes(string.encode())
+    return string[2:] if string.startswith("##") and string != "##" else WORD_START + string
+
+
+def tokenizer_in(folder: str | Path) -> Path:
+    """The folder of the vocabulary of a model, or of an adaptation, which has it beside its
+    embeddings.
+    """
+    inside = Path(folder) / VOCABULARY
+    return inside if inside.is_dir() else Path(folder)
+
+
+def open_tokenizer(folder: str | Path) -> Tokenizer:
+    """The vocabulary in a folder (a tokenizer, a language pack or a model); UserError where there
+    is none.
+    """
+    folder = tokenizer_in(folder)
+    held = files.read_artifact(folder, files.Manifest).files
+    if UNIGRAM_FILE in held:
+        return UnigramTokenizer(folder)
+    if JSON_FILE in held:
+        return JsonTokenizer(folder)
+    raise UserError(
+        f"{folder}: holds neither {UNIGRAM_FILE} nor {JSON_FILE}; it is not a tokenizer or a "
+        "language pack"
+    )

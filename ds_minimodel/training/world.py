@@ -1,0 +1,191 @@
+"""The ranks that train together, whoever started their processes: --ranks, torchrun or
+deepspeed.
+"""
+
+import atexit
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypeVar, cast
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.launch.process import check_meeting, launched
+from ds_minimodel.ops.cpu import configure_cpu
+from ds_minimodel.ops.gpu import refuse, why_no_code
+from ds_minimodel.ops.parallel import SOLO, Group, split_world
+from ds_minimodel.training.run import replicas_of
+from ds_minimodel.training.zero import start
+
+log = logging.getLogger(__name__)
+PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
+STILL_WAITING = (
+    "ds-minimodel: %s still waits for the other ranks at %s; without a launcher unset RANK and "
+    "WORLD_SIZE"
+)
+# For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
+HOST_TIMEOUT = timedelta(days=7)
+# Seconds of silence before a probe and between probes; milliseconds that a host may leave anything
+# unanswered.
+TCP_OPTIONS = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_USER_TIMEOUT: 60_000}
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks that train together. `host_group` carries small numbers between hosts without the
+    device.
+
+    data: the ranks among which samples are divided, each with its own replica of the model, or the
+    same part of one. tensor: the ranks that hold the parts of one replica, and see the same
+    samples.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    host_group: dist.ProcessGroup | None
+    data: Group
+    tensor: Group
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, *numbers: int) -> tuple[int, ...]:
+        """Sums over ranks of host integers; never waits for the device."""
+        if self.size == 1:
+            return numbers
+        total = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(total, group=self.host_group)
+        return tuple(total.tolist())
+
+    def broadcast_from_rank0(self, compute: Callable[[], Value]) -> Value:
+        """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every
+        rank ends.
+        """
+        return cast(Value, self.all_gather_object(lambda: compute() if self.is_main else None)[0])
+
+    def all_gather_object(self, compute: Callable[[], Value]) -> list[Value]:
+        """The picklable values that `compute()` gives on each rank, in the order of ranks, on every
+        rank.
+
+        Where it fails on some ranks, every rank ends: those with their error, the others with
+        OtherRankFailed, so that none waits for another that is gone.
+        """
+        if self.size == 1:
+            return [compute()]
+        value = error = None
+        try:
+            value = compute()
+        except Exception as caught:
+            error = caught
+        outcomes: list = [None] * self.size
+        state = (
+            "ok" if error is None else "user error" if isinstance(error, UserError) else "failed"
+        )
+        dist.all_gather_object(outcomes, (state, value), group=self.host_group)
+        if error is not None:
+            raise error
+        for rank, (state, _) in enumerate(outcomes):
+            if state != "ok":
+                raise OtherRankFailed(rank, state == "user error")
+        return [value for _, value in outcomes]
+
+    def replicated(self, compute: Callable[[], Value]) -> Value:
+        """The value of `compute()`, which every rank computes for itself, with the same outcome;
+        nothing is exchanged.
+
+        A UserError is raised on rank 0 alone; the other ranks raise OtherRankFailed.
+        """
+        try:
+            return compute()
+        except UserError:
+            if self.is_main:
+                raise
+            raise OtherRankFailed(0, is_users_mistake=True) from None
+
+
+def join_ranks(tensor_parallel: int = 1) -> World:
+    """Join the ranks (a world of one where no launcher is involved) and return the World.
+
+    tensor_parallel: how many ranks hold one replica; UserError where it does not divide the ranks.
+    """
+    start.configure()
+    if not dist.is_initialized():
+        if not launched():
+            dist.init_process_group(start.backend(), store=dist.HashStore(), rank=0, world_size=1)
+            os.environ.setdefault("LOCAL_RANK", "0")
+        else:
+            check_meeting()
+            name_interface()
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        rank_and_size = (
+            f"RANK={os.environ.get('RANK')} of WORLD_SIZE={os.environ.get('WORLD_SIZE')}"
+        )
+        waiting = threading.Timer(PATIENCE, log.warning, [STILL_WAITING, rank_and_size, place])
+        waiting.daemon = True
+        waiting.start()
+        try:
+            start.init_distributed()
+        except dist.DistError as error:
+            raise UserError(
+                f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})"
+            ) from None
+        finally:
+            waiting.cancel()
+        atexit.register(start.end_distributed)
+    device = start.device(int(os.environ["LOCAL_RANK"]))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        configure_cpu()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
+    world = World(rank, size, device, host_group, Group(rank, size), SOLO)
+    if size > 1:
+        break_dead_connections()
+    if device.type == "cuda":
+        reasons = world.all_gather_object(lambda: why_no_code(device))
+        world.replicated(lambda: refuse(reasons))
+    world.replicated(lambda: replicas_of(size, tensor_parallel))
+    data, tensor = split_world(rank, size, tensor_parallel)
+    return replace(world, data=data, tensor=tensor)
+
+
+def name_interface() -> None:
+    """Name gloo the network interface on the way to where the ranks meet, unless the user has.
+
+    It else takes the address of the host's own name, which on Debian is 127.0.1.1.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((os.environ["MASTER_ADDR"], 9))  # nothing is sent
+        except OSError:  # no way there, which is said when the ranks meet
+            return
+        own = probe.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if own in (address.address for address in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def break_dead_connections() -> None:
+    """Have the kernel break those of this process's connections whose other host does not answer
+    for a minute.
+
+    TCP would else try for a quarter of an hour, and gloo wait as long as a collective may take. To
+    be called again where groups have been made since.
+    """
+    for connection in psutil.Process().net_connections("tcp"):
+        with socket.socket(fileno=os.dup(connection.fd)) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in TCP_OPTIONS.items():
+                line.setsockopt(socket.IPPROTO_TCP, option, value)
