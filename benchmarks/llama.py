@@ -7,6 +7,7 @@ can be had.
 """
 
 import argparse
+import functools
 import math
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def write_llama(out: Path, config: LlamaConfig) -> None:
         name: Lazy(
             shape,
             torch.bfloat16,
-            lambda name=name, shape=shape, seed=seed: drawn(name, shape, seed),
-        )  # type: ignore[misc]
+            functools.partial(drawn, name, shape, seed),
+        )
         for seed, (name, shape) in enumerate(shapes.items())
     }
     out.mkdir(parents=True, exist_ok=True)

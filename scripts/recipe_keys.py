@@ -112,7 +112,7 @@ def body(model: type[Section]) -> tuple[str, str]:
     keys, kinds, shown = rows(model, "model."), "", {*model.model_fields}
     for name, kind in BODIES.items():
         new = [f"`{key}`" for key in kind.model_fields if key not in shown]
-        kinds += f"| `{name}` | {kind.__doc__} | {', '.join(new)} |\n"
+        kinds += f"| `{name}` | {' '.join((kind.__doc__ or '').split())} | {', '.join(new)} |\n"
         keys += rows(kind, "model.", shown)
         shown |= {*kind.model_fields}
     return keys, kinds

@@ -19,7 +19,7 @@ TEST = [{"text": text, "label": "calc"} for text in ["the sum"] * 40 + ["a slide
     "score, verdict", [(95.0, "every system is above"), (82.0, "bl_base: not above")]
 )
 def test_scores_are_compared_with_what_needs_no_model(score, verdict, tmp_path):
-    files = {"evaluation/topic/train.en.jsonl": TRAIN, "evaluation/topic/test.de.jsonl": TEST}
+    files = {"tasks/topic/train.en.jsonl": TRAIN, "tasks/topic/test.de.jsonl": TEST}
     for name, rows in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))

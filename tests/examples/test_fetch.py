@@ -43,10 +43,10 @@ def test_what_a_sample_holds(sample):
     names = {"LICENSES.md", *(f"chats/{name}" for name in chats.split())}
     names |= {f"{part}/{language}.txt" for part in ("text", "test") for language in ("de", "en")}
     assert manifest["files"].keys() == names | {
-        f"evaluation/topic/{name}.jsonl" for name in topic.split()
+        f"tasks/topic/{name}.jsonl" for name in topic.split()
     }
     for name, count in manifest["tasks"]["topic"].items():
-        assert len(read_jsonl(out / f"evaluation/topic/{name}.jsonl")) == count > 0
+        assert len(read_jsonl(out / f"tasks/topic/{name}.jsonl")) == count > 0
     assert "| libreoffice-help-de | 1.0-1 | MPL-2.0, GPL-2+ |" in (out / "LICENSES.md").read_text()
 
 
