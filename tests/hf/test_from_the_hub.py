@@ -11,7 +11,7 @@ from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
 
 from ..forks import run
-from ..serve.hub_server import COMMIT, hub  # noqa: F401
+from ..hf.hub_server import COMMIT, hub  # noqa: F401
 
 NAME = "someone/roberta-small"
 

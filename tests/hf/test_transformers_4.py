@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.export.folder import export_hf
 
-from ..data.test_extension import bpe
 from ..models.test_modern import SHAPES, config_of
+from ..tokenizers.test_extension import bpe
 from .conftest import ODD_TEXTS, TEXTS, make_roberta_json, make_xlm_r, randomise
 from .test_bases import make_bert
 from .test_modernbert import save_modernbert

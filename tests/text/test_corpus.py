@@ -14,7 +14,7 @@ from ds_minimodel.pipeline.steps.corpus import write_tests
 from ds_minimodel.text.corpus import Corpus, count_words, is_held_out, make_corpus
 from ds_minimodel.text.reader import read_documents
 
-from .conftest import content
+from ..data.conftest import content
 
 SHARE = 0.2
 

@@ -14,6 +14,8 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 from tests.small_models import roberta
 
+from ..data.conftest import corpus, text_file, tokenizer, tokenizer_folder  # noqa: F401
+
 CONFIG, DEPTHS = roberta(3, 16, 2, 32, 48), (1, 3)
 LABELS = ["no", "perhaps", "yes"]
 # (language, text, size of the vocabulary)

@@ -12,7 +12,7 @@ from ds_minimodel.text.reader import find_text
 from ds_minimodel.text.rows import HubText, rows_of_hub
 
 from ..forks import run
-from ..serve.hub_server import COMMIT, hub  # noqa: F401
+from ..hf.hub_server import COMMIT, hub  # noqa: F401
 
 RECIPE = """
 workdir: run
