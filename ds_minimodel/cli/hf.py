@@ -70,8 +70,8 @@ def add_arguments(commands: Commands) -> None:
     )
     add("--vocab-size", type=_whole_number, metavar="N", help=text)
     text = (
-        "merge strength: how much of what was learned to keep, at most 1 (default: the most that "
-        "--keep allows)"
+        "merge strength: how much of what was learned to keep, at most 1 (default: 1, and less "
+        "where a decoder loses many right answers)"
     )
     add("--strength", type=_number, metavar="S", help=text)
     add("--test-text", **files, help="other text to score before and after, in any language")
@@ -81,14 +81,6 @@ def add_arguments(commands: Commands) -> None:
         "its body trains, and it is scored"
     )
     add("--known-text", **{**files, "metavar": "CODE=FILE"}, type=_of_language, help=text)
-    text = (
-        "what the model may lose, in percent: answers=5 (points of right answers), chat=13 (next "
-        "tokens of its own "
-        "chats that change), contexts=1 (bits of --source-text), texts=3 (bits of a --test-text or "
-        "--known-text); "
-        "nothing: no limits"
-    )
-    add("--keep", type=_limit, metavar="WHAT=PERCENT", nargs="+", action="extend", help=text)
     length = extending.add_mutually_exclusive_group()
     text = "time budget in hours on this machine (default 1); a larger value continues the run"
     length.add_argument("--hours", type=_number, metavar="H", help=text)
@@ -161,16 +153,6 @@ def _of_language(text: str) -> tuple[str, str]:
     return code, file
 
 
-def _limit(text: str) -> tuple[str, float] | None:
-    """argparse's type of what may get worse, and by how much; None for "nothing"."""
-    name, _, percent = text.partition("=")
-    if text != "nothing" and not percent:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} has no bound; give one, such as chat=13, or nothing"
-        )
-    return (name, _number(percent)) if percent else None
-
-
 def _check_paths(options: Options, out: Path) -> None:
     """UserError for what paths alone say; what reads a model takes seconds to load."""
     model = Path(options.model)
@@ -214,11 +196,6 @@ def _extend(options: Options) -> None:
     named = {name: getattr(options, name) for name in names} | {"trains": options.train, "say": say}
     for language, file in options.known_text:
         named.setdefault("known_text", {}).setdefault(language, []).append(file)
-    if options.keep:
-        if None in options.keep[1:] + options.keep[:-1]:
-            raise UserError("--keep: nothing stands alone; leave it or the bounds out")
-        limits = hugging_face_module("extend.retention").LIMITS
-        named["keep"] = {} if None in options.keep else limits | dict(options.keep)
     try:
         model = hugging_face_module("extend.run").extend(
             options.model, options.text, options.language, out, **named

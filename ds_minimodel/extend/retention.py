@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -45,11 +45,11 @@ from ds_minimodel.text.chats import Dialogue
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
-STRENGTHS = 1.0, 0.75, 0.5, 0.35, 0.25  # that are tried, up to the first that keeps enough
-# By how many percent each may get worse: right answers (points); likeliest tokens that changed;
-# bits of the source's text at its worst position; bits of the worst text that is given.
-Limits = Mapping[str, float]
-LIMITS: Limits = {"answers": 5.0, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
+STRENGTHS = 1.0, 0.75, 0.5  # that are tried, up to the first that keeps enough
+MOST_LOST = 5.0  # points of right answers that a strength may cost
+FEWEST_TO_CHOOSE = 100  # questions by which a strength is chosen
+# What is warned of: points of right answers, percent of likeliest tokens, and of bits
+WORSE = {"answers": MOST_LOST, "chat": 13.0, "contexts": 1.0, "texts": 3.0}
 ANSWER_TOKENS = 32  # of an answer
 EDGES, LENGTH = (0, 128, 512), 1024  # tokens at which positions part; of a window
 TEXT_BYTES = 30_000  # of each text
@@ -350,119 +350,89 @@ def find_kept(
     source: str,
     given: Mapping[str, str] | None = None,
     strengths: Sequence[float] = STRENGTHS,
-    limits: Limits = LIMITS,
     column: str = "text",
     openings: Sequence[str] = (),
     chats: Sequence[Dialogue] = (),
     say: Callable[[str], None] = print,
 ) -> Kept:
-    """Find the largest of `strengths` at which an adapted decoder stays within `limits`, else the
-    last; what it keeps.
+    """Find what an adapted decoder keeps at the first of `strengths` that loses at most MOST_LOST
+    points of right answers, or else at the last one.
 
     model, tokenizer, pack: as of a Comparison. held_out: {language: file} of text like that which
     trained. given: files of other text. path: file in which the result is cached, by a hash of what
     it depends on, beside that of the untouched model. openings: of texts to continue; chats:
-    dialogues in the added language, up to an answer. Half of the questions choose the strength, by
-    95 % upper bounds, the others are reported; with a single one half as many are asked.
+    dialogues in the added language, up to an answer. Where too few questions fit, the first
+    strength stays.
     """
     given = given or {}
     texts = {**held_out, **given}
     memory = path.with_name(UNTOUCHED)
-    questions: dict[str, Any] = {
-        "source": source,
-        "count": COUNT if len(strengths) > 1 else COUNT // 2,
-    }
     both = Comparison(
-        model, tokenizer, pack, texts, memory, column, openings=openings, chats=chats, **questions
+        model,
+        tokenizer,
+        pack,
+        texts,
+        memory,
+        column,
+        openings=openings,
+        chats=chats,
+        source=source,
     )
     strengths = strengths if both.added.update else (1.0,)
     added = identity(pack)
     judged = rules_of(both.asked.code)
-    key = sha256_of_json(
-        [both.untouched.key, added, [*strengths], dict(limits), source, dict(given), judged]
-    )
+    key = sha256_of_json([both.untouched.key, added, [*strengths], source, dict(given), judged])
     if path.exists() and (known := read_model(path, Kept, "delete that file")).key == key:
         return known
 
-    chooses = [at for at, own in enumerate(both.dialogues) if own.chooses and len(strengths) > 1]
-    reported = [at for at in range(len(both.dialogues)) if at not in chooses]
-    by_strength, keeps, at_first = dict[str, dict[str, Change]](), False, list[str]()
+    questions = [index for index, asked in enumerate(both.dialogues) if asked.question]
+    is_choice = len(strengths) > 1 and len(questions) >= FEWEST_TO_CHOOSE
+    lost_at = dict[float, float]()
     for strength in strengths:
         both.put(strength)
-        bits = {name: both.bits(name) for name in texts}
-        changes = by_strength[f"{strength:g}"] = changes_at(
-            both, bits, chooses, source, given, limits
-        )
-        keeps = within(changes, limits)
-        if len(strengths) > 1:
-            own = [f"{name} {bits[name].a_byte[1]:.3f} {_BITS}" for name in held_out]
-            own += [
-                f"{own.percent:.1f} {_MEANS[name]} (at most {own.bound():.1f})"
-                for name, own in changes.items()
-            ]
-            say(f"merge strength {strength:g}: {', '.join(own)}")
-        if keeps:
+        answers = both.answers(questions)
+        if not is_choice:
             break
-        if both.chats and len(strengths) > 1 and strength == strengths[0]:
-            clause, _ = _loops_and_language(both, both.answers_to_chats())
-            at_first = [
-                f"at merge strength {strength:g} of those {clause}; export-hf --strength writes "
-                "that model."
-            ]
-    said = _reported(both, bits, reported, held_out, limits)
-    if len(strengths) > 1 and changes:
-        bounds = ", ".join(f"{limits[name]:g} {_MEANS[name]}" for name in changes if name in limits)
-        tried, which = (
-            ", ".join(f"{own:g}" for own in strengths),
-            "largest" if keeps else "smallest, and none",
-        )
-        said["sentences"].insert(
-            0, f"merge strength {strength:g}, of {tried} the {which} within {bounds}."
-        )
-    said["sentences"] += at_first
+        lost_at[strength] = points_lost(answers).percent
+        say(f"merge strength {strength:g}: {lost_at[strength]:.1f} points of right answers lost")
+        if lost_at[strength] <= MOST_LOST:
+            break
+    bits = {name: both.bits(name) for name in texts}
+    said = _reported(both, answers, bits, held_out)
+    said["sentences"].insert(0, _of_strength(strength, lost_at, len(strengths) > 1))
     missing = ["other texts and other languages (--test-text, --known-text)"] * (not given)
     missing += [f"{source} (--source-text)"] * (source not in held_out)
     said["sentences"] += [f"not looked at: {', '.join(missing)}."] * bool(missing)
     kept = Kept(key=key, pack=added, strength=strength, **said)
-    write_json(path, {**kept.model_dump(), "changes": by_strength})
+    write_json(path, kept.model_dump())
     return read_model(path, Kept, "delete that file")
 
 
-def changes_at(
-    both: Comparison,
-    bits: Mapping[str, Bits],
-    index: Sequence[int],
-    source: str,
-    given: Collection[str],
-    limits: Limits,
-) -> dict[str, Change]:
-    """{kind of LIMITS: how much worse it is at the strength in memory}. Answers take longest: they
-    are asked for only where all else is within its limits.
+def _of_strength(strength: float, lost_at: Mapping[float, float], is_choice: bool) -> str:
+    """Say which merge strength is written, why, and which call writes another.
+
+    lost_at: {strength: points of right answers lost there} of those that were looked at.
     """
-    changes = {"chat": both.chat(index)[0]} if index else {}
-    if source in bits:
-        rises = bits[source].rises
-        changes["contexts"] = max(
-            [own for own in rises if own.number >= FEWEST] or rises[:1], key=Change.bound
-        )
-    if given:
-        changes["texts"] = max((bits[name].rise for name in given), key=Change.bound)
-    if index and within(changes, limits):
-        changes["answers"] = points_lost(both.answers(index))
-    return changes
+    another = "`ds-minimodel export-hf MODEL OUT --pack PACK --strength S` writes another"
+    if not is_choice:
+        return f"merge strength {strength:g}, as asked for; {another}."
+    if not lost_at:
+        return f"merge strength {strength:g}: fewer than {FEWEST_TO_CHOOSE} questions; {another}."
+    each = ", ".join(f"{lost:.1f} points at {tried:g}" for tried, lost in lost_at.items())
+    return (
+        f"merge strength {strength:g}: right answers fall by {each}, where {MOST_LOST:g} may be "
+        f"lost; {another}."
+    )
 
 
 def _reported(
-    both: Comparison,
-    bits: Mapping[str, Bits],
-    index: Sequence[int],
-    held_out: Mapping[str, str],
-    limits: Limits,
+    both: Comparison, answers: list[Sample], bits: Mapping[str, Bits], held_out: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What a Kept says of the strength in memory: by the dialogues `index` and texts, of which
-    there are `bits`.
+    """What a Kept says of the strength in memory: by answers and texts, of which there are
+    `bits`.
     """
-    answers, (samples, measures) = both.answers(index), both.samples()
+    samples, measures = both.samples()
+    index = range(len(both.dialogues))
     sentences, texts, worse = list[str](), list[str](), list[tuple[str, str, Change]]()
     if answers:
         sentence, of_answers = _of_answers(both, answers)
@@ -509,29 +479,12 @@ def _reported(
     return {
         "sentences": sentences,
         "texts": texts,
-        "worse": [
-            f"{what} {advice}."
-            for kind, what, own in worse
-            if own.percent > limits.get(kind, math.inf)
-        ],
+        "worse": [f"{what} {advice}." for kind, what, own in worse if own.percent > WORSE[kind]],
         "measures": measures,
         "answers": answers[:SHOWN],
         "samples": samples,
         "chats": chats[:SHOWN],
     }
-
-
-_MEANS = {
-    "answers": "points of right answers lost",
-    "chat": "% other likeliest tokens",
-    "contexts": "% more bits of the source at a position",
-    "texts": "% more bits of another text",
-}
-
-
-def within(changes: Mapping[str, Change], limits: Limits) -> bool:
-    """Whether the upper bound of each change is within its limit, where it has one."""
-    return all(change.bound() <= limits.get(name, math.inf) for name, change in changes.items())
 
 
 def points_lost(answers: Sequence[Sample]) -> Change:

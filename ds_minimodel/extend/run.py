@@ -23,7 +23,7 @@ from ds_minimodel.config.reading import load_recipe, recipe_of_values
 from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.export.folder import export_adapter, export_hf
 from ds_minimodel.extend.call import Call
-from ds_minimodel.extend.retention import CHATS, LIMITS, PAGES, STRENGTHS, find_kept, openings_of
+from ds_minimodel.extend.retention import CHATS, PAGES, STRENGTHS, find_kept, openings_of
 from ds_minimodel.launch.hosts import name_the_cpu, ranks_on_hosts
 from ds_minimodel.pipeline.dialogues import check_chats, held_out_questions
 from ds_minimodel.pipeline.fertility import choose_vocabulary
@@ -56,7 +56,6 @@ def extend(
     strength: float | None = None,
     test_text: Sequence[str | Path] = (),
     known_text: Mapping[str, Sequence[str | Path]] | None = None,
-    keep: Mapping[str, float] = LIMITS,
     ranks: int | None = None,
     hostfile: str | None = None,
     say: Say = print,
@@ -73,9 +72,9 @@ def extend(
     over the text (1 by default); or tokens: to train on. trains: "embeddings": new token embeddings
     alone, all else stays bit for bit (default of an encoder); "lora": a LoRA of the body, too
     (default of a decoder); "all": every weight. vocab_size: number of new tokens, FEWEST_NEW at
-    least (default: as many as pay). strength: merge strength of out/model (default of a decoder:
-    the largest within `keep`, the percent or points by which what extend/retention.py measures may
-    get worse; {}: no limits). ranks, hostfile: as of `run`.
+    least (default: as many as pay). strength: merge strength of out/model (default: 1, of a decoder
+    less where right answers fall by more than extend/retention.py allows). ranks, hostfile: as of
+    `run`.
 
     out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with
     "lora" adapter/ for PEFT. The same call goes on where one was interrupted, with more hours or
@@ -92,11 +91,7 @@ def extend(
     if hours is not None and tokens is not None:
         raise UserError("extend: give hours or tokens, not both")
     counts = {"--tokens": tokens, "--ranks": ranks, "--vocab-size": vocab_size}
-    for what, number in {
-        "--hours": hours,
-        **{f"--keep {name}": own for name, own in keep.items()},
-        **counts,
-    }.items():
+    for what, number in {"--hours": hours, **counts}.items():
         kind = int if what in counts else (int, float)
         if number is not None and not (isinstance(number, kind) and 0 < number < math.inf):
             raise UserError(
@@ -109,9 +104,8 @@ def extend(
     others = [str(file) for file in find_text(paths_of(test_text))]
     for file in others:  # as far as it is scored
         next(read_documents([file], column), None)
-    for name, known in [*((name, [*LIMITS]) for name in keep), (trains or "lora", [*PRESETS])]:
-        if name not in known:
-            raise UserError(f"extend: nothing is called {name} here; give {', '.join(known)}")
+    if trains is not None and trains not in PRESETS:
+        raise UserError(f"extend: nothing is called {trains} here; give {', '.join(PRESETS)}")
     name_the_cpu()
     with lock(out / LOCK):
         work = _Work(out, language, ranks, hostfile, say)
@@ -138,11 +132,11 @@ def extend(
             )
         if work.path.exists():
             recipe = load_recipe(work.path)
-            _check_options(recipe.trained_by.causal, others, keep)
+            _check_options(recipe.trained_by.causal, others)
             work.begin(call, recipe.data)
         else:
             base, device = read_base(model), device_here().type
-            _check_options(base.config.causal, others, keep)
+            _check_options(base.config.causal, others)
             deque(
                 read_dialogues(call["chats"]), 0
             )  # all that is wrong there, before anything is made
@@ -179,29 +173,23 @@ def extend(
             work.write(values)
         work.set_length(asked)
         work.run(until="adapt")
-        strengths = [strength] if strength else STRENGTHS if keep else [1.0]
-        kept = work.look(others, strengths, keep) if work.recipe().trained_by.causal else None
+        strengths = [strength] if strength else STRENGTHS
+        kept = work.look(others, strengths) if work.recipe().trained_by.causal else None
         work.run()
         work.export(kept)
     return out / "model"
 
 
-def _check_options(causal: bool, others: Sequence[str], keep: Mapping[str, float]) -> None:
+def _check_options(causal: bool, others: Sequence[str]) -> None:
     """UserError for what is looked at of a decoder alone."""
-    if not causal and (others or dict(keep) != LIMITS):
-        option = "--test-text" if others else "--keep"
-        raise UserError(
-            f"{option}: of an encoder held-out text alone is scored, and no strength chosen; leave "
-            "it out"
-        )
+    if not causal and others:
+        raise UserError("--test-text: of an encoder held-out text alone is scored; leave it out")
 
 
 class _Work(Call):
     """A call, and what is made of the adaptation that it has trained."""
 
-    def look(
-        self, others: list[str], strengths: Sequence[float], limits: Mapping[str, float]
-    ) -> Kept:
+    def look(self, others: list[str], strengths: Sequence[float]) -> Kept:
         """What a decoder has kept; the recipe gets the strength that keeps enough."""
         recipe = self.recipe()
         folder, model, layout = self.made(recipe)
@@ -232,7 +220,7 @@ class _Work(Call):
         chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
         with lock(layout.lock):  # `run` may be at work there
             kept = find_kept(
-                *places, source, given, strengths, limits, data.column, openings, chats, self.say
+                *places, source, given, strengths, data.column, openings, chats, self.say
             )
             if kept.strength != recipe.adapt.of(system).strength:
                 of_another = layout.root / EVALUATE / system.name / self.language

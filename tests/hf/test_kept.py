@@ -19,8 +19,8 @@ from ds_minimodel.extend.generations import settings_of, written
 from ds_minimodel.extend.questions import question_set
 from ds_minimodel.extend.retention import (
     ANSWER_TOKENS,
-    LIMITS,
-    STRENGTHS,
+    FEWEST_TO_CHOOSE,
+    MOST_LOST,
     Change,
     Comparison,
     find_kept,
@@ -33,9 +33,7 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .test_decoders import save_llama
 
-SOME = (
-    80  # questions: of half as many the bound of answers is within 5 points only where none changes
-)
+SOME = 120  # questions
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
 
 
@@ -182,66 +180,49 @@ def test_an_interval_is_by_what_was_drawn():
     assert points_lost([Sample(opening="", before="", after="")] * 98).error == pytest.approx(1)
 
 
-def test_the_largest_strength_that_keeps_enough_is_taken_and_found_once(world, text_file):
+def test_strength_1_stays_where_no_answers_are_lost_and_is_found_once(world, text_file):
     other = world / "news.zz.txt"
     other.write_text("The wind sees the boat.\n\n" * 40)
     found, said = kept_of(world, text_file, given={"news.zz.txt, of yours": str(other)})
-    tried = [strength for strength in STRENGTHS if strength >= found.strength]
-    assert [line.split(":")[0] for line in said] == [
-        f"merge strength {strength:g}" for strength in tried
-    ]
-    known = json.loads((world / "memory/xx.json").read_text())["changes"]
-    for strength in tried:
-        own = known[f"{strength:g}"].items()
-        keeps = all(Change(*change).bound() <= LIMITS[what] for what, change in own)
-        assert keeps == (strength == found.strength)
-    text = "\n".join([*found.sentences, *found.texts])
-    assert f"of {SOME // 2} English questions 0 right before, 0 after (0 lost, 0 won; " in text
-    assert "news.zz.txt, of yours: " in text and "not looked at" not in text
-    assert "en, held-out pages of your text, tokens 0–128: " in text
-    assert (
-        f"merge strength {found.strength:g}, of 1, 0.75, 0.5, 0.35, 0.25 the largest within" in text
+    assert (found.strength, said) == (1.0, ["merge strength 1: 0.0 points of right answers lost"])
+    assert found.sentences[0].startswith(
+        "merge strength 1: right answers fall by 0.0 points at 1, where 5 may be lost; `ds-mini"
     )
+    text = "\n".join([*found.sentences, *found.texts])
+    assert f"of {SOME} English questions 0 right before, 0 after (0 lost, 0 won; " in text
+    assert "news.zz.txt, of yours: " in text and "not looked at" not in text
     assert (found.pack, len(found.answers)) == (identity(world / "pack"), kept.SHOWN)
-    rows = {own.what: own.texts for own in found.measures}
-    assert rows["those that begin as before"][0] == str(SOME // 2) and "those that loop" in rows
     before = (world / "memory/the-untouched.json").stat()
     again = kept_of(world, text_file, given={"news.zz.txt, of yours": str(other)})
     assert again == (found, []), "nothing is asked again"
     chats = [[{"role": "user", "content": own}] for own in ("zozo", "mimi")]
-    fixed, said = kept_of(world, text_file, strengths=[1.0], chats=chats)
-    assert [own.opening for own in fixed.chats] == [
-        "zozo",
-        "mimi",
-    ] and "to 2 held-out questions" in fixed.sentences[2]
-    assert (fixed.strength, said) == (
-        1.0,
-        [],
-    ) and f"of {SOME} English questions" in fixed.sentences[0]
-    assert (
-        "not looked at: other texts and other languages (--test-text, --known-text)."
-        in fixed.sentences
-    )
+    fixed, said = kept_of(world, text_file, strengths=[0.5], chats=chats)
+    assert [own.opening for own in fixed.chats] == ["zozo", "mimi"]
+    assert (fixed.strength, said) == (0.5, [])
+    assert fixed.sentences[0].startswith("merge strength 0.5, as asked for; `ds-minimodel export-")
     assert (world / "memory/the-untouched.json").stat() != before, "of other texts"
 
 
-def test_what_is_worse_than_its_bound_is_said_with_what_to_do(tmp_path, text_file):
-    folder = made(tmp_path, text_file, update=2.0)
-    found, _ = kept_of(folder, text_file, chats=[[{"role": "user", "content": "zozo"}]])
-    sentence = found.sentences[-2]
-    assert (
-        sentence.startswith("at merge strength 1 of those ")
-        and "; export-hf --strength " in sentence
-    )
-    assert found.strength == min(STRENGTHS)
-    words = (
-        "merge strength 0.25, of 1, 0.75, 0.5, 0.35, 0.25 the smallest, and none within 13 % other"
-    )
-    assert found.sentences[0].startswith(words)
-    assert any(
-        line.startswith("what it says has become worse: export-hf with a smaller")
-        for line in found.worse
-    )
+@pytest.mark.parametrize(
+    "lost_at, strength", [((6, 4), 0.75), ((6, 5.1, 9), 0.5), ((-3,), 1.0), ((5,), 1.0)]
+)
+def test_a_strength_is_taken_back_by_more_than_5_points_lost(
+    world, text_file, monkeypatch, lost_at, strength
+):
+    lost = iter(lost_at)
+    monkeypatch.setattr(kept, "points_lost", lambda answers: Change(next(lost, 0), 1, SOME))
+    found, said = kept_of(world, text_file, memory=f"lost-{lost_at}")
+    assert found.strength == strength and len(said) == len(lost_at)
+    assert all(f"{percent:.1f} points at" in found.sentences[0] for percent in lost_at)
+
+
+def test_few_questions_choose_nothing(world, text_file, monkeypatch):
+    few = FEWEST_TO_CHOOSE - 1
+    monkeypatch.setattr(kept, "question_set", lambda *own: question_set(*own[:2], few))
+    monkeypatch.setattr(kept, "points_lost", lambda answers: Change(MOST_LOST + 1, 1, few))
+    found, said = kept_of(world, text_file, memory="few")
+    assert (found.strength, said) == (1.0, [])
+    assert found.sentences[0].startswith("merge strength 1: fewer than 100 questions; ")
 
 
 def test_rows_alone_of_a_plain_decoder(tmp_path, text_file):

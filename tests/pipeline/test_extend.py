@@ -204,53 +204,25 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert code == 0 and "adapt lora" not in err, "all is there"
 
 
-def test_a_strength_is_chosen_after_training(texts, tmp_path):
-    """By what the model may lose; another bound takes no other training."""
+def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path):
     out = tmp_path / "out"
-    arguments = (
-        "extend",
-        texts / "theirs",
-        texts / "xx.txt",
-        "--language",
-        "xx",
-        "--tokens",
-        "10k",
-        "--out",
-        out,
-    )
-    arguments += "--test-text", texts / "en.txt"
-    weights = set()
-    wide = "chat=100", "texts=1k", "answers=100"
-    for bounds, strength in ((["nothing"], 1.0), (["chat=0.001"], 0.25), (wide, 1.0)):
-        err = done(*arguments, "--keep", *bounds)
-        said = (
-            ": 6 new tokens," in err
-            and ", which pay in trainings of more than 100,000 tokens" in err
-        )
-        assert said == ("adapt lora" in err) == (not weights), err
-        assert (
-            yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0)
-            == strength
-        )
-        (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
-        assert json.loads(scores.read_text())["inputs"]["strength"] == strength
-        assert "LoRA, en.txt, of yours: " in err and ("merge strength 1: xx " in err) == (
-            bounds != ["nothing"]
-        )
-        weights.add((out / "model/model.safetensors").read_bytes())
-    assert len(weights) == 2
-    assert "nothing is called charm here; give answers" in refused(*arguments, "--keep", "charm=1")
-    assert "'chat' has no bound" in refused(*arguments, "--keep", "chat")
-    assert "nothing stands alone" in refused(*arguments, "--keep", "nothing", "chat=1")
+    arguments = ("extend", texts / "theirs", texts / "xx.txt", "--language", "xx")
+    arguments += ("--tokens", "10k", "--out", out, "--test-text", texts / "en.txt")
+    err = done(*arguments)
+    assert ": 6 new tokens," in err and ", which pay in trainings of more than 100,000" in err
+    assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == 1.0
+    (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
+    assert json.loads(scores.read_text())["inputs"]["strength"] == 1.0
+    assert "LoRA, merge strength 1: " in err and "LoRA, en.txt, of yours: " in err
+    assert "export-hf" in (out / "model/README.md").read_text()
     (out / "recipe.yaml").write_text(
         (out / "recipe.yaml").read_text().replace("    bits-per-byte:", "    mine:")
     )
     assert "finetune.tasks: put bits-per-byte back, by which a decoder is scored" in refused(
         *arguments
     )
-    assert "merge strength" not in done("run", out / "recipe.yaml", "adapt.lr=1e-3", "--rebuild"), (
-        "of another training"
-    )
+    again = done("run", out / "recipe.yaml", "adapt.lr=1e-3", "--rebuild")
+    assert "merge strength" not in again, "of another training"
 
 
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
@@ -266,8 +238,9 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
         "--out",
         out,
     ]
-    said = refused("extend", tmp_path / "theirs", texts / "xx.txt", *arguments, "--keep", "chat=1")
-    assert "--keep: of an encoder held-out text alone is scored" in said
+    more = "--test-text", texts / "known.txt"
+    said = refused("extend", tmp_path / "theirs", texts / "xx.txt", *arguments, *more)
+    assert "--test-text: of an encoder held-out text alone is scored" in said
     err = done("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
     base, tokenizer = (
         AutoTokenizer.from_pretrained(place) for place in (tmp_path / "theirs", out / "model")
