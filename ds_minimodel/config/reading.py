@@ -7,7 +7,7 @@ What is wrong is one line: the override, or file and line; the key; what is wron
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from ds_minimodel.common.errors import UserError, reason_of
+from ds_minimodel.common.retired import retired
 from ds_minimodel.config.base import read_base
 from ds_minimodel.config.schema import Recipe, recipe_class
 from ds_minimodel.evaluation import KINDS
@@ -190,7 +191,7 @@ def _refusal(
     """
     # First what chose the keys that there are, then an unknown key: where it is a misspelt one, the
     # missing one follows from it.
-    faults = error.errors(include_url=False, include_input=False)
+    faults = error.errors(include_url=False)
     faults.sort(
         key=lambda fault: (fault["loc"] != _CHOOSES_KEYS, fault["type"] != "extra_forbidden")
     )
@@ -210,6 +211,7 @@ def _refusal(
         where.append("kind")
         expected = first["ctx"].get("expected_tags")
         message = f"Input should be one of {expected}" if expected else "this key is missing"
+    message = _retired(where, first) or message
     message += f" (and {len(others)} more)" if others else ""
     if where:
         what = f"{'.'.join(where)}: {message}"
@@ -232,6 +234,16 @@ def _refusal(
         f"{path}{f':{line}' if line else ''}: "
         f"{what}{f' (with {concerned[0]})' if concerned else ''}"
     )
+
+
+def _retired(where: list[str], fault: Mapping[str, Any]) -> str | None:
+    """What is wrong with the key path `where`, if it or its value was there in earlier commits."""
+    key = ".".join(where)
+    value = fault["input"]
+    if fault["type"].startswith("union_tag"):
+        value = fault["ctx"].get("tag")
+    of_value = retired(f"{key}={value}")
+    return f"{value} {of_value}" if of_value else retired(key)
 
 
 def _suggestion(where: list[str], schema: type[BaseModel]) -> str:

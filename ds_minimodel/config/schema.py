@@ -339,13 +339,6 @@ class Recipe(Section):
         source, targets, data = self.languages.source, self.languages.targets, self.data
         if source in targets:
             raise ValueError(f"languages.targets: {source} is the source")
-        read = set(self.languages.all if self.adapt.initialisation == "ofa" else [])
-        for language in sorted(read ^ self.adapt.word_vectors.keys()):
-            what = "no file for" if language in read else "nothing reads that of"
-            raise ValueError(
-                f"adapt.word_vectors: {what} {language}; ofa reads one for the source and every "
-                "target"
-            )
         if data.chats and not (self.num_base and self.trained_by.causal):
             raise ValueError(
                 "data.chats: are of a decoder whose vocabulary is extended, by its own chat "

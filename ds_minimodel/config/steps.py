@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from ds_minimodel.common.config import (
-    DECIDES_BY_CONTENT,
     DECIDES_NOTHING,
     Few,
     Length,
@@ -41,10 +40,8 @@ DECAY = 0.2  # share of the steps at the end in which schedule wsd decays
 class Adapt(Training):
     schedule: Literal["linear", "wsd"] = "linear"
     """The rate falls from the warm-up on, or stays first, so that `steps` may grow later."""
-    initialisation: Literal["overlap", "random", "pieces", "ofa"] = "overlap"
+    initialisation: Literal["overlap", "random", "pieces"] = "overlap"
     """How the embeddings start."""
-    word_vectors: Annotated[dict[str, str], DECIDES_BY_CONTENT] = {}
-    """`ofa`: language → word vectors in one space (`.vec`)."""
     replay: Probability = 0.0
     """With an extended vocabulary: share of the samples that is in the source language."""
     replay_from: Literal["text", "base"] = "text"
@@ -87,11 +84,12 @@ class Adapt(Training):
         """As of any Training."""
         return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" else 0
 
-    def of(self, system: System, *languages: str, chats: bool = False) -> Self:
-        """These settings as a system reads them between two languages; what it does not read is at
-        its default.
+    def of(self, system: System, chats: bool = False) -> Self:
+        """These settings as a system reads them; what it does not read is at its default.
 
-        chats: are there in the target language.
+        Args:
+            system: the system that step 2 trains.
+            chats: whether there are dialogues in the target language.
         """
         unread = [
             "rates",
@@ -101,8 +99,7 @@ class Adapt(Training):
         ]
         own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
         own |= {"lr": self.rates.get(system.name, self.lr)}
-        vectors = {name: path for name, path in self.word_vectors.items() if name in languages}
-        return self.model_copy(update=own | {"word_vectors": vectors})
+        return self.model_copy(update=own)
 
     def snapshots(self) -> list[int]:
         """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""

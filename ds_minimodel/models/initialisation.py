@@ -2,10 +2,8 @@
 
 target, source: the two vocabularies; a special token is shared where both have it, however they
 spell it. pack: the source pack's tensors: tokens (V, H), and where its body has them output (V, H)
-and bias (V). vectors: a static vector of each piece (V, D), zero where a piece has none; both
-languages' lie in one space. An output matrix or bias goes with the embeddings as more columns: what
-is copied or combined takes them along. Where a method says nothing of a piece, its row is drawn
-from the source's mean and deviation.
+and bias (V). An output matrix or bias goes with the embeddings as more columns: what is copied or
+combined takes them along.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models.body import INIT_STD
@@ -23,9 +20,7 @@ from ds_minimodel.models.body import INIT_STD
 Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
 Tensors = dict[str, Tensor]  # of a first pack, with the source's names
 
-NEIGHBOURS, TEMPERATURE = 10, 0.1  # OFA's, of WECHSEL (Minixhofer et al. 2022)
-RANK = 400  # of OFA's factorised embeddings
-_CHUNK = 1024  # rows that are compared with the source at a time
+_CHUNK = 1024  # columns whose mean and deviation are computed at a time
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def pieces(
     """Each row is the mean of the source's rows of its `parts`, the ids by which the source's
     tokenizer cuts the piece.
 
-    Special tokens are copied; a piece of no parts is drawn.
+    Special tokens are copied; a piece of no parts is drawn from the source's mean and deviation.
     """
     rows = _drawn(len(target), pack, len(source), seed)
     for id, ids in enumerate(parts):
@@ -77,50 +72,6 @@ def pieces(
     special = _shared_special(target, source)
     rows[[*special]] = _rows(pack, [*special.values()])
     return _tensors_of(rows, pack, target)
-
-
-def ofa(
-    target: Pieces,
-    source: Pieces,
-    pack: Pack,
-    target_vectors: Tensor,
-    source_vectors: Tensor,
-    seed: int,
-) -> Tensors:
-    """Rows of shared pieces are copied, others combined, all from source embeddings cut to rank
-    400.
-
-    A row is combined of its 10 nearest of the source, by cosine of the vectors, as their
-    softmax-weighted mean. The source's embeddings are cut to their 400 largest principal
-    directions; where they have no more, nothing changes. Liu et al. 2024, "OFA: A Framework of
-    Initializing Unseen Subword Embeddings for Efficient Large-scale Multilingual Continued
-    Pretraining", section 3. Its training of the factors themselves is not done: a pack holds whole
-    embeddings.
-    """
-    old = low_rank(_rows(pack, slice(len(source))), RANK)
-    rows = _drawn(len(target), {"tokens": old}, len(source), seed)
-    into, out_of = _shared(target, source)
-    new, known = target_vectors.any(1), source_vectors.any(1).nonzero()[:, 0]
-    new[into] = False
-    ids_N = new.nonzero()[:, 0] if len(known) else known
-    unit_source = F.normalize(source_vectors[known])
-    for ids in ids_N.split(_CHUNK):
-        nearest = (F.normalize(target_vectors[ids]) @ unit_source.T).topk(
-            min(NEIGHBOURS, len(known))
-        )
-        weights_RK = (nearest.values / TEMPERATURE).softmax(1)
-        rows[ids] = torch.einsum("rk,rkh->rh", weights_RK, old[known[nearest.indices]])
-    rows[into] = old[out_of]
-    return _tensors_of(rows, pack, target)
-
-
-def low_rank(rows: Tensor, rank: int) -> Tensor:
-    """The nearest matrix to `rows` (V, H) of at most that rank (its truncated SVD)."""
-    if rank >= rows.shape[1]:
-        return rows
-    _, directions = torch.linalg.eigh(rows.T.double() @ rows.double())
-    largest = directions[:, -rank:].float()
-    return rows @ largest @ largest.T
 
 
 def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:

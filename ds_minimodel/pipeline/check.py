@@ -9,7 +9,6 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.launch.hosts import name_the_cpu
 from ds_minimodel.ops.gpu import check_gpus, device
 from ds_minimodel.ops.precision import resolve_precision
-from ds_minimodel.pipeline.first_pack import check_vectors
 from ds_minimodel.pipeline.records import refuse_if_stale
 from ds_minimodel.pipeline.registry import Step
 from ds_minimodel.pipeline.steps.corpus import check_text
@@ -23,8 +22,8 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of
-    text divide among the `ranks`, what initialises the packs be there, what draws the plots be
-    installed, and torch have code for the GPUs. Language packs alone can be had without plots.
+    text divide among the `ranks`, what draws the plots be installed, and torch have code for the
+    GPUs. Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     if (own := device()).type == "cuda":
@@ -34,7 +33,6 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     check_tasks(recipe)
     for section in text_steps(recipe, recipe.chosen_systems).values():
         split_batch(section.batch_size, recipe.engine.micro_batch_size, replicas)
-    check_vectors(recipe.adapt)
     check_deepspeed_file(recipe, replicas)
     if recipe.finetune.tasks:
         check_plots()

@@ -1,4 +1,4 @@
-"""First packs: what is copied, combined and drawn, against formulas written out by hand."""
+"""First packs: what is copied, combined and drawn."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models.body import INIT_STD
-from ds_minimodel.models.initialisation import Pieces, ofa, overlap, pieces, random
+from ds_minimodel.models.initialisation import Pieces, overlap, pieces, random
 
 PAD = 1
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -63,61 +63,16 @@ def test_rows_without_a_counterpart_are_drawn(source_tensors):
     assert len(rows.unique(dim=0)) == len(rows)
 
 
-@pytest.fixture
-def vectors():
-    """Vectors of target and source; the pieces at 10 and 11 of the target and 10 of the source have
-    none.
-    """
-    draw = torch.Generator().manual_seed(1)
-    found = [torch.randn(len(pieces), 8, generator=draw) for pieces in (TARGET, SOURCE)]
-    found[0][[0, 1, 2, 3, 10, 11, -1]] = 0
-    found[1][[0, 1, 2, 3, 10]] = 0
-    return found
-
-
 def joined(tensors):
     return torch.cat([tensors["tokens"], tensors["bias"][:, None]], 1).double().numpy()
 
 
-def cosine(left, right):
-    left, right = left.double().numpy(), right.double().numpy()
-    return left @ right.T / np.linalg.norm(left, axis=1)[:, None] / np.linalg.norm(right, axis=1)
-
-
-def nearest(target_vectors, source_vectors, old):
-    """Softmax-weighted means of 10 neighbours (all that there are here), temperature 0.1."""
-    known = [id for id in range(len(SOURCE)) if source_vectors[id].any()]
-    weights = np.exp(cosine(target_vectors, source_vectors[known]) / 0.1)
-    for row in weights:
-        row[np.argsort(row)[:-10]] = 0
-    return weights / weights.sum(1, keepdims=True) @ old[known]
-
-
-def test_ofa_copies_and_combines_what_a_low_rank_leaves(source_tensors, vectors, monkeypatch):
-    monkeypatch.setattr("ds_minimodel.models.initialisation.RANK", 5)
-    target_vectors, source_vectors = vectors
-    first = ofa(*BOTH, source_tensors, *vectors, seed=3)
-    u, s, vt = np.linalg.svd(joined(source_tensors), full_matrices=False)
-    old, rows = (u[:, :5] * s[:5]) @ vt[:5], joined(first)
-    ids = [
-        id for id, piece in enumerate(TARGET) if piece not in SOURCE and target_vectors[id].any()
-    ]
-    np.testing.assert_allclose(
-        rows[ids], nearest(target_vectors[ids], source_vectors, old), atol=1e-4
-    )
-    for piece in set(TARGET) & set(SOURCE) - {"<pad>"}:
-        np.testing.assert_allclose(rows[TARGET.index(piece)], old[SOURCE.index(piece)], atol=1e-5)
-
-
-def test_pieces_without_vectors_are_drawn_from_the_sources_distribution(source_tensors, vectors):
-    none = torch.zeros(len(TARGET), 8)
-    for first in (
-        ofa(*BOTH, source_tensors, none, vectors[1], seed=3),
-        ofa(*BOTH, source_tensors, vectors[0], torch.zeros(len(SOURCE), 8), seed=3),
-    ):
-        rows, old = joined(first)[10:-1], joined(source_tensors)
-        np.testing.assert_allclose(rows.mean(0), old.mean(0), atol=0.1)
-        np.testing.assert_allclose(rows.std(0), old.std(0, ddof=1), rtol=0.1)
+def test_pieces_without_parts_are_drawn_from_the_sources_distribution(source_tensors):
+    parts = [[]] * len(TARGET)
+    rows = joined(pieces(*BOTH, source_tensors, parts, seed=3))[4:-1]
+    old = joined(source_tensors)
+    np.testing.assert_allclose(rows.mean(0), old.mean(0), atol=0.1)
+    np.testing.assert_allclose(rows.std(0), old.std(0, ddof=1), rtol=0.1)
 
 
 def test_random(source_tensors):
@@ -125,29 +80,34 @@ def test_random(source_tensors):
     assert abs(tokens.std() / INIT_STD - 1) < 0.02 and not tokens[PAD].any()
 
 
-@pytest.mark.parametrize(
-    "method, drawn",
-    [(lambda *given, seed: overlap(*BOTH, given[2], seed), len(TARGET) - 8), (ofa, 7)],
-)
+def by_overlap(source_tensors, seed):
+    return overlap(*BOTH, source_tensors, seed)
+
+
+def by_pieces(source_tensors, seed):
+    """Of all but 10 pieces the row is that of the source's third piece."""
+    return pieces(*BOTH, source_tensors, [[2]] * (len(TARGET) - 10) + [[]] * 10, seed)
+
+
+@pytest.mark.parametrize("method, drawn", [(by_overlap, len(TARGET) - 8), (by_pieces, 10)])
 def test_what_is_drawn_is_a_function_of_the_seed_and_the_source_stays(
-    source_tensors, vectors, method, drawn
+    source_tensors, method, drawn
 ):
     before = {name: tensor.clone() for name, tensor in source_tensors.items()}
-    first, again, other = (
-        method(*BOTH, source_tensors, *vectors, seed=n)["tokens"] for n in (3, 3, 4)
-    )
+    first = method(source_tensors, seed=3)["tokens"]
+    again = method(source_tensors, seed=3)["tokens"]
+    other = method(source_tensors, seed=4)["tokens"]
     assert first.equal(again) and 0 < (first != other).any(1).sum() <= drawn
     assert all(tensor.equal(before[name]) for name, tensor in source_tensors.items())
 
 
-def test_special_tokens_are_shared_by_what_they_are(source_tensors, vectors):
+def test_special_tokens_are_shared_by_what_they_are(source_tensors):
     """Spelt otherwise, at other ids, and without some: BERT's, of which this one has no [UNK]."""
     strings = ["[PAD]", "▁in", "<unk>", "<s>", "[SEP]", "[MASK]", "[CLS]"]
     bert = Pieces(Vocabulary(7, bos=6, eos=4, pad=0, mask=5), strings)
     for first in (
         overlap(bert, BOTH[1], source_tensors, seed=3),
         pieces(bert, BOTH[1], source_tensors, [[]] * 7, seed=3),
-        ofa(bert, BOTH[1], source_tensors, torch.zeros(7, 8), vectors[1], seed=3),
     ):
         rows, old = joined(first), joined(source_tensors)
         np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])

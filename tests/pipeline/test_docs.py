@@ -82,9 +82,7 @@ def run_script(code, folder):
 
 @pytest.fixture
 def folder(tmp_path, roberta):  # noqa: F811
-    """What a reader has: checkpoints, and text, tasks and word vectors of two languages (made
-    up).
-    """
+    """What a reader has: checkpoints, and text and tasks of two languages (made up)."""
     data = tmp_path / "data"
     data.mkdir()
     make_world(data)
@@ -94,7 +92,6 @@ def folder(tmp_path, roberta):  # noqa: F811
         text = (data / f"{language}.txt").read_bytes()
         (data / f"news.{language}.txt").write_bytes(text)
         (data / f"{language}.txt.xz").write_bytes(lzma.compress(text))
-        (data / f"{language}.vec").write_text("2 3\nthe 0 1.5 -2\nof 1 1.5 -2\n")
     turns = [{"role": "user", "content": "the boat"}, {"role": "assistant", "content": "the wind"}]
     (data / "chats.de.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 9)
     shutil.copytree(roberta, tmp_path / "roberta-base")
@@ -144,7 +141,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     manifest = json.loads(
         (folder / "runs/minipost/adapt/minipost/de/pack/manifest.json").read_text()
     )
-    assert manifest["initialisation"] == "ofa"
+    assert manifest["initialisation"] == "pieces"
 
 
 @pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M-Instruct"])

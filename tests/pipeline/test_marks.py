@@ -39,10 +39,8 @@ OF_ENCODER = {
 OF_DECODER = {
     "Data.chats": {"data.chats": {"xx": "more.jsonl"}},
     "Adapt.strength": {"adapt.strength": 0.5},
-    "Adapt.word_vectors": {"adapt.word_vectors": {"en": "more.vec", "xx": "more.vec"}},
 }
 DECODER = "systems=[lora] adapt.new_token_penalty=0 adapt.seq_length=64 finetune.tasks={}".split()
-DECODER += ["adapt.initialisation=ofa"]
 
 
 def overrides(others):
@@ -107,13 +105,8 @@ def test_an_encoder_is_the_same(world, tmp_path):
 
 
 def test_a_decoder_is_the_same(dialogues, tmp_path):  # noqa: F811
-    (dialogues / "words.vec").write_text("4 2\nthe 1 0\nold 0 1\nqit 1 0\ngsr 0 1\n")
-    shutil.copy(dialogues / "words.vec", tmp_path / "more.vec")
     shutil.copy(dialogues / "chats.jsonl", tmp_path / "more.jsonl")
-    first = {
-        "adapt.word_vectors": {"en": "words.vec", "xx": "words.vec"},
-        "data.chats": {"xx": "chats.jsonl"},
-    }
+    first = {"data.chats": {"xx": "chats.jsonl"}}
     for folder, others in ((dialogues, {"": first}), (tmp_path, OF_DECODER)):
         workdir = f"workdir={folder}/marks"
         done("run", dialogues / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)

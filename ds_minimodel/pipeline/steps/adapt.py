@@ -72,11 +72,8 @@ class AdaptConfig(TextStepConfig):
     @classmethod
     def of_system(cls, recipe: Recipe, system: System, language: str) -> Self:
         """The part of a recipe that step 2 of a system reads in a language."""
-        languages, chats = (language, recipe.languages.source), language in recipe.data.chats
-        section, depth = (
-            recipe.adapt.of(system, *languages, chats=chats),
-            recipe.adapt_depth(system),
-        )
+        section = recipe.adapt.of(system, chats=language in recipe.data.chats)
+        depth = recipe.adapt_depth(system)
         return cls.of(recipe, training=section, name=system.name, depth=depth, language=language)
 
 
@@ -206,13 +203,12 @@ def _save_first(
     """Save what step 0 has: the language as it starts; a resumed run has it already."""
     if out.exists():
         return
-    languages, section = (step.language, step.source), step.training
-    target, of_source = (open_tokenizer(context.layout.tokenizer(name)) for name in languages)
-    first = first_pack(section, step.seed, languages, target, of_source, dict(source.embeddings))
+    target = open_tokenizer(context.layout.tokenizer(step.language))
+    of_source = open_tokenizer(context.layout.tokenizer(step.source))
+    method = step.training.initialisation
+    first = first_pack(method, step.seed, target, of_source, dict(source.embeddings))
     pack = body.adaptation(step.language, first, num_base=target.vocabulary.num_base)
-    save_adaptation(
-        out, pack, context.layout.tokenizer(step.language), initialisation=section.initialisation
-    )
+    save_adaptation(out, pack, context.layout.tokenizer(step.language), initialisation=method)
 
 
 def adapted_model(
