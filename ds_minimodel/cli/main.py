@@ -20,6 +20,9 @@ from ds_minimodel.launch import hosts as launch
 from ds_minimodel.launch import process
 
 USER_ERROR, FAILURE = 2, 1
+FORMER_COMMANDS = {  # what is to be used in their place
+    "chats-from-text": "`python -m ds_minimodel_examples.chats`",
+}
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
@@ -157,6 +160,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for part in (steps, look, costs, sample, hf, serve):
         part.add_arguments(commands)
+    if arguments and arguments[0] in FORMER_COMMANDS:
+        raise UserError(f"{arguments[0]}: is gone; use {FORMER_COMMANDS[arguments[0]]}")
     options, rest = parser.parse_known_args(arguments)
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]

@@ -1,8 +1,4 @@
-"""`ds-minimodel fetch-sample`, of which the package ds_minimodel_examples does the work, and
-`chats-from-text`.
-"""
-
-from pathlib import Path
+"""`ds-minimodel fetch-sample`, of which the package ds_minimodel_examples does the work."""
 
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
@@ -34,23 +30,6 @@ def add_arguments(commands: Commands) -> None:
         help="language codes, en beside them (default: those of the set)",
     )
     parser.set_defaults(run=_run)
-    chats = commands.add_parser(
-        "chats-from-text", help="make dialogues of a text: headings ask, their sections answer"
-    )
-    chats.add_argument(
-        "text",
-        metavar="TEXT",
-        nargs="+",
-        help="files, globs or data sets of the Hub, with headings",
-    )
-    chats.add_argument(
-        "--out", required=True, metavar="FILE", help="JSON lines of messages, for extend's --chats"
-    )
-    chats.add_argument("--language", required=True, metavar="CODE", help="of the questions")
-    chats.add_argument(
-        "--column", metavar="NAME", default="text", help="of JSON lines and tables; default: text"
-    )
-    chats.set_defaults(run=_chats)
 
 
 def _run(args: Options) -> None:
@@ -66,15 +45,3 @@ def _run(args: Options) -> None:
     )
     languages, tasks = ", ".join(manifest["text"]), ", ".join(manifest["tasks"])
     print(printable(f"{args.out}: text in {languages}; tasks {tasks}; manifest.json says how much"))
-
-
-def _chats(args: Options) -> None:
-    from ds_minimodel.text.chats import QUESTIONS, chats_from_text
-
-    if args.language not in QUESTIONS:
-        say(
-            f"--language {args.language}: a heading stands for a question; there are some in "
-            f"{', '.join(QUESTIONS)}"
-        )
-    number = chats_from_text(args.text, Path(args.out), args.language, args.column)
-    print(printable(f"{args.out}: {number:,} dialogues"))

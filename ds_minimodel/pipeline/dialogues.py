@@ -29,7 +29,7 @@ from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.hf.vocabularies import SAID, by_template
-from ds_minimodel.text.chats import FEWEST_CHARACTERS, Dialogue, read_dialogues
+from ds_minimodel.text.chats import Dialogue, read_dialogues
 from ds_minimodel.text.corpus import MANY_PAGES, is_held_out
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SAME = 60  # characters at its beginning by which a line is known
+MIN_CHARACTERS = 30  # of a line that is known again
 CHECKED = 1000  # dialogues that are written once before a training is chosen
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 
@@ -67,7 +68,7 @@ def prepare_chats(
     known = {
         line[:SAME]
         for line, pages in lines.items()
-        if len(line) >= FEWEST_CHARACTERS and pages < MANY_PAGES
+        if len(line) >= MIN_CHARACTERS and pages < MANY_PAGES
     }
     with atomic_folder(out) as folder:
         stores = [folder, folder / HELD_OUT][: 2 if held_out else 1]

@@ -15,7 +15,8 @@ from ds_minimodel.common.files import (
     write_json,
     write_manifest,
 )
-from ds_minimodel.text.chats import Dialogue, dialogue_about, sections, write_chats
+from ds_minimodel.text.chats import Dialogue
+from ds_minimodel_examples.chats import dialogue_about, sections, write_chats
 from ds_minimodel_examples.extractors import (
     Element,
     application_documents,
@@ -333,7 +334,7 @@ def _dialogues(
     for elements in pages.values():
         own = [element for element in elements if not element.embedded]
         lines = [f"# {each.text}" if each.heading else each.text for each in own]
-        for heading, below in sections([lines]):
+        for heading, below in sections([lines], is_marked=True):
             if same_text_key(heading) not in left_out:
                 kept = [
                     line
