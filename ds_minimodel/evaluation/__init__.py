@@ -28,6 +28,7 @@ from ds_minimodel.evaluation.likelihood import (
     TextConfig,
 )
 from ds_minimodel.evaluation.qa import QuestionAnswering, QuestionConfig
+from ds_minimodel.evaluation.retrieval import Retrieval, RetrievalConfig
 
 if TYPE_CHECKING:
     from ds_minimodel.artifacts.models import BodyArtifact
@@ -35,11 +36,25 @@ if TYPE_CHECKING:
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind[Any, Any, Any]] = {
     kind.name: kind
-    for kind in (Classification(), Pair(), QuestionAnswering(), Text(), Hidden(), Choice())
+    for kind in (
+        Classification(),
+        Pair(),
+        QuestionAnswering(),
+        Text(),
+        Hidden(),
+        Choice(),
+        Retrieval(),
+    )
 }
 # What a recipe says of a task, by its kind.
 AnyTask = Annotated[
-    ClassificationConfig | PairConfig | QuestionConfig | TextConfig | HiddenConfig | ChoiceConfig,
+    ClassificationConfig
+    | PairConfig
+    | QuestionConfig
+    | TextConfig
+    | HiddenConfig
+    | ChoiceConfig
+    | RetrievalConfig,
     Field(discriminator="kind"),
 ]
 # Those that are finetuned; the others are scored with the body as it is.

@@ -1,0 +1,230 @@
+"""Retrieval: whether a text's vector finds those of the texts that belong to it, among all of a
+file.
+
+All documents are compared with all queries, without an index; nothing is finetuned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import numpy as np
+
+from ds_minimodel.common.config import EachOnce
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.evaluation.batches import join
+from ds_minimodel.evaluation.kind import Encoded, Labels, Logits, Scores, TaskConfig, TaskKind
+from ds_minimodel.evaluation.tables import rows_of_file
+from ds_minimodel.text.rows import text_field
+
+if TYPE_CHECKING:
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import TaskModel
+    from ds_minimodel.tokenizers.tokenizer import Tokenizer
+
+CANDIDATES = 1000  # by which recalls compare: it is harder to find one text among more
+TIE = (
+    1e-6  # difference of two scores that another order of a sum may make, by the larger one's size
+)
+CONFIDENCE = 1.96  # standard errors to each side of an interval, which then has 95 %
+BLOCK = 1024  # queries that are compared at a time
+
+Role = Literal["query", "document"]
+_FORM = "a row has a query and a document that belongs to it; one of them may be empty"
+
+
+class RetrievalConfig(TaskConfig):
+    """What a recipe says of texts that find others."""
+
+    kind: Literal["retrieval"]
+    columns: Annotated[dict[Role, str], EachOnce] = {}
+    """Role → column."""
+    prompts: dict[Role, str] = {}
+    """What the model has read before a query and before a document."""
+
+
+@dataclass(frozen=True)
+class Sought:
+    """Queries and documents, each text once. right: (N, 2) int64, places of a query and of a
+    document that belong together.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    right: np.ndarray
+
+
+class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
+    """Which document is nearest to a query, and the other way round, by the dot product."""
+
+    name = "retrieval"
+    config = RetrievalConfig
+    objective = "sentence"
+    has_labels = False
+    reads_start = False
+
+    def read(self, path: str, task: RetrievalConfig, language: str, labels: Labels) -> Sought:
+        """A text that stands in several rows is one query or document with all that belongs to it;
+        where a row's other side is empty, it is there to be chosen wrongly.
+        """
+        names = {role: task.columns.get(role, role) for role in ("query", "document")}
+        queries: dict[str, int] = {}
+        documents: dict[str, int] = {}
+        right: dict[tuple[int, int], None] = {}
+        for where, row in rows_of_file(path, names.values()):
+            query = text_field(row, names["query"], where).strip()
+            document = text_field(row, names["document"], where).strip()
+            if not query and not document:
+                raise UserError(f"{where}: {_FORM}")
+            if query:
+                query_id = queries.setdefault(query, len(queries))
+            if document:
+                document_id = documents.setdefault(document, len(documents))
+            if query and document:
+                right[query_id, document_id] = None
+        if not right:
+            raise UserError(f"{path}: no query with a document; {_FORM}")
+        return Sought([*queries], [*documents], np.array([*right], np.int64))
+
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        records: Sought,
+        task: RetrievalConfig,
+        max_length: int,
+        separators: int = 2,
+    ) -> Encoded:
+        """The queries, and then the documents, each between the tokens that begin and end a text
+        and cut to fit `max_length`.
+        """
+        texts = [task.prompts.get("query", "") + text for text in records.queries]
+        texts += [task.prompts.get("document", "") + text for text in records.documents]
+        before, after = tokenizer.vocabulary.frame
+        room = max_length - len(before) - len(after)
+        sequences = [np.array([*before, *ids[:room], *after]) for ids in tokenizer.encode(texts)]
+        return Encoded(join(sequences, np.zeros(len(sequences)), reads_start=False))
+
+    def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        from ds_minimodel.models.sentence import SentenceEncoder
+
+        return SentenceEncoder(config, vocab_size)
+
+    def score(
+        self,
+        task: RetrievalConfig,
+        language: str,
+        records: Sought,
+        encoded: Encoded,
+        logits: Logits,
+    ) -> Scores:
+        """ "score" is the recall@1 of queries among documents; with "back_" before its name what
+        documents find among queries. logits: vectors (B, H).
+        """
+        vectors = vectors_of(logits, len(encoded.examples))
+        queries, documents = np.split(vectors, [len(records.queries)])
+        there = found(queries, documents, records.right)
+        back = found(documents, queries, records.right[:, ::-1])
+        scores = {"score": there.recall_at_1}
+        for prefix, ways in (("", there), ("back_", back)):
+            scores |= {prefix + key: value for key, value in ways._asdict().items()}
+        return scores
+
+    def metric(self, task: RetrievalConfig) -> str:
+        return "recall@1"
+
+
+def vectors_of(logits: Logits, count: int) -> np.ndarray:
+    """Vectors (count, H) in their order. logits: (index (B,), vectors (B, H)) of batches."""
+    vectors: np.ndarray | None = None
+    for index, own in logits:
+        if vectors is None:
+            vectors = np.empty((count, own.shape[1]), np.float32)
+        vectors[index] = own
+    assert vectors is not None
+    return vectors
+
+
+class Found(NamedTuple):
+    """How well queries find documents, in percent. low, high: interval of 95 % of recall_at_1,
+    Wilson's. candidates: number of documents.
+    """
+
+    recall_at_1: float
+    recall_at_10: float
+    mrr: float
+    low: float
+    high: float
+    queries: int
+    candidates: int
+
+
+def found(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> Found:
+    """How well `queries` (Q, H) find among `documents` (D, H) what belongs to them, `right` (N, 2);
+    queries without such a document are not asked.
+    """
+    ranks = ranks_of_right(queries, documents, right)
+    first = float((ranks == 1).mean())
+    low, high = wilson(first, len(ranks))
+    return Found(
+        recall_at_1=100 * first,
+        recall_at_10=100 * float((ranks <= 10).mean()),
+        mrr=100 * float((1 / ranks).mean()),
+        low=100 * low,
+        high=100 * high,
+        queries=len(ranks),
+        candidates=len(documents),
+    )
+
+
+def ranks_of_right(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The place, from 1, of the best right document of each query that has one, (queries,).
+
+    A wrong document that is as near stands before it, and so does whatever is not comparable.
+    """
+    asked, first = np.unique(right[:, 0], return_inverse=True)
+    of_documents = documents.astype(np.float64).T
+    ranks = np.empty(len(asked), np.int64)
+    for start in range(0, len(asked), BLOCK):
+        stop = min(start + BLOCK, len(asked))
+        scores = queries[asked[start:stop]].astype(np.float64) @ of_documents
+        in_block = (first >= start) & (first < stop)
+        is_right = np.zeros(scores.shape, bool)
+        is_right[first[in_block] - start, right[in_block, 1]] = True
+        best = np.where(is_right, scores, -np.inf).max(1, keepdims=True)
+        is_behind = scores < best - TIE * np.abs(best)
+        ranks[start:stop] = 1 + (~is_behind & ~is_right).sum(1)
+    return ranks
+
+
+def wilson(share: float, count: int, z: float = CONFIDENCE) -> tuple[float, float]:
+    """Wilson's score interval of a share of `count` (Wilson 1927)."""
+    shrunk = 1 + z**2 / count
+    middle = (share + z**2 / (2 * count)) / shrunk
+    reach = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / shrunk
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def filled(
+    pairs: Sequence[tuple[str, str]],
+    others: Sequence[tuple[str, str]],
+    count: int = CANDIDATES,
+) -> list[dict[str, str]]:
+    """Rows of a file in which `pairs` of a query and its document are found among `count` texts on
+    either side.
+
+    others: pairs whose sides are there to be chosen wrongly, as many of the first as are needed and
+    none that stands in `pairs`.
+    """
+    rows = [{"query": query, "document": document} for query, document in pairs]
+    for role, side in (("query", 0), ("document", 1)):
+        there = {pair[side] for pair in pairs}
+        for pair in others:
+            if len(there) >= count:
+                break
+            if pair[side] not in there:
+                there.add(pair[side])
+                rows.append({"query": "", "document": ""} | {role: pair[side]})
+    return rows
