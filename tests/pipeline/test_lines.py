@@ -1,0 +1,132 @@
+"""Lines of an embedding model's training: what is stored of them, and in what order they come."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.pipeline import lines
+from ds_minimodel.pipeline.lines import (
+    LineSampler,
+    examples_of,
+    open_targets,
+    part_of,
+    write_lines,
+    write_targets,
+)
+
+TEXTS = ["abc", "", "defghij", "k", "a" * 40]
+
+
+class Letters:
+    """A vocabulary of letters."""
+
+    vocabulary = Vocabulary(200, bos=1, eos=2)
+    sha256 = "0" * 64
+
+    def encode(self, texts):
+        return [[ord(letter) for letter in text] for text in texts]
+
+
+def rows_of(examples):
+    return [row.tolist() for row in np.split(examples.tokens, examples.bounds[1:-1])]
+
+
+@pytest.mark.parametrize("shard_lines", [2, 100])
+def test_a_store_gives_its_lines_back_in_their_places(shard_lines, tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "SHARD_LINES", shard_lines)
+    write_lines(tmp_path / "store", Letters(), TEXTS)
+    examples = examples_of(TokenStore(tmp_path / "store", verify=True), 12)
+    expected = [[1, *map(ord, text[:10]), 2] for text in TEXTS]
+    assert rows_of(examples) == expected
+    assert examples.targets[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert rows_of(part_of(examples, 1, 3)) == expected[1:3]
+
+
+def some_lines(count, seed=0):
+    """Lines of many lengths, each with a vector that says which it is."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 60, count)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    tokens = np.repeat(np.arange(count), sizes).astype(np.int32)
+    examples = lines.Examples(tokens, bounds, np.arange(count)[:, None], reads_start=False)
+    return examples, np.stack([np.arange(count), np.arange(count) * 0.5], 1).astype(np.float32)
+
+
+def numbers(batch):
+    """Which lines a batch has; each row of tokens says the same as its target."""
+    of_targets = batch["targets"][:, 0].astype(int)
+    assert (batch["tokens"][:, 0] == of_targets).all()
+    assert (batch["targets"][:, 1] == of_targets * 0.5).all()
+    return of_targets.tolist()
+
+
+@pytest.mark.parametrize("count, batch_size", [(1000, 16), (1003, 16), (5, 8), (1, 4)])
+def test_an_epoch_has_every_line(count, batch_size):
+    sampler = LineSampler(*some_lines(count), batch_size, seed=3)
+    slots = sampler.batches_per_epoch * batch_size
+    for epoch in range(2):
+        seen = numbers(sampler.batch(epoch * slots, (epoch + 1) * slots))
+        assert {*seen} == {*range(count)}
+        assert max(map(seen.count, seen)) <= -(-slots // count)
+
+
+def test_epochs_and_seeds_have_their_own_orders():
+    examples, targets = some_lines(200)
+    first, other = (LineSampler(examples, targets, 8, seed) for seed in (1, 2))
+    orders = [numbers(sampler.batch(at, at + 200)) for sampler in (first, other) for at in (0, 200)]
+    assert len({tuple(order) for order in orders}) == 4
+    assert numbers(LineSampler(examples, targets, 8, 1).batch(0, 200)) == orders[0]
+
+
+def test_any_slices_are_parts_of_one_order():
+    sampler = LineSampler(*some_lines(100), 8, seed=1)
+    whole = sampler.batch(0, 300)
+    for step in (1, 4, 16):
+        slices = [sampler.batch(at, min(at + step, 300)) for at in range(0, 300, step)]
+        assert sum(map(numbers, slices), []) == numbers(whole)
+        keys = np.concatenate([batch["sample_keys"] for batch in slices])
+        assert (keys == whole["sample_keys"]).all()
+        assert sum(batch["count"] for batch in slices) == 300
+
+
+def test_batches_are_of_like_length_and_in_random_order():
+    sampler = LineSampler(*some_lines(4096), 16, seed=1)
+    batches = [sampler.batch(at, at + 16) for at in range(0, 4096, 16)]
+    filled = sum(batch["lengths"].sum() for batch in batches)
+    assert filled / sum(batch["tokens"].size for batch in batches) > 0.85  # 0.5 in any order
+    widths = [batch["tokens"].shape[1] for batch in batches]
+    rising = sum(one < other for one, other in itertools.pairwise(widths))
+    assert 0.35 < rising / len(widths) < 0.65
+
+
+def vectors(examples):
+    """What a model makes of lines, which depends on their tokens alone."""
+    return np.array([[own.sum(), len(own)] for own in rows_with_numbers(examples)], np.float32)
+
+
+def rows_with_numbers(examples):
+    return [examples.tokens[a:b] for a, b in itertools.pairwise(examples.bounds)]
+
+
+def test_targets_go_on_after_a_kill_at_any_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "BLOCK_LINES", 16)
+    examples, _ = some_lines(70)
+    write_targets(tmp_path / "whole", examples, 2, vectors)
+    expected = (tmp_path / "whole/targets.bin").read_bytes()
+    assert (open_targets(tmp_path / "whole") == vectors(examples)).all()
+    for written in (0, 3, 16 * 8, 16 * 8 + 5, len(expected)):
+        folder = tmp_path / f"killed-{written}"
+        folder.mkdir()
+        (folder / "targets.bin").write_bytes(expected[:written])
+        computed = []
+
+        def noted(part, computed=computed):
+            computed.append(len(part))
+            return vectors(part)
+
+        write_targets(folder, examples, 2, noted)
+        assert (folder / "targets.bin").read_bytes() == expected
+        assert sum(computed) == 70 - written // (16 * 8) * 16
