@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models.body import INIT_STD
+from ds_minimodel.tokenizers.alignment import Mixtures
 
 Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
 Tensors = dict[str, Tensor]  # of a first pack, with the source's names
@@ -72,6 +73,44 @@ def pieces(
     special = _shared_special(target, source)
     rows[[*special]] = _rows(pack, [*special.values()])
     return _tensors_of(rows, pack, target)
+
+
+def aligned(
+    target: Pieces,
+    source: Pieces,
+    pack: Pack,
+    parts: Sequence[Sequence[int]],
+    mixed: Mixtures,
+    seed: int,
+) -> Tensors:
+    """Each row is the weighted mean of the source's rows that pairs align its piece to, at the mean
+    of their norms in each tensor; a mean of several is shorter than each.
+
+    Pieces that the source has too are copied. Those that no pair aligns are as of `pieces`, whose
+    `parts` these are. mixed: what each piece of the target is mixed of.
+    """
+    tensors = pieces(target, source, pack, parts, seed)
+    with_shares = mixed.source, mixed.weight, mixed.starts
+    of_source, weight, starts = (torch.from_numpy(array) for array in with_shares)
+    ids = torch.from_numpy(mixed.target)
+    for name, tensor in tensors.items():
+        table = _as_columns(pack[name])
+        for first in range(0, len(ids), _CHUNK):
+            chosen = slice(first, first + _CHUNK)
+            bounds = starts[first : first + _CHUNK + 1]
+            used = slice(int(bounds[0]), int(bounds[-1]))
+            sizes = bounds.diff()
+            rows = table[of_source[used]].double()
+            mean = torch.segment_reduce(rows * weight[used, None], "sum", lengths=sizes)
+            if name != "bias":
+                norms = torch.segment_reduce(rows.norm(dim=1), "mean", lengths=sizes)
+                mean *= (norms / mean.norm(dim=1).clamp(min=1e-12))[:, None]
+            _as_columns(tensor)[ids[chosen]] = mean.to(tensor.dtype)
+    into, out_of = _shared(target, source)
+    for name, tensor in tensors.items():
+        tensor[into] = pack[name][out_of].to(tensor.dtype)
+    zero_padding_row(tensors["tokens"], target.vocabulary)
+    return tensors
 
 
 def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:

@@ -92,7 +92,7 @@ _TAKEN = (
 
 def _refuse_other_forms(path: Path) -> None:
     """UserError, with what the file is and what to do, where it begins as no text does."""
-    form, head = _form(path), b""
+    form, head = form_of(path), b""
     if form in (rows.PARQUET, rows.DOCUMENTS):
         return
     with (
@@ -100,7 +100,7 @@ def _refuse_other_forms(path: Path) -> None:
         contextlib.suppress(OSError),
     ):  # reading says where it is damaged
         head = next(
-            filter(None, _bytes_of(path, stack)), b""
+            filter(None, bytes_of(path, stack)), b""
         )  # a block of zstd may need more than one read
         head = head.removeprefix(codecs.BOM_UTF8)
     taken = {"JSON"} if form in rows.JSON_LINES else set()
@@ -189,7 +189,7 @@ def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Ro
     UserError for a damaged or unreadable file, and for one of plain text.
     """
     for path in find_text(patterns):
-        if isinstance(path, Path) and _form(path) not in _ROWS:
+        if isinstance(path, Path) and form_of(path) not in _ROWS:
             raise UserError(f"{path}: rows are expected; name files of {', '.join(_ROWS)}")
         try:
             with contextlib.ExitStack() as stack:
@@ -204,17 +204,17 @@ def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chun
     blank, line = True, 1  # nothing but white space so far
     buffer, of_rows = (
         bytearray(),
-        isinstance(path, rows.HubText) or _form(path) in (rows.DOCUMENTS, *_ROWS),
+        isinstance(path, rows.HubText) or form_of(path) in (rows.DOCUMENTS, *_ROWS),
     )
     try:
         with contextlib.ExitStack() as stack:
-            if isinstance(path, rows.HubText) or _form(path) in _ROWS:
+            if isinstance(path, rows.HubText) or form_of(path) in _ROWS:
                 table = _rows(path, (column,), stack)
                 pieces = filter(
                     None, (rows.document_of(row, column, where) for where, row in table)
                 )
             else:
-                pieces = filter(None, _bytes_of(path, stack))
+                pieces = filter(None, bytes_of(path, stack))
             while True:
                 while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
                     buffer += piece
@@ -266,7 +266,7 @@ def _content(path: Path, parts: Parts) -> Content:
 
 
 def _has_rows(path: Path) -> bool:
-    return _form(path) in (rows.DOCUMENTS, *_ROWS)
+    return form_of(path) in (rows.DOCUMENTS, *_ROWS)
 
 
 def is_plain(source: TextSource) -> bool:
@@ -305,20 +305,20 @@ def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack)
     """
     if isinstance(path, rows.HubText):
         return rows.rows_of_hub(path)
-    if (form := _form(path)) == rows.PARQUET:
+    if (form := form_of(path)) == rows.PARQUET:
         return rows.rows_of_parquet(path, columns)
     if form in rows.JSON_LINES:
-        return rows.rows_of_json_lines(_bytes_of(path, stack), path)
-    return rows.rows_of_table(_bytes_of(path, stack), path, form)
+        return rows.rows_of_json_lines(bytes_of(path, stack), path)
+    return rows.rows_of_table(bytes_of(path, stack), path, form)
 
 
-def _form(path: Path) -> str:
+def form_of(path: Path) -> str:
     """The suffix of a file's name before that of its compression, in lower case."""
     path = Path(path.name.lower())
     return path.with_suffix("").suffix if path.suffix in _STREAMS else path.suffix
 
 
-def _bytes_of(path: Path, stack: contextlib.ExitStack) -> Iterator[bytes]:
+def bytes_of(path: Path, stack: contextlib.ExitStack) -> Iterator[bytes]:
     """What a file holds, decompressed. stack: closes it."""
     file = stack.enter_context(path.open("rb", 1 << 17))
     if stream := _STREAMS.get(path.suffix.lower()):

@@ -53,25 +53,35 @@ def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
     """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes; values are
     text.
     """
+    header = list[str]()
+    for where, fields in fields_of_table(pieces, path, form):
+        if not header:
+            header = fields
+            if repeated := [name for name in header if name and header.count(name) > 1]:
+                raise UserError(
+                    f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one"
+                )
+        elif len(fields) != len(header):
+            raise UserError(
+                f"{where}: {len(fields)} fields where the header names {len(header)}; check "
+                "separators and quotes"
+            )
+        else:
+            yield where, dict(zip(header, fields, strict=True))
+
+
+def fields_of_table(
+    pieces: Iterable[bytes], path: Path, form: str
+) -> Iterator[tuple[str, list[str]]]:
+    """The fields of each line that is not empty of a ".csv" or ".tsv" file, the header's too, and
+    where they are, as messages say it.
+    """
     csv.field_size_limit(_MOST_BYTES)
     lines = (f"{line}\n" for line in _text_lines(pieces, path))
-    reader, header = csv.reader(lines, strict=True, **TABLES[form]), list[str]()
+    reader = csv.reader(lines, strict=True, **TABLES[form])
     try:
         for fields in filter(None, reader):
-            where = f"{path}:{reader.line_num}"
-            if not header:
-                header = fields
-                if repeated := [name for name in header if name and header.count(name) > 1]:
-                    raise UserError(
-                        f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one"
-                    )
-            elif len(fields) != len(header):
-                raise UserError(
-                    f"{where}: {len(fields)} fields where the header names {len(header)}; check "
-                    "separators and quotes"
-                )
-            else:
-                yield where, dict(zip(header, fields, strict=True))
+            yield f"{path}:{reader.line_num}", fields
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
 
