@@ -28,6 +28,7 @@ MIN_LINE = 25  # characters of a source that is a line, and no entry
 MIN_LINES = 0.2  # share of a file's pairs; with fewer lines it is a list of entries
 HELD_OUT = 1000  # pairs of each kind of text, at most
 HELD_OUT_SHARE = 0.1  # of its lines, at most
+MAX_COMPONENT = 8  # lines that hang together and are held out; one of them is scored
 _MAX_BYTES = 1 << 30  # of a dictionary's text
 _SAMPLE = 60  # pairs by whose text the languages are told
 
@@ -657,7 +658,7 @@ def split_pairs(
         of_kinds = dict(sorted(members[root], reverse=True))
         asking = [number for number in of_kinds if len(held[number]) < wanted[number]]
         # A component of many lines would cost more than it tells.
-        if asking and len(members[root]) <= max(1, max(wanted) // 100):
+        if asking and len(members[root]) <= MAX_COMPONENT:
             for number in asking:
                 held[number].append(of_kinds[number])
             out |= {side for _, pair in members[root] for side in keys[pair]}
