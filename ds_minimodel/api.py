@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.retired import retired
 from ds_minimodel.config.flops import recipe_costs
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.evaluation.bits import bits_per_byte
-from ds_minimodel.evaluation.packs import join_packs, plugged_module, save_plugged
+from ds_minimodel.evaluation.packs import plugged_module, save_plugged
 from ds_minimodel.pipeline.run import run_recipe
 from ds_minimodel.pipeline.status import look
 
@@ -35,7 +36,6 @@ __all__ = [
     "export_adapter",
     "export_hf",
     "extend",
-    "join_packs",
     "load_adaptation",
     "load_body",
     "load_model",
@@ -54,6 +54,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if said := retired(f"{__name__}.{name}"):
+        raise ImportError(f"{__name__}.{name} {said}")
     if name not in _WITH_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"ds_minimodel.{_WITH_TRANSFORMERS[name]}"), name)

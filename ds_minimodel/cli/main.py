@@ -16,13 +16,11 @@ from typing import Any, NoReturn
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
 from ds_minimodel.common.errors import OtherRankFailed, UserError, is_out_of_memory
+from ds_minimodel.common.retired import INSTEAD, retired
 from ds_minimodel.launch import hosts as launch
 from ds_minimodel.launch import process
 
 USER_ERROR, FAILURE = 2, 1
-FORMER_COMMANDS = {  # what is to be used in their place
-    "chats-from-text": "`python -m ds_minimodel_examples.chats`",
-}
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
@@ -160,9 +158,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for part in (steps, look, costs, sample, hf, serve):
         part.add_arguments(commands)
-    if arguments and arguments[0] in FORMER_COMMANDS:
-        raise UserError(f"{arguments[0]}: is gone; use {FORMER_COMMANDS[arguments[0]]}")
-    options, rest = parser.parse_known_args(arguments)
+    try:
+        options, rest = parser.parse_known_args(arguments)
+    except UserError:
+        if said := _retired(arguments):
+            raise UserError(said) from None
+        raise
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
     if unknown or (overrides and not hasattr(options, "overrides")):
@@ -170,3 +171,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if overrides:
         options.overrides = [*options.overrides, *overrides]
     return options
+
+
+def _retired(arguments: Sequence[str]) -> str | None:
+    """What is said of a command line that earlier commits knew; None of any other."""
+    for name in INSTEAD:
+        program, *words = name.split()
+        if program == "ds-minimodel" and words[0] == arguments[0] and {*words} <= {*arguments}:
+            return f"{name} {retired(name)}"
+    return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from ds_minimodel.cli.hf import hugging_face_module
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
-from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST
 from ds_minimodel.launch.hosts import restart_with_cpu_settings
 from ds_minimodel.text.reader import find_text
@@ -16,19 +16,8 @@ from ds_minimodel.text.reader import find_text
 
 def add_arguments(commands: Commands) -> None:
     """Add the commands to argparse's `commands`."""
-    pack = commands.add_parser(
-        "pack", help="show and check a language pack, put it beside a body, join several"
-    )
+    pack = commands.add_parser("pack", help="put a language pack beside another body")
     actions = pack.add_subparsers(title="actions", metavar="ACTION", required=True)
-    show = actions.add_parser(
-        "show", help="language, vocabulary, embedding space, cost; all files verified"
-    )
-    show.add_argument("pack", metavar="PACK")
-    show.add_argument(
-        "body", metavar="BODY", nargs="?", help="a body, mini-model or task model that it is to fit"
-    )
-    show.add_argument("--json", action="store_true", help="print JSON")
-    show.set_defaults(run=_show)
     plug = actions.add_parser(
         "plug", help="write a pack anew as one for another body, with other weights"
     )
@@ -36,17 +25,6 @@ def add_arguments(commands: Commands) -> None:
     plug.add_argument("pack", metavar="PACK")
     plug.add_argument("out", metavar="OUT")
     plug.set_defaults(run=_plug)
-    join = actions.add_parser(
-        "join", help="write one pack of several languages that were added to one base"
-    )
-    join.add_argument("out", metavar="OUT")
-    join.add_argument(
-        "packs",
-        metavar="PACK",
-        nargs="+",
-        help="two or more; a token of two of them is the first one's",
-    )
-    join.set_defaults(run=_join)
     bits = commands.add_parser(
         "bits", help="bits per byte of texts, by a decoder with each of several packs"
     )
@@ -87,29 +65,11 @@ def add_arguments(commands: Commands) -> None:
     bits.set_defaults(run=_bits)
 
 
-def _show(options: Options) -> None:
-    from ds_minimodel.evaluation.packs import facts_of
-
-    facts = facts_of(options.pack, options.body)
-    if options.json:
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
-        return
-    for name, value in facts.items():
-        print(printable(f"{name}: {value}"))
-
-
 def _plug(options: Options) -> None:
     from ds_minimodel.evaluation.packs import save_plugged
 
     save_plugged(options.body, options.pack, options.out)
     say(f"{options.out}: the pack as one of {options.body}")
-
-
-def _join(options: Options) -> None:
-    from ds_minimodel.evaluation.packs import join_packs
-
-    join_packs(options.packs, options.out)
-    say(f"{options.out}: a pack; `ds-minimodel export-hf` writes it with its model")
 
 
 def _bits(options: Options) -> None:

@@ -239,6 +239,8 @@ def _refusal(
 def _retired(where: list[str], fault: Mapping[str, Any]) -> str | None:
     """What is wrong with the key path `where`, if it or its value was there in earlier commits."""
     key = ".".join(where)
+    if where[:2] == ["finetune", "tasks"]:
+        key = ".".join(["finetune.tasks.NAME", *where[3:]])
     value = fault["input"]
     if fault["type"].startswith("union_tag"):
         value = fault["ctx"].get("tag")

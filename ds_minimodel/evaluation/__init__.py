@@ -20,8 +20,6 @@ from ds_minimodel.evaluation.classification import (
 )
 from ds_minimodel.evaluation.kind import FinetunedKind, TaskKind
 from ds_minimodel.evaluation.likelihood import (
-    Choice,
-    ChoiceConfig,
     Hidden,
     HiddenConfig,
     Text,
@@ -36,15 +34,7 @@ if TYPE_CHECKING:
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind[Any, Any, Any]] = {
     kind.name: kind
-    for kind in (
-        Classification(),
-        Pair(),
-        QuestionAnswering(),
-        Text(),
-        Hidden(),
-        Choice(),
-        Retrieval(),
-    )
+    for kind in (Classification(), Pair(), QuestionAnswering(), Text(), Hidden(), Retrieval())
 }
 # What a recipe says of a task, by its kind.
 AnyTask = Annotated[
@@ -53,7 +43,6 @@ AnyTask = Annotated[
     | QuestionConfig
     | TextConfig
     | HiddenConfig
-    | ChoiceConfig
     | RetrievalConfig,
     Field(discriminator="kind"),
 ]

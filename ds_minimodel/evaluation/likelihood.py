@@ -1,5 +1,4 @@
-"""How likely a text is to a body: bits per byte, of a masked body those of hidden words; which of
-options is likelier.
+"""How likely a text is to a body: bits per byte, of a masked body those of hidden words.
 
 Nothing is finetuned. All count bytes of the raw text, so that vocabularies compare.
 """
@@ -11,15 +10,14 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import ValidationInfo, model_validator
 
-from ds_minimodel.common.config import EachOnce, NonNegativeInt, PositiveInt
+from ds_minimodel.common.config import NonNegativeInt, PositiveInt
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import Count, Stored, as_model
 from ds_minimodel.common.random import Stream, draws, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.evaluation.batches import join
@@ -32,9 +30,7 @@ from ds_minimodel.evaluation.kind import (
     Scores,
     TaskConfig,
     TaskKind,
-    accuracy,
 )
-from ds_minimodel.evaluation.tables import rows_of_file
 from ds_minimodel.text.reader import read_documents
 
 if TYPE_CHECKING:
@@ -291,127 +287,6 @@ class Hidden(DocumentKind[HiddenConfig]):
         """ "bits_per_hidden_byte"; "score" as of documents."""
         scores = super().score(task, language, records, encoded, logits)
         return {"score": scores["score"], "bits_per_hidden_byte": scores["bits_per_byte"]}
-
-
-_Text = Annotated[
-    str, Field(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")
-]  # not empty; SentencePiece takes NUL for <s>
-
-
-class Asked(Stored):
-    """A question with options, and the place of the right one."""
-
-    question: _Text
-    options: Annotated[list[_Text], Field(min_length=2)]
-    answer: Count
-
-
-_Role = Literal["question", "options", "answer"]
-_FORM = "a row has a question, a list of options, and as answer the place of the right one, from 0"
-
-
-class ChoiceConfig(TaskConfig):
-    """What a recipe says of questions with options."""
-
-    kind: Literal["multiple-choice"]
-    columns: Annotated[dict[_Role, str], EachOnce] = {}
-    """Role → key of a line."""
-
-
-class Choice(LikelihoodKind[list[Asked], ChoiceConfig]):
-    """Which option is likeliest after a question, its log-likelihood divided by its bytes."""
-
-    name = "multiple-choice"
-    config = ChoiceConfig
-
-    def read(self, path: str, task: ChoiceConfig, language: str, labels: Labels) -> list[Asked]:
-        columns = {role: task.columns.get(role, role) for role in get_args(_Role)}
-        records = []
-        for where, row in rows_of_file(path, columns.values()):
-            record = as_model(
-                {role: row.get(own) for role, own in columns.items()}, Asked, where, _FORM
-            )
-            if record.answer >= len(record.options):
-                raise UserError(
-                    f"{where}: answer: {record.answer} of {len(record.options)} options; {_FORM}"
-                )
-            records.append(record)
-        if not records:
-            raise UserError(f"{path}: no questions; a task needs some")
-        return records
-
-    def encode(
-        self,
-        tokenizer: Tokenizer,
-        records: list[Asked],
-        task: ChoiceConfig,
-        max_length: int,
-        separators: int = 2,
-    ) -> Scored:
-        """Two texts for each option: the question, a space and the option, of a long question its
-        end; and the option alone, as a document begins. One that is longer than `max_length` is in
-        parts, as documents are.
-
-        As in lm-evaluation-harness, both are encoded as one text, of which the option, with white
-        space that ends the question, is what follows as many ids as the question alone has; before
-        it stands what the vocabulary puts before a text, if anything.
-        """
-        bos, sequences, first, owner, unknown = (
-            tokenizer.vocabulary.bos,
-            [],
-            [],
-            list[int](),
-            list[int](),
-        )
-        start, alone = [] if bos is None else [bos], _scored_after(tokenizer)
-        asked = tokenizer.encode([record.question.rstrip() for record in records])
-        texts = [f"{record.question} {option}" for record in records for option in record.options]
-        joined = iter(tokenizer.encode(texts))
-        for ids, record in zip(asked, records, strict=True):
-            for text in record.options:
-                whole = next(joined)
-                option = whole[len(ids) :]
-                unknown += [sum(size for _, size in tokenizer.unknown(text, option))] * 2
-                question = [*start, *whole[: len(ids)]][-max(1, max_length - len(option)) :]
-                for before in (question or alone, alone):
-                    number = owner[-1] + 1 if owner else 0
-                    for part in _parts([*before, *option], max_length, bos):
-                        first.append(1 if owner and owner[-1] == number else len(before))
-                        sequences.append(part)
-                        owner.append(number)
-        examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
-        return Scored(examples, np.array(first), np.array(owner), unknown)
-
-    def score(
-        self,
-        task: ChoiceConfig,
-        language: str,
-        records: list[Asked],
-        encoded: Scored,
-        logits: Logits,
-    ) -> Scores:
-        """ "score" is the accuracy of the likeliest by byte, "unnormalised" that of the likeliest
-        as a whole.
-
-        "mutual_information": of the one that the question makes likelier by most, whatever it is by
-        itself.
-        """
-        nats = encoded.nats(logits).reshape(-1, 2)
-        sizes = np.array([len(option.encode()) for record in records for option in record.options])
-        by_kind = {
-            "score": -nats[:, 0] / sizes,
-            "unnormalised": -nats[:, 0],
-            "mutual_information": nats[:, 1] - nats[:, 0],
-        }
-        ends = np.cumsum([len(record.options) for record in records])[:-1]
-        answers = [record.answer for record in records]
-        return {
-            kind: accuracy([int(own.argmax()) for own in np.split(of_options, ends)], answers)
-            for kind, of_options in by_kind.items()
-        }
-
-    def metric(self, task: ChoiceConfig) -> str:
-        return "accuracy"
 
 
 def _scored_after(tokenizer: Tokenizer) -> list[int]:

@@ -1,12 +1,7 @@
-"""Languages (`ds-minimodel pack`): show one, check that it is whole and fits a model, declare that,
-join several.
-"""
+"""Languages: check that one is whole and fits a model, declare that it does, plug it in."""
 
-import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,25 +23,10 @@ from ds_minimodel.artifacts.models import (
     model_below,
 )
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import read_artifact, read_manifest, refuse_existing
+from ds_minimodel.common.files import read_artifact, refuse_existing
 from ds_minimodel.evaluation import task_of
 from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
-from ds_minimodel.tokenizers.extension import join_tokenizers
 from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
-
-
-def facts_of(folder: str | Path, body_folder: str | Path | None = None) -> dict[str, Any]:
-    """The facts of a pack's manifest, with the bytes of each file; all files are verified.
-
-    UserError where a language is damaged, its parts disagree or, with `body_folder`, it does not
-    fit.
-    """
-    open_pack(folder, None if body_folder is None else _load_body(body_folder))
-    manifest = read_manifest(folder)
-    return {
-        **manifest,
-        "files": {name: entry["bytes"] for name, entry in manifest["files"].items()},
-    }
 
 
 def _load_body(folder: str | Path) -> BodyArtifact:
@@ -73,65 +53,13 @@ def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -
             "model"
         )
     check_fit(folder, adaptation, body)
-    _refuse_inside(out, [folder])
+    if out.resolve().is_relative_to(Path(folder).resolve()):
+        raise UserError(
+            f"{out}: lies in {folder}, which is copied there; choose a place outside of it"
+        )
     own = read_artifact(folder, AdaptationManifest).model_extra or {}  # all else is written anew
     facts = {**own, "trained_over": adaptation.space}
     save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
-
-
-def _refuse_inside(out: Path, artifacts: Sequence[str | Path]) -> None:
-    """UserError where `out` lies in one of the folders that go into it."""
-    for folder in artifacts:
-        if out.resolve().is_relative_to(Path(folder).resolve()):
-            raise UserError(
-                f"{out}: lies in {folder}, which is copied there; choose a place outside of it"
-            )
-
-
-def join_packs(packs: Sequence[str | Path], out: str | Path) -> None:
-    """Write one pack with the rows of several that extend the same base: a model that reads all of
-    their languages.
-
-    A piece that two of them have is one row, that of the first which is named. UserError where they
-    extend different bases, are of one language or replace parts of the body.
-    """
-    if len(packs) < 2:
-        raise UserError("pack join: give two packs or more")
-    out, (first, *others) = Path(out), packs
-    refuse_existing(out)
-    _refuse_inside(out, packs)
-    joined = load_adaptation(first)
-    with tempfile.TemporaryDirectory() as temporary:
-        tokenizer = Path(first)
-        for number, folder in enumerate(others):
-            other = load_adaptation(folder)
-            for name, one in ((first, joined), (folder, other)):
-                if not one.num_base or one.update:
-                    raise UserError(
-                        f"{name}: does not only add token embeddings, as --train embeddings does; "
-                        "such ones join"
-                    )
-            if other.space != joined.space:
-                raise UserError(f"{folder}: extends another base than {first}")
-            if {*other.language.split("+")} & {*joined.language.split("+")}:
-                raise UserError(
-                    f"{folder}: is of {other.language}, as one before it; give each language once"
-                )
-            place = Path(temporary) / str(number)
-            chosen = join_tokenizers(tokenizer, folder, place, joined.num_base)
-            rows = {
-                name: torch.cat((own, other.embeddings[name][chosen]))
-                for name, own in joined.embeddings.items()
-            }
-            joined = replace(
-                joined,
-                embeddings=rows,
-                language=f"{joined.language}+{other.language}",
-                steps=joined.steps + other.steps,
-                eflops=joined.eflops + other.eflops,
-            )
-            tokenizer = place
-        save_adaptation(out, joined, tokenizer)
 
 
 def plugged_module(

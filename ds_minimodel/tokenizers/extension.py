@@ -147,30 +147,6 @@ def extend_tokenizer(
     _write(base, content, out, rows + new_pieces, rows)
 
 
-def join_tokenizers(
-    first: str | Path, other: str | Path, out: str | Path, num_base: int
-) -> list[int]:
-    """Write the vocabulary of `first` with the pieces that only `other` has behind it into the new
-    folder `out`.
-
-    Both extend one base, which the first `num_base` ids are of. The pieces of `other` follow those
-    of `first`. Returns the ids that `other` gives to the pieces that were taken, less `num_base`,
-    in the order of their ids in `out`.
-    """
-    one, two = (TokenizerJson(Path(folder) / JSON_FILE) for folder in (first, other))
-    kind, taken = _Kind(two), {*one.strings.values()}
-    merges = {kind.joined(parts): tuple(parts) for parts in two.content["model"].get("merges", ())}
-    strings = [two.strings[id] for id in range(num_base, two.size)]
-    chosen = [place for place, string in enumerate(strings) if string not in taken]
-    pieces = [
-        Piece(string, merges.get(string, (string,)), kind.scores.get(string, 0.0))
-        for string in strings
-    ]
-    content = with_pieces(one.content, [pieces[place] for place in chosen], one.size)
-    _write(Path(first), content, out, one.size + len(chosen), num_base)
-    return chosen
-
-
 def _write(base: Path, content: dict[str, Any], out: str | Path, size: int, num_base: int) -> None:
     """Write the artifact folder `out`: a tokenizer.json of `content`, and all else that `base` has
     of a tokenizer.

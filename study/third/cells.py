@@ -3,7 +3,7 @@ results.jsonl.
 
     python -m study.third.cells FOLDER [--thousands N] [WORD…]
 
-FOLDER has texts.py's files, those of choices.py and `base` (run.sh). Cells are those that the
+FOLDER has texts.py's files and `base` (run.sh). Cells are those that the
 claims' YAML names, a claim after the other; with words those of the claims so called, and those
 whose names have one of the words. What is in FOLDER/results.jsonl is not run again, a run that was
 interrupted goes on, and several processes share the cells. All the compute, a share of 1, is a pass
@@ -27,8 +27,6 @@ from typing import Any
 
 from ds_minimodel.api import bits_per_byte, load_recipe, recipe_costs
 from ds_minimodel.config.reading import read_yaml
-from ds_minimodel.evaluation.bits import score_files
-from ds_minimodel.evaluation.likelihood import Choice, ChoiceConfig
 from ds_minimodel.training.config import WARM_UP
 
 RECIPE = Path(__file__).with_name("study.yaml").resolve()
@@ -169,9 +167,7 @@ class Study:
                 "eflops": steps * self.flops(cell),
             }
             self.add({**row, **bits_of(pack, texts)})
-            shutil.rmtree(
-                pack.parent / "snapshots"
-            )  # a LoRA's are 400 MB each; the pack stays, for `choices`
+            shutil.rmtree(pack.parent / "snapshots")  # a LoRA's are 400 MB each
 
     def add(self, row: dict[str, Any]) -> None:
         with self.results.open("a") as file:
@@ -187,22 +183,6 @@ class Study:
                     for kind in ("manual", "help")
                 ]
                 self.add({"cell": "untouched", **bits_of(Path("base"), texts)})
-
-    def ask(self, of: dict[str, Any]) -> None:
-        """Add, in percent, how often the paragraph is chosen that follows, by the pack of a row.
-
-        Rows "…-choices" are of before the package knew mutual information.
-        """
-        name, workdir = f"{of['cell']}-mutual", self.folder / "cells" / of["cell"]
-        pack, languages = Path("base"), list(LANGUAGES)
-        if of["cell"] != "untouched":
-            pack, languages = pack_of(workdir, of["system"], of["language"]), [of["language"]]
-        with self.alone(name) as is_ours:
-            if is_ours and pack.exists():  # else it was made on another machine
-                files = [f"{language}.choices.jsonl" for language in languages]
-                task = ChoiceConfig(kind="multiple-choice", test={})
-                found = score_files(Choice(), task, "base", {"pack": pack}, files, "auto")
-                self.add({"cell": name, "right": {file[:2]: score for _, file, *_, score in found}})
 
     def share_text(self, cell: Cell, workdir: Path) -> None:
         """Take the body, vocabulary and tokens from a former cell of the same."""
@@ -268,12 +248,6 @@ def main() -> None:
                 or any(word in cell.name for word in arguments.words)
             ):
                 study.run(cell)
-    for row in study.rows():
-        is_asked = not arguments.words or any(
-            word in row["cell"] for word in ("untouched", *arguments.words)
-        )
-        if is_asked and (row["cell"] == "untouched" or row.get("share", 0) >= THIRD):
-            study.ask(row)
 
 
 if __name__ == "__main__":

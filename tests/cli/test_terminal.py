@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
         ("extend m t --langauge de", r"--langauge de \(did you mean --language\?\)"),
         ("extnd m t", r"'extnd' .*choose from .*extend"),
         ("pack plug b p o --on", "--on"),
-        ("chats-from-text t --out f", r"use `python -m ds_minimodel_examples\.chats`"),
         ("extend m t --language de --hours 1d", "'1d' is no amount"),
         ("extend m t --language de --tokens 0.4", "'0.4' is no whole number"),
     ],

@@ -1,10 +1,8 @@
-"""Bits per byte of texts and the likeliest of options, from likelihoods of tokens."""
+"""Bits per byte of texts, from likelihoods of tokens."""
 
 import itertools
-import json
 import math
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +18,6 @@ from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.evaluation.batches import inference_batches, outputs
 from ds_minimodel.evaluation.likelihood import (
-    Asked,
-    ChoiceConfig,
     Documents,
     HiddenConfig,
     TextConfig,
@@ -33,9 +29,8 @@ from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.refusing import change
 from ..hf.test_decoders import BEGIN, save_llama
 
-TEXT, HIDDEN, CHOICE = (
-    KINDS[name] for name in ("bits-per-byte", "pseudo-likelihood", "multiple-choice")
-)
+TEXT = KINDS["bits-per-byte"]
+HIDDEN = KINDS["pseudo-likelihood"]
 SETTINGS = TextConfig(kind="bits-per-byte", test={"de": "de"})
 
 
@@ -148,9 +143,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
 
 
 def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
-    """8 bits per byte beside its token's, of a text and of an option; a question's costs
-    nothing.
-    """
+    """8 bits per byte beside its token's."""
     (tmp_path / "de").write_text("a?\nb?\n\nc", encoding="utf-8")
     records = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None)
     encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, 64)
@@ -158,36 +151,6 @@ def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
     tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
     assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
-    choices = [Asked(question="q?", options=["b", "??"], answer=0)]
-    encoded = CHOICE.encode(
-        Letters(bos=150), choices, ChoiceConfig(kind="multiple-choice", test={"de": "de"}), 64
-    )
-    assert encoded.unknown == [0, 0, 2, 2]
-
-
-def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
-    rows = [
-        {"question": "qq", "options": ["e", "nnnnnn"], "answer": 1},
-        {"question": "q", "options": ["b", "a"], "answer": 0},
-    ]
-    (tmp_path / "de.jsonl").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
-    task = ChoiceConfig(kind="multiple-choice", test={"de": "de"})
-    records, tokenizer = CHOICE.read(str(tmp_path / "de.jsonl"), task, "de", None), Letters(bos=150)
-    for max_length in (3, 6, 64):  # of a long question the end is kept, a long option is in parts
-        encoded = CHOICE.encode(tokenizer, records, task, max_length)
-        assert encoded.examples.lengths.max() == min(10, max_length)
-        after, alone = encoded.nats(logits(encoded)).reshape(4, 2).T
-        assert after == pytest.approx([3.3, 9.2, 13.0, 12.9]) == alone
-        # A space costs 3.2: e 3.2 + 0.1 in a byte, nnnnnn 3.2 + 6 * 1.0 in six; b 3.2 + 9.8, a 3.2
-        # + 9.7.
-        score = CHOICE.score(task, "de", records, encoded, logits(encoded))
-        assert (score["score"], score["unnormalised"]) == (50, 0)
-    after_and_alone = SimpleNamespace(nats=lambda *_: np.array([3, 5, 60, 66, 4, 4, 3, 2.9]))
-    assert CHOICE.score(task, "de", records, after_and_alone, None) == {
-        "score": 0,  # 60 / 6 is more than 3
-        "unnormalised": 0,
-        "mutual_information": 100,
-    }
 
 
 # What the tokenizer says of itself: how it puts a text, and what of its content is changed.
@@ -201,9 +164,8 @@ def test_options_are_compared_by_byte_and_as_a_whole(tmp_path):
     ],
 )
 def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_path):
-    """Of texts that fit, after the token called bos or else eos, once (`add_bos_token`); of options
-    after a question, which begins as the tokenizer begins a text. A special token's name in a text
-    is none here.
+    """Of texts that fit, after the token called bos or else eos, once (`add_bos_token`). A special
+    token's name in a text is none here.
     """
     theirs = save_llama(write_text(tmp_path / "text"), tmp_path / "theirs", single)
     if not named:
@@ -237,51 +199,12 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     )
     assert likelihoods(TEXT, Documents(texts)) == pytest.approx(expected, rel=1e-5)
 
-    asked = [(TEXTS[0][:14], "Straße"), ("a ", "b"), ("a\n", "c"), ("q'", "s"), ("12", " 5")]
-    asked += [("the boat sees " * 20, "a b")]
-    found = likelihoods(
-        CHOICE, [Asked(question=text, options=[option, "a"], answer=0) for text, option in asked]
-    )
-    pairs = [(text, f" {option}") for text, first in asked for option in (first, "a")]
-    assert found[::2] == pytest.approx(
-        [own for own, _ in of_harness(HFLM.loglikelihood, pairs)], rel=1e-5
-    )
-    if not prepends:  # else theirs has another space, where nothing stands before
-        ((alone, _),) = of_harness(HFLM.loglikelihood, [("", " a")])
-        assert found[3] == pytest.approx(alone, rel=1e-5)
-
 
 @pytest.mark.parametrize(
     "kind, text, said",
     [
         (TEXT, "\n \n", "de: holds no text"),
         (HIDDEN, "a", "de: too short for words to be hidden"),
-        (CHOICE, "\n", "de.jsonl: no questions"),
-        (
-            CHOICE,
-            '{"options": ["a", "b"], "answer": 0}',
-            "de.jsonl:1: question: .* a row has a question, a list",
-        ),
-        (
-            CHOICE,
-            '{"question": "q", "options": ["a"], "answer": 0}',
-            "de.jsonl:1: options: .* at least 2",
-        ),
-        (
-            CHOICE,
-            '{"question": "q", "options": ["a", " "], "answer": 0}',
-            "de.jsonl:1: options.1: ",
-        ),
-        (
-            CHOICE,
-            r'{"question": "q", "options": ["a", "\ud800"], "answer": 0}',
-            "de.jsonl:1: options.1: .* unicode",
-        ),
-        (
-            CHOICE,
-            '{"question": "q", "options": ["a", "b"], "answer": 2}',
-            "de.jsonl:1: answer: 2 of 2 options",
-        ),
     ],
 )
 def test_files_that_are_none_are_refused(kind, text, said, tmp_path):

@@ -1,4 +1,4 @@
-"""A language shows what it is; what is damaged, mixed up or of another body is refused in one
+"""What of a language is damaged, mixed up or of another body is refused in one
 line.
 """
 
@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import MANIFEST, read_json, write_json, write_manifest
-from ds_minimodel.evaluation.packs import facts_of, plugged_module, save_plugged
+from ds_minimodel.common.files import MANIFEST, read_json, read_manifest, write_json, write_manifest
+from ds_minimodel.evaluation import task_of
+from ds_minimodel.evaluation.packs import open_pack, plugged_module, save_plugged
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 
@@ -23,19 +24,27 @@ def pack(family, tmp_path):
     return shutil.copytree(family.de, tmp_path / "pack")
 
 
+def opened(pack, body):
+    """A pack for a body, both checked as export_hf and save_plugged do."""
+    artifact = load_body(body)
+    if artifact.task:
+        task_of(body, artifact)
+    return open_pack(pack, artifact)
+
+
 def test_a_vocabulary_of_another_pack(family, pack):
     """Its manifest is in order again, as if made by hand."""
     train_tokenizer([family.root / "de.txt"], pack.parent / "tok", 31, 1.0, 1000)
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")
     sealed(pack)
     with pytest.raises(UserError, match="tokenizer.model: has 31 ids, where manifest.json says 33"):
-        facts_of(pack, family.model)
+        opened(pack, family.model)
 
 
 def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_path):
     save_plugged(family.classification, other_family.zh, tmp_path / "out")
-    facts_of(tmp_path / "out", family.classification)
-    before, after = facts_of(other_family.zh), facts_of(tmp_path / "out")
+    opened(tmp_path / "out", family.classification)
+    before, after = read_manifest(other_family.zh), read_manifest(tmp_path / "out")
     assert after["trained_over"] == before["space"] != after["space"] == family.space
     same = ("language", "vocab_size", "steps", "eflops", "initialisation", "files")
     assert all(after[key] == before[key] for key in same)
@@ -52,7 +61,7 @@ def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_
             save_plugged(family.classification, pack, tmp_path / out)
     assert {path.name for path in tmp_path.iterdir()} == {"out", "de"}
     with pytest.raises(UserError, match="embedding space"):
-        facts_of(other_family.de, family.classification)
+        opened(other_family.de, family.classification)
 
 
 def sealed(folder, changed=(), file=None, **changes):
@@ -90,14 +99,14 @@ def sealed(folder, changed=(), file=None, **changes):
 def test_tensors_that_no_language_has(family, pack, changed, file, words):
     sealed(pack, changed, file)
     with pytest.raises(UserError, match=words):
-        facts_of(pack, family.model)
+        opened(pack, family.model)
 
 
 def test_a_body_that_was_trained_takes_no_tasks(family, pack):
     sealed(pack, load_body(family.model).tensors, "body.safetensors")
-    facts_of(pack, family.model)
+    opened(pack, family.model)
     with pytest.raises(UserError, match="not the one that the task was finetuned on"):
-        facts_of(pack, family.classification)
+        opened(pack, family.classification)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +120,7 @@ def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
     sealed(model, changed)
     with pytest.raises(UserError, match=words):
-        facts_of(pack, model)
+        opened(pack, model)
         dict(load_body(model).tensors)
 
 
@@ -129,17 +138,17 @@ def test_tasks_that_a_model_is_not_of(family, pack, tmp_path, task, words):
     write_json(model / "config.json", {**config, "task": {**config["task"], **task}})
     sealed(model)
     with pytest.raises(UserError, match=words):
-        facts_of(pack, model)
+        opened(pack, model)
 
 
 def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
     with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
-        facts_of(family.classification, family.model)
-    facts_of(family.model, family.qa)
+        opened(family.classification, family.model)
+    opened(family.model, family.qa)
     body = shutil.copytree(family.qa, tmp_path / "body")
     sealed(body, kind="mini-model")
     with pytest.raises(UserError, match="say another space or kind"):
-        facts_of(family.de, body)
+        opened(family.de, body)
 
 
 def test_a_plugged_module_is_the_body_with_the_language(family, other_family):

@@ -13,7 +13,7 @@ from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.config.systems import SYSTEMS
-from ds_minimodel.evaluation.packs import facts_of
+from ds_minimodel.evaluation.packs import open_pack
 from ds_minimodel.export.card import model_card
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.hf.source import hub_name
@@ -159,7 +159,7 @@ def test_no_name_becomes_a_mark(workdir, tmp_path):
     assert not [mark for mark in ("<script", "<b>", "[x](", "\n# z") if mark in text]
     assert "base_model" not in yaml.safe_load(front)
     for folder, key, read in (
-        (pack, "language", facts_of),
+        (pack, "language", open_pack),
         (base, "license", lambda _: model_card(pack, base, "", 3, None)),
     ):
         former = (folder / "manifest.json").read_text()

@@ -23,7 +23,7 @@ from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.tokenizers.extension import extend_tokenizer, join_tokenizers, read_extension
+from ds_minimodel.tokenizers.extension import extend_tokenizer, read_extension
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
@@ -263,22 +263,6 @@ def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
         )
         assert 2 <= count <= within and uses[piece.string] <= count
     assert [*found.counts] == sorted(found.counts, reverse=True)
-
-
-def test_languages_of_any_kind_are_joined(other, texts, tmp_path):
-    write_lines(tmp_path / "fr.txt", FRENCH)
-    first = extended(other, texts, tmp_path / "de")
-    second = extended(other, (texts[0], tmp_path / "fr.txt"), tmp_path / "fr", 20)
-    chosen = join_tokenizers(tmp_path / "de", tmp_path / "fr", tmp_path / "both", ROWS)
-    both = open_tokenizer(tmp_path / "both")
-    assert both.encode(ENGLISH) == open_tokenizer(other).encode(ENGLISH)
-    assert both.pieces()[: ROWS + NEW] == first.pieces()
-    assert both.pieces()[ROWS + NEW :] == [second.pieces()[ROWS + place] for place in chosen]
-    for lines in (GERMAN, FRENCH):
-        assert sum(map(len, both.encode(lines))) < sum(
-            map(len, open_tokenizer(other).encode(lines))
-        )
-    assert decoded(both, FRENCH) == decoded(second, FRENCH)
 
 
 def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):

@@ -40,17 +40,11 @@ def write_tasks(folder):
             label = "same" if first == second else "other"
             pairs.append({"sentence1": texts[0], "sentence2": texts[1], "label": label})
         text = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
-        asked = {
-            "question": spell("the old"),
-            "options": [spell("wave"), spell("shop in town")],
-            "answer": 0,
-        }
         (folder / f"pair.{language}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
         (folder / f"text.{language}.txt").write_text("\n\n".join(text))
-        (folder / f"choice.{language}.jsonl").write_text(json.dumps(asked))
         (folder / f"topic.{language}.jsonl").rename(folder / f"classification.{language}.jsonl")
     tasks = {}
-    for kind in (*FINETUNED, "bits-per-byte", "multiple-choice"):
+    for kind in (*FINETUNED, "bits-per-byte"):
         files = {language: str(*folder.glob(f"{kind}.{language}.*")) for language in ("en", "xx")}
         tasks[kind] = {"kind": kind, "test": files} | (
             {"train": files["en"]} if kind in FINETUNED else {}
