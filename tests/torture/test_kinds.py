@@ -40,8 +40,8 @@ def write_tasks(folder):
             label = "same" if first == second else "other"
             pairs.append({"sentence1": texts[0], "sentence2": texts[1], "label": label})
         text = (folder / f"{language}.txt").read_text().split("\n\n")[:5]
-        (folder / f"pair.{language}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
-        (folder / f"text.{language}.txt").write_text("\n\n".join(text))
+        (folder / f"sentence-pair.{language}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+        (folder / f"bits-per-byte.{language}.txt").write_text("\n\n".join(text))
         (folder / f"topic.{language}.jsonl").rename(folder / f"classification.{language}.jsonl")
     tasks = {}
     for kind in (*FINETUNED, "bits-per-byte"):
