@@ -348,6 +348,12 @@ class Recipe(Section):
             raise ValueError(
                 f"data.chats: {others[0]} is not among languages.targets; dialogues are of those"
             )
+        for key, files in (("pairs", data.pairs), ("test_pairs", data.test_pairs)):
+            if others := sorted(files.keys() - set(targets)):
+                raise ValueError(
+                    f"data.{key}: {others[0]} is not among languages.targets; pairs are of the "
+                    "source and a target"
+                )
         served = {*data.text, *({*self.languages.all} - {*self.languages_of_text})}
         named = {"languages": self.languages_of_text, "data.min_words": data.min_words}
         named |= {

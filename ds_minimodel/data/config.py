@@ -6,6 +6,7 @@ from pydantic import Field
 
 from ds_minimodel.common.config import (
     DECIDES_NOTHING,
+    EachOnce,
     NonNegativeInt,
     OneOrMore,
     Probability,
@@ -36,12 +37,22 @@ class LosslessTokenizerSection(TokenizerSection):
 
 
 class Data(Section):
-    text: Annotated[dict[Name, OneOrMore], DECIDES_NOTHING]
+    text: Annotated[dict[Name, OneOrMore], DECIDES_NOTHING] = {}
     """Language → files, globs or data sets of the Hub. An extended vocabulary splits a third
     language's as its base.
     """
     column: Annotated[str, DECIDES_NOTHING] = "text"
     """Column of the text in JSON lines, CSV, TSV and Parquet."""
+    pairs: Annotated[dict[Name, OneOrMore], DECIDES_NOTHING] = {}
+    """Target language → files of pairs of a text in the source and its translation, each a kind of
+    text.
+    """
+    test_pairs: Annotated[dict[Name, OneOrMore], DECIDES_NOTHING] = {}
+    """Target language → files of pairs of which nothing is learned."""
+    pair_columns: Annotated[
+        Annotated[list[str], Field(min_length=2, max_length=2), EachOnce] | None, DECIDES_NOTHING
+    ] = None
+    """Columns of the source's and the target's text. Default: those named as the languages."""
     blocks: Literal["complete", "complete_doc", "none"] | None = None
     """What a training sample is made of. Default: `complete`, of decoders `none`."""
     chats: Annotated[dict[str, OneOrMore], DECIDES_NOTHING] = {}

@@ -39,6 +39,10 @@ class WorkdirLayout:
     def corpus(self, language: str) -> Path:
         return self.root / CORPUS / language
 
+    def pairs(self, language: str) -> Path:
+        """Pairs of a target language and the source."""
+        return self.root / CORPUS / f"the-pairs-of-{language}"
+
     def tokenizer(self, language: str) -> Path:
         return self.root / TOKENIZER / language
 
@@ -52,6 +56,10 @@ class WorkdirLayout:
     def chats(self, language: str) -> Path:
         """Dialogues of which a target language's model learns to answer: a token store."""
         return self.root / TOKENS / f"the-chats-of-{language}"
+
+    def targets(self, language: str) -> Path:
+        """What the untouched model makes of the source's side of the lines in `tokens`."""
+        return self.root / PRETRAIN / f"the-targets-of-{language}"
 
     def pretrain(self, system: System) -> Path:
         """Folder of the job of the model that the system adapts."""

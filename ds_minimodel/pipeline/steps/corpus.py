@@ -1,4 +1,6 @@
-"""A corpus for each language whose text is used: raw text is read here and nowhere else."""
+"""A corpus for each language whose text is used, and its pairs: raw text is read here and nowhere
+else.
+"""
 
 import fnmatch
 import glob
@@ -6,7 +8,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import islice
 from operator import itemgetter
@@ -14,10 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from ds_minimodel.common.errors import UserError, printable
-from ds_minimodel.common.files import as_json, atomic_write
+from ds_minimodel.common.files import Content, as_json, atomic_write
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.pairs import write_pairs
 from ds_minimodel.pipeline.records import Job, read_record
 from ds_minimodel.text.corpus import MANY_PAGES, Corpus, draw_parts, make_corpus
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
@@ -30,12 +33,37 @@ def check_text(recipe: Recipe) -> None:
     """Raise UserError where a file of text that is still to be read is missing or empty."""
     for language in recipe.languages_of_corpora:
         _identity(recipe, language)
+    for pairs in (*recipe.data.pairs.values(), *recipe.data.test_pairs.values()):
+        _contents(pairs)
     for files in recipe.data.chats.values():
         find_text(files)
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    return [_job(recipe, context, language) for language in recipe.languages_of_corpora]
+    texts = [_job(recipe, context, language) for language in recipe.languages_of_corpora]
+    return texts + [_pairs(recipe, context.layout, language) for language in recipe.data.pairs]
+
+
+def _pairs(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+    data, out = recipe.data, layout.pairs(language)
+    languages = (recipe.languages.source, language)
+
+    def make() -> None:
+        write_pairs(data, languages, out, lambda line: print(printable(line), file=sys.stderr))
+
+    inputs = {
+        "pairs": _contents(data.pairs[language]),
+        "test_pairs": _contents(data.test_pairs.get(language, ())),
+        "columns": data.pair_columns,
+    }
+    return Job(out, inputs, (), make)
+
+
+def _contents(paths: Sequence[str]) -> list[Content]:
+    for path in paths:
+        if not Path(path).is_file():
+            raise UserError(f"{path}: no such file of pairs; check the path")
+    return [Content.of(path) for path in paths]
 
 
 def _job(recipe: Recipe, context: Context, language: str) -> Job:
