@@ -1,6 +1,8 @@
 """The public names, gathered from the packages that define them. docs/api.md shows them in use."""
 
 import importlib
+import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.artifacts.adaptation import load_adaptation, whole
@@ -13,15 +15,14 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.evaluation.bits import bits_per_byte
 from ds_minimodel.evaluation.packs import plugged_module, save_plugged
+from ds_minimodel.extend.config import ExtendConfig, read_config
 from ds_minimodel.pipeline.run import run_recipe
 from ds_minimodel.pipeline.status import look
 
 if TYPE_CHECKING:
     from ds_minimodel.export.folder import export_adapter, export_hf
-    from ds_minimodel.extend.run import extend
 
 _WITH_TRANSFORMERS = {  # the extra `hf`
-    "extend": "extend.run",
     "export_adapter": "export.folder",
     "export_hf": "export.folder",
 }
@@ -47,6 +48,24 @@ __all__ = [
     "save_plugged",
     "whole",
 ]
+
+
+def extend(**options: Any) -> Path:
+    """Add a language to a model; return the folder that `from_pretrained` reads, OUT/model.
+
+    Args:
+        options: fields of ExtendConfig, which are the options of the command line.
+
+    Raises:
+        UserError: for a wrong option, and as of the steps of the recipe.
+    """
+    from ds_minimodel.extend import run  # which needs the extra `hf`
+
+    return run.extend(read_config(options))
+
+
+# For help() and editors.
+extend.__signature__ = inspect.signature(ExtendConfig)  # type: ignore[attr-defined]
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.run import extend
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.hf.test_decoders import save_llama
@@ -78,7 +79,10 @@ def main() -> None:
             if ids:
                 threading.setprofile(note)
                 sys.setprofile(note)
-            extend(theirs, [text], "xx", folder / out, tokens=20_000, say=lambda _: None)
+            call = ExtendConfig(
+                model=theirs, text=text, language="xx", out=folder / out, tokens=20_000
+            )
+            extend(call, say=lambda _: None)
             vocabularies = (
                 open_tokenizer(folder / out / "run/tokenizer" / language)
                 for language in ("en", "xx")

@@ -5,6 +5,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -135,3 +136,25 @@ def start_ranks(number, function, *arguments):
         Fork(function, *arguments, **meeting, RANK=rank, LOCAL_RANK=rank)
         for rank in map(str, range(number))
     ]
+
+
+KILLED_AFTER = f"{__name__}:killed_after"
+
+
+def killed_after(name, arguments):
+    """`ds-minimodel ARGUMENTS`, killed once it has given a file or folder its `name`: for a
+    Fork.
+    """
+
+    def then_end(rename):
+        def rename_and_end(old, new):
+            rename(old, new)
+            if os.path.basename(new) == name:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return rename_and_end
+
+    os.rename, os.replace = then_end(os.rename), then_end(os.replace)
+    from ds_minimodel.cli.main import main
+
+    main(arguments)

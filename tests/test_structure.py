@@ -146,6 +146,7 @@ def test_steps_load_neither_plans_nor_hugging_faces_libraries_unasked():
     [
         (["--help"], HEAVY),
         (["adapt", "--help"], HEAVY),
+        (["extend", "--help"], HEAVY),
         (["flops", "paper"], ["torch", "deepspeed"]),
     ],
 )

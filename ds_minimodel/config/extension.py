@@ -25,7 +25,7 @@ BATCHES = {
     1 << 62: 128,
 }  # sequences of a step, up to so many tokens in all
 FEWEST_TOKENS = min(BATCHES.values()) * LENGTH  # of the text
-FEWEST_NEW, MOST_NEW = 6, 1_000_000  # the fewest are as good as none
+MIN_NEW_TOKENS = 6  # as good as none
 FEW_TOKENS = (
     100_000  # to train on, with which new ones beside a body that trains do not pay (fourth study)
 )
@@ -123,7 +123,7 @@ def first_values(
         "workdir": str(out / "run"),
         "systems": [preset.system],
         "languages": {"source": languages[0], "targets": [languages[1]]},
-        "tokenizer": {"vocabulary": "extend", "vocab_size": FEWEST_NEW},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": MIN_NEW_TOKENS},
         "data": {"text": given, "held_out": HELD_OUT, **data},
         "optimizer": {"clip": 1.0, "weight_decay": 0.0},
         "adapt": {

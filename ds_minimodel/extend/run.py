@@ -7,22 +7,25 @@ What is chosen here stands in the recipe that is left, and the recipe is what ru
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import lock, paths_of, replace_folder
+from ds_minimodel.common.files import lock, replace_folder
+from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.config import extension
 from ds_minimodel.config.base import read_base
-from ds_minimodel.config.extension import FEWEST_NEW, MOST_NEW, MOST_PASSES, PRESETS, SCORED_BY
+from ds_minimodel.config.extension import MOST_PASSES, SCORED_BY
 from ds_minimodel.config.reading import load_recipe, recipe_of_values
 from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.export.folder import export_adapter, export_hf
 from ds_minimodel.extend.call import Call
+from ds_minimodel.extend.config import MIN_NEW_TOKENS, ExtendConfig
 from ds_minimodel.extend.retention import CHATS, PAGES, STRENGTHS, find_kept, openings_of
 from ds_minimodel.launch.hosts import name_the_cpu, ranks_on_hosts
 from ds_minimodel.pipeline.dialogues import check_chats, held_out_questions
@@ -39,78 +42,31 @@ HOURS = 1.0  # where nothing is said
 Say = Callable[[str], None]
 
 
-def extend(
-    model: str | Path,
-    text: Sequence[str | Path],
-    language: str,
-    out: str | Path,
-    *,
-    source: str = "en",
-    source_text: Sequence[str | Path] = (),
-    chats: Sequence[str | Path] = (),
-    hours: float | None = None,
-    tokens: int | None = None,
-    column: str = "text",
-    trains: str | None = None,
-    vocab_size: int | None = None,
-    strength: float | None = None,
-    test_text: Sequence[str | Path] = (),
-    known_text: Mapping[str, Sequence[str | Path]] | None = None,
-    ranks: int | None = None,
-    hostfile: str | None = None,
-    say: Say = print,
-) -> Path:
-    """Add `language` to a model, and return the folder that `from_pretrained` reads, out/model.
+def extend(config: ExtendConfig, say: Say = print) -> Path:
+    """Add a language to a model, and return the folder that `from_pretrained` reads, OUT/model.
 
-    model: a folder of Hugging Face's, a GGUF file or a name on the Hub; it is read where it lies.
-    text: files, globs or data sets of the Hub in the language. source_text: the same in `source`, a
-    language that the model knows; it is scored, and new tokens that would split it otherwise are
-    left out. known_text: {language: files} of other known languages, protected likewise; a decoder
-    replays it while its body trains, and is scored on a held-out part. chats: files of dialogues
-    (text/chats.py), a quarter of a decoder's samples. test_text: other text to score. hours: for
-    self-generated replay (pipeline/own_replay.py) and training on this machine, at most MOST_PASSES
-    over the text (1 by default); or tokens: to train on. trains: "embeddings": new token embeddings
-    alone, all else stays bit for bit (default of an encoder); "lora": a LoRA of the body, too
-    (default of a decoder); "all": every weight. vocab_size: number of new tokens, FEWEST_NEW at
-    least (default: as many as pay). strength: merge strength of out/model (default: 1, of a decoder
-    less where right answers fall by more than extend/retention.py allows). ranks, hostfile: as of
-    `run`.
+    OUT gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with a
+    LoRA adapter/ for PEFT. The same call goes on where one was interrupted, with more hours or
+    tokens it trains longer, and any other is refused.
 
-    out gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with
-    "lora" adapter/ for PEFT. The same call goes on where one was interrupted, with more hours or
-    tokens it trains longer, and any other is refused. UserError as of the steps that it takes.
+    Raises:
+        UserError: as of the steps that it takes.
     """
-    out, model = Path(out), str(model)
-    texts = {source: paths_of(source_text), language: paths_of(text)}
-    for name, files in (known_text or {}).items():
-        if name in texts:
-            raise UserError(
-                f"--known-text {name}: the source or the language that is added; give others"
-            )
-        texts[name] = paths_of(files)
-    if hours is not None and tokens is not None:
-        raise UserError("extend: give hours or tokens, not both")
-    counts = {"--tokens": tokens, "--ranks": ranks, "--vocab-size": vocab_size}
-    for what, number in {"--hours": hours, **counts}.items():
-        kind = int if what in counts else (int, float)
-        if number is not None and not (isinstance(number, kind) and 0 < number < math.inf):
-            raise UserError(
-                f"{what} {number!r}: no {'whole number' if what in counts else 'amount'}"
-            )
-    if vocab_size is not None and not FEWEST_NEW <= vocab_size <= MOST_NEW:
-        raise UserError(
-            f"--vocab-size {vocab_size:,}: give {FEWEST_NEW} to {MOST_NEW:,} new tokens"
-        )
-    others = [str(file) for file in find_text(paths_of(test_text))]
+    out, language, source, tokens = config.folder, config.language, config.source, config.tokens
+    others = [str(file) for file in find_text(config.test_text)]
     for file in others:  # as far as it is scored
-        next(read_documents([file], column), None)
-    if trains is not None and trains not in PRESETS:
-        raise UserError(f"extend: nothing is called {trains} here; give {', '.join(PRESETS)}")
+        next(read_documents([file], config.column), None)
+    for option, code, less in (
+        ("--language", language, "the model's card names none"),
+        ("--source", source, "questions are in English"),
+    ):
+        if not re.fullmatch(LANGUAGE_CODE, code):
+            say(f"{option} {code}: no code of ISO 639, such as de, so {less}")
     name_the_cpu()
     with lock(out / LOCK):
-        work = _Work(out, language, ranks, hostfile, say)
-        asked = {"hours": hours, "tokens": tokens}
-        if hours is None and tokens is None:
+        work = _Work(out, language, config.ranks, config.hostfile, say)
+        asked: dict[str, Any] = {"hours": config.hours, "tokens": tokens}
+        if config.hours is None and tokens is None:
             asked = (
                 {key: work.state.get(key) for key in asked}
                 if "steps" in work.state
@@ -118,71 +74,82 @@ def extend(
             )
         call: dict[str, Any] = {
             "out": str(out),
-            "model": model,
+            "model": config.model,
             "source": source,
             "language": language,
-            "texts": texts,
+            "texts": config.texts,
+            "column": config.column,
+            "train": config.train,
+            "vocab_size": config.vocab_size,
+            "strength": config.strength,
+            "chats": config.chats,
         }
-        call |= {"column": column, "trains": trains, "vocab_size": vocab_size, "strength": strength}
-        call["chats"] = paths_of(chats)
-        if not source_text:
+        if not config.source_text:
             say(
                 f"{source}: without --source-text it is not scored, and new tokens may split it "
                 "otherwise"
             )
         if work.path.exists():
             recipe = load_recipe(work.path)
-            _check_options(recipe.trained_by.causal, others)
+            _check_options(recipe.trained_by.causal, config)
             work.begin(call, recipe.data)
         else:
-            base, device = read_base(model), device_here().type
-            _check_options(base.config.causal, others)
-            deque(
-                read_dialogues(call["chats"]), 0
-            )  # all that is wrong there, before anything is made
+            base, device = read_base(config.model), device_here().type
+            _check_options(base.config.causal, config)
+            # All that is wrong with dialogues is found before anything is made.
+            deque(read_dialogues(config.chats), 0)
             most = tokens or extension.tokens_in(asked["hours"] or 0, base, device)
-            data = {"column": column, "draw": extension.bytes_to_draw(most)}
-            data |= {"chats": {language: call["chats"]}} if chats else {}
+            data = {"column": config.column, "draw": extension.bytes_to_draw(most)}
+            data |= {"chats": {language: config.chats}} if config.chats else {}
             values = extension.first_values(
-                model, base, out, (source, language), texts, trains, strength, **data
+                config.model,
+                base,
+                out,
+                (source, language),
+                config.texts,
+                config.train,
+                config.strength,
+                **data,
             )
             values["tokenizer"]["vocab_size"] = (
-                vocab_size or FEWEST_NEW
+                config.vocab_size or MIN_NEW_TOKENS
             )  # of which fertility has a row, too
             recipe = recipe_of_values(values, "the recipe of extend")
             work.begin(call, recipe.data)
             run_step_here(STEPS["corpus"], recipe, rebuild=True)
             write_tests(recipe, say)
             row, length = choose_vocabulary(
-                recipe, vocab_size, most, MOST_PASSES if tokens is None else math.inf, say
+                recipe, config.vocab_size, most, MOST_PASSES if tokens is None else math.inf, say
             )
             values["tokenizer"]["vocab_size"] = row["new_pieces"]
-            number = ranks_on_hosts(hostfile, ranks) if hostfile else ranks or 1
+            ranks = config.ranks or 1
+            if config.hostfile:
+                ranks = ranks_on_hosts(config.hostfile, config.ranks)
             text_tokens = row["tokens"]
             at_most = min(most, MOST_PASSES * text_tokens)
             untried = extension.set_sizes(
-                values, base, at_most, text_tokens, length, tokens is None, number
+                values, base, at_most, text_tokens, length, tokens is None, ranks
             )
-            fitting = fit(recipe_of_values(values, "the recipe of extend"), number, device_here())
+            fitting = fit(recipe_of_values(values, "the recipe of extend"), ranks, device_here())
             values["engine"] = fitting.engine
-            if chats:
-                check_chats(call["chats"], model, length)
+            if config.chats:
+                check_chats(config.chats, config.model, length)
             say(f"micro-batches of {fitting.micro_batch_size}, {fitting.reason}")
             for line in untried:
                 say(line)
             work.write(values)
         work.set_length(asked)
         work.run(until="adapt")
-        strengths = [strength] if strength else STRENGTHS
+        strengths = [config.strength] if config.strength else STRENGTHS
         kept = work.look(others, strengths) if work.recipe().trained_by.causal else None
         work.run()
         work.export(kept)
     return out / "model"
 
 
-def _check_options(causal: bool, others: Sequence[str]) -> None:
+def _check_options(causal: bool, config: ExtendConfig) -> None:
     """UserError for what is looked at of a decoder alone."""
-    if not causal and others:
+    if not causal and config.test_text:
         raise UserError("--test-text: of an encoder held-out text alone is scored; leave it out")
 
 
@@ -220,7 +187,14 @@ class _Work(Call):
         chats = held_out_questions(data.chats.get(self.language, ()), data.held_out, CHATS)
         with lock(layout.lock):  # `run` may be at work there
             kept = find_kept(
-                *places, source, given, strengths, data.column, openings, chats, self.say
+                *places,
+                source,
+                given,
+                strengths,
+                column=data.column,
+                openings=openings,
+                chats=chats,
+                say=self.say,
             )
             if kept.strength != recipe.adapt.of(system).strength:
                 of_another = layout.root / EVALUATE / system.name / self.language

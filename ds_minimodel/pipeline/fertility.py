@@ -10,7 +10,7 @@ from typing import Any
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
-from ds_minimodel.config.extension import FEW_TOKENS, FEWEST_NEW, FEWEST_TOKENS
+from ds_minimodel.config.extension import FEW_TOKENS, FEWEST_TOKENS, MIN_NEW_TOKENS
 from ds_minimodel.config.flops import step_work
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.models.flops import step_flops
@@ -67,7 +67,7 @@ def choose_vocabulary(
     (language,), samples, (system,) = recipe.languages.targets, recipe.adapt, recipe.chosen_systems
     by_size = {row["new_pieces"]: row for row in fertility(recipe)}
     before, (cheapest,) = by_size[0], [row for row in by_size.values() if row["best"]]
-    fewest = by_size.get(FEWEST_NEW, before)
+    fewest = by_size.get(MIN_NEW_TOKENS, before)
     is_short = (
         min(trained, passes * fewest["tokens"]) <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
     )
@@ -77,11 +77,11 @@ def choose_vocabulary(
             f"{language}: {best['tokens']:,} tokens of text are less than a step of "
             f"{FEWEST_TOKENS:,}; give more text"
         )
-    if vocab_size is None and best["new_pieces"] < FEWEST_NEW:
+    if vocab_size is None and best["new_pieces"] < MIN_NEW_TOKENS:
         raise UserError(
             f"{language}: no new tokens pay: they occur too seldom in this text, or the model's "
             "own split it as well; "
-            f"give more text, or --vocab-size {FEWEST_NEW} where the body trains"
+            f"give more text, or --vocab-size {MIN_NEW_TOKENS} where the body trains"
         )
     chosen = by_size.get(vocab_size or best["new_pieces"])
     if chosen is None:

@@ -107,7 +107,7 @@ def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
             for column in present:
                 if names.count(column) > 1:
                     raise UserError(
-                        f"{path}: {column!r:.40} comes twice; data.column names the column of the "
+                        f"{path}: {column!r:.40} comes twice; data.column (--column) names the column of the "
                         "text"
                     )
             for batch in (
@@ -161,14 +161,14 @@ def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
     chat = next((name for name in _CHATS if name in row and column not in row), None)
     if chat:
         raise UserError(
-            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats, of a language "
+            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats (--chats), of a language "
             "that is added, or "
-            "write each as one text in a column of its own, which data.column names"
+            "write each as one text in a column of its own, which data.column (--column) names"
         )
     try:
         text = text_field(row, column, where)
     except UserError as error:
-        raise UserError(f"{error}; data.column names the column of the text") from None
+        raise UserError(f"{error}; data.column (--column) names the column of the text") from None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return as_document(lines) if text.strip() else b""
 

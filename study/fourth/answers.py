@@ -158,7 +158,13 @@ def model_of(way: str, language: str) -> Path:
     )
     chats = [f"sample/chats/{language}.jsonl"] if way == "chats" else []
     return extend(
-        "model", [text], language, out, source_text=[english], chats=chats, tokens=1000 * THOUSANDS
+        model="model",
+        text=text,
+        language=language,
+        out=out,
+        source_text=english,
+        chats=chats,
+        tokens=1000 * THOUSANDS,
     )
 
 

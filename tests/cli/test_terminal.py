@@ -10,8 +10,10 @@ import pytest
 from ds_minimodel import api
 from ds_minimodel.cli import look
 from ds_minimodel.cli.main import parse
+from ds_minimodel.cli.options import given_of
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
+from ds_minimodel.extend.config import ExtendConfig, option_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,17 +24,38 @@ ROOT = Path(__file__).parents[2]
         ("extend m t --langauge de", r"--langauge de \(did you mean --language\?\)"),
         ("extnd m t", r"'extnd' .*choose from .*extend"),
         ("pack plug b p o --on", "--on"),
-        ("extend m t --language de --hours 1d", "'1d' is no amount"),
-        ("extend m t --language de --tokens 0.4", "'0.4' is no whole number"),
+        ("extend m t --language de --hours 1d", "--hours 1d: it is no amount"),
+        ("extend m t --language de --tokens 0.4", "--tokens 0.4: Input should be a valid integer"),
     ],
 )
 def test_what_is_mistyped_is_named(arguments, said):
     with pytest.raises(UserError, match=said):
-        parse(arguments.split())
+        options = parse(arguments.split())
+        options.run(options)
 
 
 def test_an_amount_is_read_in_decimals():
-    assert parse("extend m t --language de --tokens 16.1k".split()).tokens == 16_100
+    options = parse("extend m t --language de --tokens 16.1k".split())
+    assert ExtendConfig(**given_of(options, ExtendConfig)).tokens == 16_100
+
+
+def test_each_field_of_extends_configuration_is_an_option(capsys, monkeypatch):
+    """Its docstring is the help, and a command line that gives all makes the configuration."""
+    values = {"vocab_size": "1k", "strength": "0.5", "hours": "2", "ranks": "2", "train": "all"}
+    line = ["extend"]
+    for name in ExtendConfig.model_fields:
+        if name != "tokens":  # which stands in the place of hours
+            value = "fr=x" if name == "known_text" else values.get(name, "x")
+            line += [value] if name in ("model", "text") else [option_of(name), value]
+    config = ExtendConfig(**given_of(parse([*line, "--source", "en"]), ExtendConfig))
+    assert config.model_fields_set == ExtendConfig.model_fields.keys() - {"tokens"}
+    assert (config.vocab_size, config.known_text, config.chats) == (1000, {"fr": ["x"]}, ["x"])
+    monkeypatch.setenv("COLUMNS", "1000")  # so that no word is broken
+    with pytest.raises(SystemExit):
+        parse(["extend", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for field in ExtendConfig.model_fields.values():
+        assert " ".join(field.description.split()) in shown
 
 
 WRONG_PATHS = [
@@ -58,7 +81,7 @@ WRONG_PATHS = [
     ),
     (
         ["model", "a.txt", "--known-text", "a.txt"],
-        "argument --known-text: 'a.txt' has no language; give it with one,",
+        "--known-text a.txt: a.txt has no language; give it with one, such as fr=a.txt",
     ),
     (["model", "a.txt", "--out", "a.txt"], "a.txt: a file; --out names a folder"),
 ]

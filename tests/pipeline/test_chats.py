@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.data.store import TokenStore
 
-from ..forks import Fork, done
+from ..forks import KILLED_AFTER, Fork, done
 from ..hf.test_chats import TEMPLATES, write
 from ..hf.test_decoders import save_llama
 from .conftest import make_world, refused
@@ -85,5 +85,5 @@ def test_refusals(world):
     assert "bad.jsonl:1: turn 1: of" in refused(*extend, "--chats", world / "bad.jsonl")
     assert not (world / "out/recipe.yaml").exists(), "a mended file may follow"
     begin = [*map(str, extend), "--chats", chats]
-    Fork("tests.pipeline.test_extend_again:killed_after", "recipe.yaml", begin).wait()
+    Fork(KILLED_AFTER, "recipe.yaml", begin).wait()
     assert "chats.jsonl: another file than" in refused(*extend), "which it was begun with"

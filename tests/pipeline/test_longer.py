@@ -9,9 +9,8 @@ import pytest
 from ds_minimodel.cli.main import main
 from ds_minimodel.pipeline import training
 
-from ..forks import Fork
+from ..forks import Fork, killed_after
 from .conftest import copy_of, make_world, refused
-from .test_extend_again import killed_after
 from .test_held_out import assert_same_weights, held_out
 
 ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"

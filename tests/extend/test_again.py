@@ -9,12 +9,11 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save
 
-from ds_minimodel.cli.main import main
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.pipeline.layout import OWN_REPLAY
 
-from ..forks import Fork, done, run
-from .conftest import make_llama_world, refused
+from ..forks import KILLED_AFTER, Fork, done, run
+from ..pipeline.conftest import make_llama_world, refused
 
 
 @pytest.fixture
@@ -35,29 +34,12 @@ def call(tmp_path):
     )
 
 
-def killed_after(name, arguments):
-    """`ds-minimodel ARGUMENTS`, killed once it has given a file or folder its `name`: for a
-    Fork.
-    """
-
-    def then_end(rename):
-        def rename_and_end(old, new):
-            rename(old, new)
-            if os.path.basename(new) == name:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return rename_and_end
-
-    os.rename, os.replace = then_end(os.rename), then_end(os.replace)
-    main(arguments)
-
-
 def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     """Contents decide, not that something is there, wherever a call is killed."""
     theirs, out = tmp_path / "theirs", tmp_path / "out"
 
     def kill_after(name, tokens):
-        kill = Fork(f"{__name__}:killed_after", name, [*map(str, call), "--tokens", tokens])
+        kill = Fork(KILLED_AFTER, name, [*map(str, call), "--tokens", tokens])
         kill.wait()
         assert kill.returncode == -signal.SIGKILL, kill.communicate()[1]
 
@@ -110,7 +92,7 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
 
 def test_hours_are_turned_into_steps_once(call, tmp_path):
     call += "--train", "embeddings", "--hours", "0.0003"
-    kill = Fork(f"{__name__}:killed_after", "recipe.yaml", [*map(str, call)])
+    kill = Fork(KILLED_AFTER, "recipe.yaml", [*map(str, call)])
     assert kill.wait() == -signal.SIGKILL
     found = []
     for _ in range(2):

@@ -24,7 +24,7 @@ from ds_minimodel.extend.call import Call
 from ..forks import done, run, start
 from ..hf.test_bases import make_bert
 from ..hf.test_modernbert import save_modernbert
-from .conftest import make_llama_world, refused, stop_when
+from ..pipeline.conftest import make_llama_world, refused, stop_when
 
 
 @pytest.fixture(scope="module")
@@ -314,12 +314,21 @@ def test_mistakes_are_one_line(texts):
     assert not (texts / "short/base").exists(), "nothing was imported"
     (texts / "short.txt").write_text("".join(f"boat {number}\n\n" for number in range(150)))
     assert " tokens of text are less than a step of 1,024; give more" in refused(*short)
-    assert "--vocab-size 5: give 6 to 1,000,000 new tokens" in refused(
+    assert "--vocab-size 5: Input should be greater than or equal to 6" in refused(
         *extend(texts, "--vocab-size", "5")
     )
-    for name, value in {"tokens": -5, "hours": math.nan, "ranks": 1.5, "vocab_size": "20"}.items():
-        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} {value!r}: no "):
-            api.extend(texts / "theirs", [texts / "xx.txt"], "xx", texts / "out", **{name: value})
+    call = {"model": texts / "theirs", "text": texts / "xx.txt", "language": "xx"}
+    for name, value in {
+        "tokens": -5,
+        "hours": math.nan,
+        "ranks": 1.5,
+        "vocab_size": "many",
+    }.items():
+        said = f"^--{name.replace('_', '-')} {value}: (Input should be|it is no amount)"
+        with pytest.raises(UserError, match=said):
+            api.extend(**call, **{name: value})
+    with pytest.raises(UserError, match="'keep' is no option; there are model, text"):
+        api.extend(**call, keep={})
     rows = extend(
         texts,
         "--strength",
@@ -349,10 +358,8 @@ def test_mistakes_are_one_line(texts):
         *extend(texts, "--source", "xx", "--out", texts / "other")
     )
     assert "no slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
-    assert (
-        r"b\udcff" in (said := refused(*extend(texts, "--out", texts / "b\udcff")))
-        and "not a name in UTF-8" in said
-    )
+    said = refused(*extend(texts, "--out", texts / "b\udcff"))
+    assert r"b\udcff" in said and "not a name in UTF-8" in said
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
         assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))

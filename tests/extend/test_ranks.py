@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from ds_minimodel.cli.main import main
 from ds_minimodel.training import partition
 
-from ..forks import Fork, done, run_ranks, start
-from .conftest import make_llama_world, stop_when
+from ..forks import KILLED_AFTER, Fork, done, run_ranks, start
+from ..pipeline.conftest import make_llama_world, stop_when
 
 STEPS, MEMORY = "run/adapt/lora/xx/run/metrics.jsonl", 1
 SAME = ["adapt.batch_size=12", "engine.micro_batch_size=2"]
@@ -47,7 +47,7 @@ def begin(folder, out):
         folder / out,
         *more,
     )
-    Fork("tests.pipeline.test_extend_again:killed_after", "recipe.yaml", [*map(str, call)]).wait()
+    Fork(KILLED_AFTER, "recipe.yaml", [*map(str, call)]).wait()
     recipe = folder / out / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("engine:", "engine:\n  precision: fp32"))
     return call

@@ -1,0 +1,212 @@
+"""The configuration of `extend`: each option is declared once, as a field of ExtendConfig.
+
+The command line (cli/options.py), `api.extend`, the recipe (extend/recipe.py) and the folder of a
+call (extend/call.py) all read that declaration. To add an option is to add a field.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from ds_minimodel.common.config import DECIDES_BY_CONTENT, DECIDES_NOTHING, Section, Share, Workers
+from ds_minimodel.common.errors import UserError, reason_of
+from ds_minimodel.common.files import paths_of
+from ds_minimodel.common.names import Name
+from ds_minimodel.text.reader import find_text
+
+MIN_NEW_TOKENS = 6  # as good as none
+MAX_NEW_TOKENS = 1_000_000
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+@dataclass(frozen=True)
+class Metavar:
+    """Marks how help names the value of a field, and whether the value stands without an option."""
+
+    name: str
+    is_positional: bool = False
+
+
+def _path_as_text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _read_amount(value: object) -> object:
+    """Return the number that a text such as "50M" means; leave what is no text as it is."""
+    if not isinstance(value, str):
+        return value
+    unit = _UNITS.get(value[-1:], 1)
+    digits = value if unit == 1 else value[:-1]
+    try:
+        number = float(Decimal(digits) * unit)
+    except InvalidOperation:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("it is no amount, such as 0.5, 2000 or 50M")
+    return int(number) if number.is_integer() else number
+
+
+def _by_language(value: object) -> dict[str, list[str]]:
+    """Return {language: files} of such a mapping or of texts CODE=FILE."""
+    if isinstance(value, Mapping):
+        return {code: paths_of(files) for code, files in value.items()}
+    by_code: dict[str, list[str]] = {}
+    for text in paths_of(value):  # type: ignore[arg-type]
+        code, _, file = text.partition("=")
+        if not code or not file:
+            raise ValueError(f"{text} has no language; give it with one, such as fr={text}")
+        by_code.setdefault(code, []).append(file)
+    return by_code
+
+
+PathText = Annotated[str, BeforeValidator(_path_as_text)]
+Code = Annotated[Name, Metavar("CODE")]
+Files = Annotated[list[str], BeforeValidator(paths_of), Metavar("FILE")]
+FilesByLanguage = Annotated[
+    dict[Name, list[str]], BeforeValidator(_by_language), Metavar("CODE=FILE")
+]
+Amount = BeforeValidator(_read_amount)
+
+
+class ExtendConfig(Section):
+    """What a call of `extend` asks for.
+
+    Fields that are marked with DECIDES_NOTHING may change from one call to the next in the same
+    folder; the others, and the content of the files that they name, are what it was begun with.
+    """
+
+    model: Annotated[PathText, Metavar("MODEL", is_positional=True), DECIDES_BY_CONTENT]
+    """The model: a folder of Hugging Face's, a GGUF file or a name on the Hub."""
+    text: Annotated[
+        Files, Field(min_length=1), Metavar("TEXT", is_positional=True), DECIDES_BY_CONTENT
+    ]
+    """Text in the new language: files, globs or data sets of the Hub."""
+    language: Code
+    """Code of the new language, such as de."""
+    out: Annotated[PathText | None, Metavar("OUT"), DECIDES_NOTHING] = None
+    """Folder for all that is written. Default: extended-CODE."""
+    source: Code = "en"
+    """A language that the model knows already."""
+    source_text: Annotated[Files, DECIDES_BY_CONTENT] = []
+    """Text in that language, to see what the model loses there. No new token splits it otherwise."""
+    known_text: Annotated[FilesByLanguage, DECIDES_BY_CONTENT] = {}
+    """Text of other languages that are to stay. No new token splits it otherwise, a decoder replays
+    it while its body trains, and a part of it is scored."""
+    test_text: Annotated[Files, DECIDES_NOTHING] = []
+    """Other text to score before and after, in any language."""
+    chats: Annotated[Files, DECIDES_BY_CONTENT] = []
+    """Dialogues, if a decoder is to answer in the language, a quarter of its samples: JSON lines or
+    Parquet with messages, or prompt and completion."""
+    column: Annotated[str, Metavar("NAME")] = "text"
+    """Column of the text in JSON lines and tables."""
+    train: Annotated[Literal["embeddings", "lora", "all"] | None, Metavar("WHAT")] = None
+    """embeddings: new tokens alone, and every old weight stays as it is (default of an encoder).
+    lora: new tokens and a LoRA of the body (default of a decoder). all: every weight."""
+    vocab_size: Annotated[
+        int | None, Amount, Field(ge=MIN_NEW_TOKENS, le=MAX_NEW_TOKENS), Metavar("N")
+    ] = None
+    """Number of new tokens. Default: as many as make text cheaper; 6, the fewest, are as good as
+    none."""
+    strength: Annotated[Share | None, Amount, Metavar("S")] = None
+    """Merge strength: share of what the body learned that is kept. Default: 1, and less where a
+    decoder loses many right answers."""
+    hours: Annotated[float | None, Amount, Field(gt=0), Metavar("H"), DECIDES_NOTHING] = None
+    """Time budget on this machine in hours, at most four passes over the text. Default: 1. A larger
+    one continues the run."""
+    tokens: Annotated[int | None, Amount, Field(gt=0, le=2**50), Metavar("N"), DECIDES_NOTHING] = (
+        None
+    )
+    """Training budget in tokens instead, such as 50M."""
+    ranks: Annotated[Workers | None, Amount, Metavar("N"), DECIDES_NOTHING] = None
+    """Processes (ranks) to train with, here or on each host: one for each GPU."""
+    hostfile: Annotated[PathText | None, Metavar("FILE"), DECIDES_NOTHING] = None
+    """Hosts for `deepspeed`, which starts a rank in each slot."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.hours is not None and self.tokens is not None:
+            raise ValueError("give --hours or --tokens, not both")
+        for code in self.known_text:
+            if code in (self.source, self.language):
+                raise ValueError(
+                    f"--known-text {code} is the source or the language that is added; give others"
+                )
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder for all that is written."""
+        return Path(self.out or f"extended-{self.language}")
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """{language: files, globs and data sets} of all text that is given to train or to keep."""
+        return {self.source: self.source_text, self.language: self.text, **self.known_text}
+
+
+def option_of(name: str) -> str:
+    """Return what the command line calls a field: `--source-text` of source_text."""
+    return f"--{name.replace('_', '-')}"
+
+
+def read_config(values: Mapping[str, Any]) -> ExtendConfig:
+    """Make the configuration of a call, whose paths are there.
+
+    Args:
+        values: fields of ExtendConfig; amounts may be texts, as on the command line.
+
+    Raises:
+        UserError: where a field is unknown, missing or wrong, or a path leads nowhere. It names the
+            option. Nothing but paths is looked at, so that this takes no time.
+    """
+    try:
+        config = ExtendConfig.model_validate(dict(values))
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise UserError(_sentence(fault["loc"], fault["input"], reason_of(fault))) from None
+    _check_paths(config)
+    return config
+
+
+def _sentence(place: tuple[int | str, ...], value: object, reason: str) -> str:
+    """Say what is wrong with the value of a field, or with all of them where `place` is empty."""
+    if not place:
+        return f"extend: {reason}"
+    option = option_of(str(place[0]))
+    if str(place[0]) not in ExtendConfig.model_fields:
+        known = ", ".join(ExtendConfig.model_fields)
+        return f"extend: {place[0]!r} is no option; there are {known}"
+    if isinstance(value, Mapping):  # the field itself is missing
+        return f"{option}: {reason}"
+    shown = " ".join(value) if isinstance(value, list) else value
+    return f"{option} {shown!s:.60}: {reason}"
+
+
+def _check_paths(config: ExtendConfig) -> None:
+    """Raise UserError for what paths alone tell."""
+    model = Path(config.model)
+    is_gguf = model.suffix.lower() == ".gguf"
+    if model.is_file() and not is_gguf:
+        raise UserError(
+            f"{model}: no folder of a model, and no GGUF file; MODEL comes first, then TEXT"
+        )
+    looks_like_name = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?(@.+)?", config.model) and not is_gguf
+    is_below_folder = "/" in config.model and model.parent.is_dir()
+    if not model.exists() and (not looks_like_name or is_below_folder):
+        raise UserError(
+            f"{model}: no such folder or GGUF file, and no name on the Hub; check the path"
+        )
+    owners = dict.fromkeys(find_text(config.text), config.language)
+    others = {config.source: config.source_text, **config.known_text}
+    for owner, files in {**others, "--test-text": config.test_text}.items():
+        for path in find_text(files):
+            if owners.setdefault(path, owner) != owner:
+                raise UserError(f"{path}: text of {owners[path]} and of {owner}; give each its own")
+    if config.folder.exists() and not config.folder.is_dir():
+        raise UserError(f"{config.folder}: a file; --out names a folder")
