@@ -356,29 +356,12 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
             theirs = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
         else:
             theirs = foreign.open_weights(Path(source.path), architecture, config, names)
-        tensors |= named_as_ours(architecture, theirs, config, names, folder)
+        tensors |= foreign.named_as_ours(architecture, theirs, config, names, folder, MAKE_AGAIN)
     _check_shapes(folder, expected, {name: lazy.shape for name, lazy in tensors.items()})
     ours = LazyTensors(tensors)
     body.tensors = ours.under("body.")
     facts = {"steps": manifest.steps, "eflops": manifest.eflops}
     return body, body.adaptation(manifest.language, ours.under("pack."), **facts)
-
-
-def named_as_ours(
-    architecture: Architecture,
-    theirs: LazyTensors,
-    config: BodyConfig,
-    names: list[str],
-    where: Any,
-    advice: str = MAKE_AGAIN,
-) -> dict[str, Lazy]:
-    """The parameters `names` of a LanguageModel from a foreign state dict; UserError with `advice`
-    where one is not there.
-    """
-    try:
-        return architecture.from_theirs(theirs.entries, config, names)
-    except KeyError as error:
-        raise UserError(f"{where}: no tensor {error.args[0]}; {advice}") from None
 
 
 # Bodies, as parts of models and by themselves.

@@ -47,3 +47,12 @@ def hub_api(repository: str) -> Iterator[Any]:
             "token (HF_TOKEN, "
             "`hf auth login`)"
         ) from None
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether an error is what a Hub, or this package, said; else the Hub was not reached."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return isinstance(error, UserError | HfHubHTTPError | OSError) and not isinstance(
+        error, ConnectionError | TimeoutError
+    )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ds_minimodel.artifacts.base import check_base
 from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock, replace_folder
@@ -96,6 +97,7 @@ def extend(config: ExtendConfig, say: Say = print) -> Path:
         else:
             base, device = read_base(config.model), device_here().type
             _check_options(base.config.causal, config)
+            check_base(config.model)
             # All that is wrong with dialogues is found before anything is made.
             deque(read_dialogues(config.chats), 0)
             most = tokens or extension.tokens_in(asked["hours"] or 0, base, device)

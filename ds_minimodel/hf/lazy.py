@@ -39,6 +39,11 @@ class Lazy:
         """One that is in memory."""
         return cls(tuple(tensor.shape), tensor.dtype, lambda: tensor)
 
+    def equals(self, other: Lazy) -> bool:
+        """Whether it has another's shape, type and numbers."""
+        is_alike = (self.shape, self.dtype) == (other.shape, other.dtype)
+        return is_alike and torch.equal(self.read(), other.read())
+
     def map(self, change: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> Lazy:
         """What `change`, which keeps the shape, makes of it."""
         return Lazy(self.shape, dtype or self.dtype, lambda: change(self.read()))

@@ -127,9 +127,23 @@ class Folder(Source):
         self, architecture: Architecture, config: BodyConfig
     ) -> tuple[dict[str, Lazy], Path]:
         where, *parts = self._weights()
-        return {
-            name: own for part in parts or [where] for name, own in _headers_of(part).items()
-        }, where
+        if not parts:
+            return dict(_headers_of(where)), where
+        headers = dict[str, Lazy]()
+        index = read_model(where, _Index, ADVICE).weight_map
+        for part in parts:
+            for name, tensor in _headers_of(part).items():
+                named = self.path / index.get(name, part.name)
+                other = tensor if named == part else _headers_of(named).get(name)
+                if other is tensor:
+                    headers[name] = tensor
+                elif other is None or not tensor.equals(other):
+                    # transformers takes the last of several, other readers the index's.
+                    raise UserError(
+                        f"{part}: {name!r:.120} lies here, and {where.name} names another one in "
+                        f"{named.name}; delete what is older, or {ADVICE}"
+                    )
+        return headers, where
 
     def _weights(self) -> list[Path]:
         """The file of the weights, or their index and the files that it names."""
@@ -288,3 +302,20 @@ def open_weights(
     headers, _ = source_of(path).headers(architecture, config)
     theirs = {part for parts in architecture.parts_of(names, config).values() for part in parts}
     return LazyTensors(as_transformers_names(theirs, headers, architecture.prefix))
+
+
+def named_as_ours(
+    architecture: Architecture,
+    theirs: LazyTensors,
+    config: BodyConfig,
+    names: list[str],
+    where: Any,
+    advice: str,
+) -> dict[str, Lazy]:
+    """The parameters `names` of a LanguageModel from a foreign state dict; UserError with `advice`
+    where one is not there.
+    """
+    try:
+        return architecture.from_theirs(theirs.entries, config, names)
+    except KeyError as error:
+        raise UserError(f"{where}: no tensor {error.args[0]}; {advice}") from None

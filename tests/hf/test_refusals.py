@@ -41,8 +41,7 @@ def folder(xlm_r, tmp_path):
         ("tie_word_embeddings", False, "no tensor lm_head.decoder"),
         ("hidden_size", "16", "hidden_size"),
         ("num_hidden_layers", 9_999, "58 tensors, where config.json has 9999 layers"),
-        # Of which a library makes something as large as is said.
-        ("num_labels", 10**9, "num_labels"),
+        ("vocab_size", 3_000_000, "vocab_size: 3000000 is not a number up to 1,048,576"),
         ("vocab_size", 10**6, "numbers, where config.json describes a model of"),
     ],
 )

@@ -18,6 +18,7 @@ _SIZES = {  # of every body: field of its configuration -> key of config.json
     "num_heads": "num_attention_heads",
     "ffn_size": "intermediate_size",
 }
+_READ = "vocab_size", "tie_word_embeddings"  # of every body, too
 _TANH = "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"
 _SAME = {
     "gelu": ("gelu", "gelu_python"),
@@ -38,8 +39,8 @@ class Architecture:
     outside of layers and heads -> theirs. layers: prefix of layer N's name, `layers.N`. layer: our
     module in a layer -> theirs, whose rows it concatenates. head: our modules of a language model's
     head -> theirs. tasks: modules of RoBERTa's task heads -> this type's. fields: computes from
-    their configuration the fields of ours that are not a key's value; values: from ours such keys
-    of config.json.
+    their configuration the fields of ours that are not a key's value, of `field_keys`; values: from
+    ours such keys of config.json.
     """
 
     model_type: str
@@ -56,7 +57,13 @@ class Architecture:
     head: Mapping[str, str]
     tasks: Mapping[str, str] = field(default_factory=dict)
     fields: Callable[[Any], dict[str, Any]] = lambda _: {}
+    field_keys: tuple[str, ...] = ()
     values: Callable[[Any], dict[str, Any]] = lambda _: {}
+
+    def reads(self, key: str) -> bool:
+        """Whether a key of config.json is one that transformers is given of a stranger's file."""
+        known = {*_READ, *_SIZES.values(), *self.keys.values(), *self.fixed, *self.field_keys}
+        return key in known or key.endswith("_token_id")
 
     def config(self, theirs: Any) -> BodyConfig:
         """Our configuration for one of transformers'; ValueError where it has what the kind has

@@ -136,6 +136,10 @@ def _gemma3_keys(config: Any) -> dict[str, Any]:
     }
 
 
+_ANGLES = "rope_parameters", "rope_theta", "rope_scaling"
+_GROUPED_KEYS = *_ANGLES, "num_key_value_heads", "head_dim", "layer_types"
+
+
 def _layer_types(config: Any) -> list[str]:
     return [_GLOBAL if config.sees_all(index) else _LOCAL for index in range(config.num_layers)]
 
@@ -160,6 +164,7 @@ class ModernArchitecture(Architecture):
 
     own: type[modern.ModernConfig]
     fields: Callable[[Any], dict[str, Any]] = _grouped_fields
+    field_keys: tuple[str, ...] = _GROUPED_KEYS
     values: Callable[[Any], dict[str, Any]] = _grouped_keys
     shifted_norms: bool = False
 
@@ -220,6 +225,10 @@ MODERNBERT = ModernArchitecture(
     keys={**_KEYS, "norm_eps": "norm_eps", "dropout": "mlp_dropout"},
     fixed={"hidden_activation": "gelu"},
     fields=_modernbert_fields,
+    field_keys=(
+        *("layer_types", "global_attn_every_n_layers", "local_attention", "embedding_dropout"),
+        *("rope_parameters", "global_rope_theta", "local_rope_theta"),
+    ),
     values=_modernbert_keys,
     tokens="model.embeddings.tok_embeddings",
     output="decoder",
@@ -265,8 +274,13 @@ EUROBERT = _grouped(
     fixed={"hidden_act": "silu", "classifier_pooling": "bos"},
 )
 LLAMA = _grouped("llama", "Llama", modern.LlamaConfig)
-QWEN2 = _grouped("qwen2", "Qwen2", modern.Qwen2Config)
-QWEN3 = _grouped("qwen3", "Qwen3", modern.Qwen3Config)
+# Which say the same as layer_types, which is compared.
+_WITH_WINDOWS = (
+    *_GROUPED_KEYS,
+    *("sliding_window", "use_sliding_window", "max_window_layers"),
+)
+QWEN2 = _grouped("qwen2", "Qwen2", modern.Qwen2Config, field_keys=_WITH_WINDOWS)
+QWEN3 = _grouped("qwen3", "Qwen3", modern.Qwen3Config, field_keys=_WITH_WINDOWS)
 OLMO2 = _grouped("olmo2", "Olmo2", modern.Olmo2Config, layer={**_LAYER, **_AFTER})
 GEMMA3 = _grouped(
     "gemma3_text",
@@ -280,6 +294,10 @@ GEMMA3 = _grouped(
     },
     fixed={"hidden_activation": "gelu_pytorch_tanh"},
     fields=_gemma3_fields,
+    field_keys=(
+        *_GROUPED_KEYS,
+        *("rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"),
+    ),
     values=_gemma3_keys,
     layer={**_LAYER, **_AFTER, "ffn_norm": ("pre_feedforward_layernorm",)},
     shifted_norms=True,

@@ -87,6 +87,7 @@ def _architecture(
     values: dict[str, Any] = dict(
         first_position=first,
         fields=lambda theirs: {"max_positions": theirs.max_position_embeddings - first},
+        field_keys=("max_position_embeddings", "type_vocab_size"),
         values=lambda ours: {
             "max_position_embeddings": ours.max_positions + first,
             "type_vocab_size": ours.token_types,

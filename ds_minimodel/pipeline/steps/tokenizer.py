@@ -1,6 +1,6 @@
 """A vocabulary for each language, trained on its corpus; that of a base is taken over."""
 
-from ds_minimodel.artifacts.base import identity_of_base, keep_vocabulary
+from ds_minimodel.artifacts.base import check_base, identity_of_base, keep_vocabulary
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
@@ -16,8 +16,13 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     if recipe.base is None:
         return [_training(recipe, layout, language) for language in recipe.languages.all]
     base, source = recipe.base, layout.tokenizer(recipe.languages.source)
+
+    def take_over() -> None:
+        check_base(base)  # before anything is made by it
+        keep_vocabulary(base, source)
+
     return [
-        Job(source, {"base": identity_of_base(base)}, (), lambda: keep_vocabulary(base, source)),
+        Job(source, {"base": identity_of_base(base)}, (), take_over),
         *(_training(recipe, layout, language) for language in recipe.languages.targets),
     ]
 

@@ -1,0 +1,150 @@
+"""Configurations of foreign models: what transformers is given of somebody's config.json.
+
+Each key of that file is one that the family's declaration reads, or says nothing of what is
+computed, or is refused. Nothing but the first reaches transformers, so that no file names code, an
+attention or other weights to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ds_minimodel.common.errors import UserError, one_line, reason_of
+from ds_minimodel.hf.names import ARCHITECTURES
+from ds_minimodel.hf.names.architecture import Architecture
+from ds_minimodel.hf.source import Source, hub_name
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.objectives import OBJECTIVES
+
+# The largest of the sizes that a configuration makes something of; all others are compared with the
+# tensors.
+MAX_SIZES = {"num_hidden_layers": 10_000, "vocab_size": 1 << 20}
+_UNSERVED = {
+    "quantization_config": "quantised weights are not taken; take the model they are of",
+    "transformers_weights": "names other weights than the folder's; take the key out",
+}
+# Keys of transformers' own that say nothing of what a language model computes: of the file and its
+# writer, of training, of other heads, of output and speed.
+_NOTES = re.compile(
+    r"_.*|architectures|auto_map|(torch_)?dtype|transformers_version"
+    r"|.*dropout|initializer_.*|gradient_checkpointing|pretraining_tp|sparse_pred.*"
+    r"|classifier_.*|num_labels|id2label|label2id|problem_type"
+    r"|use_cache|output_.*|return_dict|chunk_size_feed_forward|\w+_implementation|\w+_flash_attn"
+)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A foreign model. theirs: transformers' configuration; config: ours. notes: what its
+    config.json says besides, by keys that transformers' configuration does not have. name: on the Hub; revision: commit
+    there.
+    """
+
+    source: Source
+    architecture: Architecture
+    theirs: Any
+    config: BodyConfig
+    notes: Mapping[str, Any]
+    name: str | None
+    revision: str | None = None
+
+    @property
+    def objective(self) -> str:
+        """What such a body is trained with."""
+        return self.config.objective
+
+    @property
+    def their_class(self) -> Any:
+        """transformers' class of it."""
+        ending = OBJECTIVES[self.objective].hugging_face_class
+        return getattr(library(), self.architecture.classes + ending)
+
+
+def library() -> Any:
+    """transformers, which takes seconds to import; UserError where it is not installed."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
+    return transformers
+
+
+def read_configuration(
+    source: Source, name: str | None = None, revision: str | None = None
+) -> Foreign:
+    """What a model's config.json says; UserError where no kind of body here computes that.
+
+    name, revision: on the Hub, where the model was fetched from there.
+    """
+    path = source.config_path
+    values = source.config()
+    served = {
+        architecture.model_type: architecture
+        for architectures in ARCHITECTURES.values()
+        for architecture in architectures
+    }
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    if not isinstance(model_type, str) or model_type not in served:
+        *first, last = served
+        raise UserError(
+            f"{path}: model_type {model_type!s:.40}; there are {', '.join(first)} and {last}"
+        )
+    for key, reason in _UNSERVED.items():
+        if values.get(key) is not None:
+            raise UserError(f"{path}: {key}: {reason}")
+    for key, most in MAX_SIZES.items():
+        if not isinstance(values.get(key, 0), int) or not 0 <= values.get(key, 0) <= most:
+            raise UserError(f"{path}: {key}: {values[key]!s:.40} is not a number up to {most:,}")
+    architecture = served[model_type]
+    with one_line(path, "transformers does not take it"):
+        theirs, notes = _taken(path, architecture, values)
+    try:
+        config = architecture.config(theirs)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(
+            f"{path}: {': '.join([*map(str, fault['loc']), reason_of(fault)])}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{path}: {error}") from None
+    name = name or hub_name(values.get("_name_or_path"))
+    return Foreign(source, architecture, theirs, config, notes, name, revision)
+
+
+def _taken(
+    path: Path, architecture: Architecture, values: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """(transformers' configuration of the keys that the family reads, other keys that it does not
+    have); UserError for a setting that would change it.
+    """
+    make = library().CONFIG_MAPPING[architecture.model_type].from_dict
+    read = {key: value for key, value in values.items() if architecture.reads(key)}
+    theirs = make(dict(read))
+    notes = {}
+    for key, value in values.items():
+        if key in read or value is None or key == "model_type" or _NOTES.fullmatch(key):
+            continue
+        if not hasattr(theirs, key):
+            notes[key] = value
+        elif getattr(theirs, key) != value:
+            raise not_computed(path, key, value)
+    # A key that becomes no attribute may still decide another, such as a share of what is rotated.
+    without = theirs.to_dict()
+    for key, value in make({**read, **notes}).to_dict().items():
+        if key not in notes and without.get(key) != value:
+            raise not_computed(path, key, value)
+    return theirs, notes
+
+
+def not_computed(path: Path, key: str, value: Any) -> UserError:
+    """The refusal of a setting in the file `path`."""
+    return UserError(
+        f"{path}: {key} {value!r:.80} is a setting that is not computed here; if it is only a "
+        "note, take it out"
+    )

@@ -1,0 +1,274 @@
+"""What a foreign model computes: its tensors compared with its configuration, and its logits with
+those of a body here.
+
+That our body computes the same as transformers is proved by a model of a few layers, one of each
+kind that there is, with the real weights, norms and head: over whole texts, and where it writes
+texts one token after the other, as transformers does that, with a cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.hf.configuration import Foreign, library, not_computed
+from ds_minimodel.hf.lazy import DTYPES, Lazy, LazyTensors
+from ds_minimodel.hf.source import as_transformers_names, named_as_ours
+from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.trainable import LanguageModel, encode
+
+# By a language model.
+_UNUSED = re.compile(r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")
+_SMALL = 1_000_000  # numbers, of which anything may be made
+_TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
+# Of the vocabulary; of the longer of two texts, where no window is longer; of what is written.
+_ROWS, _TOKENS, _WRITTEN = 96, 48, 8
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a foreign model, which are those that its configuration asks for.
+
+    where: the file that names them. theirs: by the names of transformers' model; ours: by those of
+    a LanguageModel. unused: those of theirs that are in none of ours.
+    """
+
+    base: Foreign
+    where: Path
+    theirs: dict[str, Lazy]
+    ours: LazyTensors
+    unused: frozenset[str]
+
+    def read_all(self) -> None:
+        """Read every number; UserError for one that is none, or that no body here has."""
+        for name, lazy in self.theirs.items():
+            tensor = lazy.read()
+            if tensor.dtype not in DTYPES.values():
+                raise UserError(
+                    f"{self.where}: {name!r:.80} is {tensor.dtype}; weights in fp32, bf16 or fp16 "
+                    "are taken"
+                )
+            if not tensor.isfinite().all():
+                raise UserError(
+                    f"{self.where}: {name} holds NaN or infinite numbers; the model that it was "
+                    "made of diverged"
+                )
+            if name in self.unused and tensor.any():
+                kind = self.base.config.kind
+                raise UserError(f"{self.where}: {name!r:.80} is not 0, and no {kind} here has it")
+
+
+def compare_tensors(base: Foreign) -> Tensors:
+    """Compare a model's tensors with its configuration by their headers, without reading them.
+
+    Raises:
+        UserError: one is missing, has another shape, has no place in the model, or differs from
+            another that the configuration says is the same.
+    """
+    source = base.source
+    config = base.config
+    says = source.config_path.name
+    headers, where = source.headers(base.architecture, config)
+    if config.num_layers > len(headers):
+        raise UserError(
+            f"{where}: {len(headers)} tensors, where {says} has {config.num_layers} layers"
+        )
+    numbers = sum(math.prod(lazy.shape) for lazy in headers.values())
+    with one_line(source.path, "transformers cannot read it"), torch.device("meta"):
+        expected = base.their_class(base.theirs)
+    size = sum(parameter.numel() for parameter in expected.parameters())
+    # Of a model for something else the messages below say which tensor is missing.
+    if size > 2 * numbers + _SMALL:
+        raise UserError(f"{where}: {numbers:,} numbers, where {says} describes a model of {size:,}")
+    parameters = dict(expected.named_parameters(remove_duplicate=False))
+    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    theirs = as_transformers_names(wanted, headers, base.architecture.prefix)
+    first_names: dict[int, str] = {}
+    for name, lazy in theirs.items():
+        if lazy.shape != wanted[name]:
+            raise UserError(f"{where}: {name} has shape {lazy.shape}, by {says} {wanted[name]}")
+        first = first_names.setdefault(id(parameters[name]), name)
+        if first != name and not lazy.equals(theirs[first]):
+            raise UserError(
+                f"{where}: {name} differs from {first}, and by {says} they are one; set "
+                "tie_word_embeddings to false there where both are meant"
+            )
+    for name, parameter in parameters.items():
+        if id(parameter) not in first_names:
+            is_output = name == f"{base.architecture.output}.weight"
+            advice = f", or {says} tie_word_embeddings true" if is_output else ""
+            kind = base.their_class.__name__
+            raise UserError(f"{where}: no tensor {name}; it must hold a {kind}{advice}")
+    taken = {id(lazy) for lazy in theirs.values()}
+    buffers = dict(expected.named_buffers())
+    for name in sorted(name for name, lazy in headers.items() if id(lazy) not in taken):
+        if not _UNUSED.search(name) and name not in buffers:
+            kind = base.their_class.__name__
+            raise UserError(f"{where}: {name!r:.120} is nothing that a {kind} by {says} has")
+    with torch.device("meta"):
+        names = [*LanguageModel(config, base.theirs.vocab_size, (config.num_layers,)).state_dict()]
+    parts = itertools.chain(*base.architecture.parts_of(names, config).values())
+    used = {id(parameters[part]) for part in parts if part in parameters}
+    unused = frozenset(name for name in theirs if id(parameters[name]) not in used)
+    advice = f"a {config.kind} here has it"
+    ours = named_as_ours(
+        base.architecture, LazyTensors(theirs), config, names, where, advice=advice
+    )
+    return Tensors(base, where, theirs, LazyTensors(ours), unused)
+
+
+def module_of(base: Foreign, dtype: torch.dtype | None = None) -> Any:
+    """Make transformers' own module of a model, in evaluation mode.
+
+    It has the configuration and the tensors that the proof is of; transformers looks for nothing.
+    dtype: of its weights, by default that of the token embeddings.
+    """
+    tensors = compare_tensors(base)
+    dtype = dtype or tensors.theirs[f"{base.architecture.tokens}.weight"].dtype
+    state = {name: lazy.read().to(dtype) for name, lazy in tensors.theirs.items()}
+    generation = base.source.generation()
+    library().utils.logging.disable_progress_bar()
+    with one_line(base.source.path, "transformers cannot read it"):
+        module = base.their_class.from_pretrained(
+            None, config=base.theirs, state_dict=state, dtype=dtype, attn_implementation="sdpa"
+        )
+        if generation is not None:
+            module.generation_config = library().GenerationConfig.from_dict(generation)
+    return module.eval()
+
+
+def prove(tensors: Tensors) -> None:
+    """Compare a model of the first layers of each kind with transformers', over random ids.
+
+    The texts are longer than its windows, padded or not; one goes on with what transformers' writes
+    with a cache.
+
+    Raises:
+        UserError: logits differ, or transformers asked for a setting that is not computed here.
+    """
+    base = tensors.base
+    config = base.config
+    path = base.source.config_path
+    layers, small = _first_of_each_kind(config)
+    settings = copy.deepcopy(base.theirs)
+    vocab_size = base.theirs.vocab_size
+    draw = torch.Generator().manual_seed(0)
+    rows = min(_ROWS, vocab_size)
+    pad = settings.pad_token_id
+    if pad is not None and pad >= rows:
+        pad = None
+    chosen = torch.randperm(vocab_size, generator=draw)[:rows].sort().values
+    if pad is not None:  # RoBERTa's positions count from that id
+        chosen[pad] = pad
+    settings.num_hidden_layers = len(layers)
+    settings.vocab_size = rows
+    settings.pad_token_id = pad
+    if getattr(settings, "layer_types", None):
+        settings.layer_types = [settings.layer_types[index] for index in layers]
+        settings.global_attn_every_n_layers = small.period
+    settings._attn_implementation = "eager"
+    asked = _note_what_is_asked(settings)
+
+    def fill(module: torch.nn.Module, tensors: Mapping[str, Lazy], stack: str) -> None:
+        """Put in the layers that stand for the first ones, and of the vocabulary the rows that are
+        there.
+        """
+        for name, parameter in module.state_dict().items():
+            index, _, rest = name.removeprefix(stack).partition(".")
+            of_layer = name.startswith(stack)
+            lazy = tensors.get(f"{stack}{layers[int(index)]}.{rest}" if of_layer else name)
+            if lazy is not None:  # else another name of one that is
+                is_whole = lazy.shape == parameter.shape
+                parameter.copy_(lazy.read() if is_whole else lazy.read()[chosen])
+
+    with (
+        torch.inference_mode(),
+        one_line(path, "it cannot be computed"),
+        torch.random.fork_rng(devices=[]),
+    ):
+        model = base.their_class(settings).eval()
+        fill(model, tensors.theirs, f"{base.architecture.layers}.")
+        ours = LanguageModel(small, rows, (len(layers),)).eval()
+        last = f"body.heads.{config.num_layers}."
+        top = f"body.heads.{len(layers)}."
+        entries = tensors.ours.entries.items()
+        fill(ours, {name.replace(last, top): lazy for name, lazy in entries}, "body.layers.")
+
+        def our_logits(tokens: Tensor, lengths: Tensor, real: Tensor) -> Tensor:
+            """Logits (N, V) at the positions `real` of texts (B, S)."""
+            (x_BSH,), table = encode(ours.pack, ours.body, {"tokens": tokens, "lengths": lengths})
+            return ours.pack.logits(ours.body.heads[str(len(layers))](x_BSH[real]), table)
+
+        windows = [sum(filter(None, layer.window)) for layer in small.products.layers]
+        length = min(config.max_positions, max(_TOKENS, max(windows) + 32))
+        tokens = torch.randint(rows, (2, length), generator=draw)
+        tokens[tokens == pad] = rows - 1
+        lengths = torch.tensor([length, length // 3], dtype=torch.int32)
+        real = torch.arange(length) < lengths[:, None]
+        expected = model(input_ids=tokens, attention_mask=real.long()).logits[real]
+        logits = our_logits(tokens, lengths, real)
+        if config.causal and length > _WRITTEN:
+            model.generation_config = library().GenerationConfig(
+                max_new_tokens=_WRITTEN, do_sample=False, output_logits=True, pad_token_id=0
+            )
+            begun = tokens[:1, : length - _WRITTEN]
+            written = model.generate(
+                begun, attention_mask=torch.ones_like(begun), return_dict_in_generate=True
+            )
+            places = torch.arange(length)[None] >= length - _WRITTEN - 1
+            places[0, -1] = False  # after which nothing was written
+            expected = torch.cat([expected, *written.logits])
+            logits = torch.cat([logits, our_logits(written.sequences, lengths[:1], places)])
+    difference = (logits - expected).abs().max()
+    most = expected.abs().max()
+    if not difference <= _TOLERANCE * most:
+        raise UserError(
+            f"{path}: has a setting by which transformers computes what {config.kind} here does "
+            "not: "
+            f"logits of up to {most:.3g} differ by {difference:.2g}"
+        )
+    for key in sorted(base.notes.keys() & asked):
+        raise not_computed(path, key, base.notes[key])
+
+
+def _note_what_is_asked(settings: Any) -> set[str]:
+    """The attributes that a configuration does not have and is asked for from now on."""
+    asked = set[str]()
+
+    def missing(_: object, name: str) -> Any:
+        asked.add(name)
+        raise AttributeError(name)
+
+    kind = type(settings)
+    settings.__class__ = type(kind.__name__, (kind,), {"__getattr__": missing})
+    return asked
+
+
+def _first_of_each_kind(config: BodyConfig) -> tuple[list[int], BodyConfig]:
+    """(layers that stand for all, one of each kind that there is, two where all are of one; a body
+    of these)
+    """
+    windows = [layer.window for layer in config.products.layers]
+    changed = {"num_layers": min(2, config.num_layers)}
+    if config.period > 1:
+        changed["global_every"] = 2
+    small = config.model_copy(update=changed)
+    layers = list[int]()
+    for index, layer in enumerate(small.products.layers):
+        if config.period == 1:
+            layers.append(index)
+        elif layer.window in windows:
+            layers.append(windows.index(layer.window))
+        else:
+            break
+    return layers, small.with_layers(len(layers))
