@@ -8,6 +8,7 @@ from ds_minimodel.common.config import (
     DECIDES_NOTHING,
     Few,
     Length,
+    NonNegativeInt,
     PositiveInt,
     Probability,
     Section,
@@ -40,8 +41,10 @@ DECAY = 0.2  # share of the steps at the end in which schedule wsd decays
 class Adapt(Training):
     schedule: Literal["linear", "wsd"] = "linear"
     """The rate falls from the warm-up on, or stays first, so that `steps` may grow later."""
-    initialisation: Literal["overlap", "random", "pieces"] = "overlap"
-    """How the embeddings start."""
+    steps: NonNegativeInt = 125_000
+    """Optimizer steps for each language. 0: its embeddings stay as they start."""
+    initialisation: Literal["overlap", "random", "pieces", "aligned"] = "overlap"
+    """How the embeddings start; `aligned`: by `data.pairs`."""
     replay: Probability = 0.0
     """With an extended vocabulary: share of the samples that is in the source language."""
     replay_from: Literal["text", "base"] = "text"
@@ -82,7 +85,7 @@ class Adapt(Training):
     @property
     def decay_steps(self) -> int:
         """As of any Training."""
-        return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" else 0
+        return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" and self.steps else 0
 
     def of(self, system: System, chats: bool = False) -> Self:
         """These settings as a system reads them; what it does not read is at its default.

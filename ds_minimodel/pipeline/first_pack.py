@@ -1,14 +1,22 @@
 """The pack that step 2 starts from, by the recipe's way of initialising it."""
 
+from collections.abc import Sequence
+
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models import initialisation
 from ds_minimodel.models.initialisation import Pieces
 from ds_minimodel.models.trainable import Tensors
+from ds_minimodel.tokenizers.alignment import align_tokenizers
 from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 
 def first_pack(
-    method: str, seed: int, of_target: Tokenizer, of_source: Tokenizer, source: Tensors
+    method: str,
+    seed: int,
+    of_target: Tokenizer,
+    of_source: Tokenizer,
+    source: Tensors,
+    pairs: Sequence[tuple[str, str]] = (),
 ) -> Tensors:
     """The first tensors of a target language.
 
@@ -19,6 +27,7 @@ def first_pack(
             alone get rows.
         of_source: the source's tokenizer.
         source: the tensors of the source pack: tokens (V, H), output (V, H), bias (V).
+        pairs: of the source's text and its translation, for `aligned`.
     """
     num_base = of_target.vocabulary.num_base
     vocabulary = of_target.vocabulary
@@ -34,4 +43,8 @@ def first_pack(
         case "pieces":
             parts = of_source.cut(target.strings, extend_this=num_base > 0)
             return initialisation.pieces(target, pieces, source, parts, seed)
+        case "aligned":
+            parts = of_source.cut(target.strings, extend_this=num_base > 0)
+            mixed = align_tokenizers(of_source, of_target, pairs)
+            return initialisation.aligned(target, pieces, source, parts, mixed, seed)
     raise ValueError(f"no initialisation {method!r}")

@@ -408,7 +408,7 @@ def held_out_evaluation(
         else 0
     )
     affordable = int(SHORT_COST * section.steps * section.batch_size / (growing or FEWEST_SAMPLES))
-    every = -(-section.steps // min(EVALUATIONS, max(1, affordable)))
+    every = max(1, -(-section.steps // min(EVALUATIONS, max(1, affordable))))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers if body else 0

@@ -281,7 +281,10 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
             flops.text(row["formula_eflops"]),
             *([f"{row['formula_eflops'] / EFLOPS_PER_V100_DAY:.3g}"] if in_days else []),
             flops.text(row["executed_eflops"]),
-            f"{row['executed_eflops'] / row['formula_eflops']:.2f}",
+            # A step without training costs nothing.
+            f"{row['executed_eflops'] / row['formula_eflops']:.2f}"
+            if row["formula_eflops"]
+            else "",
         ]
         for rows in by_system.values()
         for row in rows

@@ -144,6 +144,8 @@ def _cost(run: curves.RunResults, system: str, language: str) -> str:
         sum(loss["hours"] for loss in losses),
         max((loss["memory_gib"] for loss in losses), default=0),
     )
+    if not whole:
+        return "no training"
     here = f"{duration(hours)} and {memory:.1f} GiB on this machine; " if losses else ""
     return f"{here}{100 * own / whole:.0f} % of the FLOPs of training all weights"
 
@@ -163,7 +165,8 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
         adapt_costs(recipe_costs(run.recipe)),
         [],
     )
-    for system, by_group in curves.speedups(run.target_scores).items():
+    speedups = curves.speedups(run.target_scores) if run.recipe.adapt.steps else {}
+    for system, by_group in speedups.items():
         score, cost = (
             100 * retained(points)[system],
             f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute",

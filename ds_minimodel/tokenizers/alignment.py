@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ds_minimodel.tokenizers.tokenizer import Tokenizer
+
 ROUNDS = 5  # of EM; ten changed nothing
 TOP = 5  # pieces that a row is made of; those as likely as the last count, too
 POWER = 2.0  # of a probability, by which its piece's row is weighted
@@ -153,3 +155,25 @@ def mixtures(alignment: Alignment, top: int = TOP, power: float = POWER) -> Mixt
     starts = np.concatenate([[0], np.cumsum(sizes)])
     sums = np.add.reduceat(weight, starts[:-1]) if len(first) else weight
     return Mixtures(target, starts, alignment.source[chosen], weight / np.repeat(sums, sizes))
+
+
+def align_tokenizers(
+    of_source: Tokenizer, of_target: Tokenizer, pairs: Sequence[tuple[str, str]]
+) -> Mixtures:
+    """What rows of the target's vocabulary are mixed of, by pairs of a source's text and its
+    translation.
+
+    Of a vocabulary that extends the source's its new pieces alone, counted from 0.
+    """
+    sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
+    num_base = of_target.vocabulary.num_base
+    alignment = align(of_source.encode(sources), of_target.encode(targets))
+    special = of_source.vocabulary.special_ids
+    is_new = (alignment.target >= num_base) & ~np.isin(alignment.source, special)
+    kept = Alignment(
+        target=alignment.target[is_new] - num_base,
+        source=alignment.source[is_new],
+        probability=alignment.probability[is_new],
+        count=alignment.count[is_new],
+    )
+    return mixtures(kept)

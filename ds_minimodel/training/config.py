@@ -80,7 +80,7 @@ class Training(Section):
             raise ValueError(
                 "schedule wsd: give warmup_steps; a share of the steps would grow with them"
             )
-        if self.warmup + max(1, self.decay_steps) > self.steps:
+        if self.steps and self.warmup + max(1, self.decay_steps) > self.steps:
             decay = f" and a decay of {self.decay_steps} steps" if self.decay_steps else ""
             raise ValueError(
                 f"warmup_steps {self.warmup}{decay} do not fit into steps {self.steps}"
