@@ -354,6 +354,10 @@ class Recipe(Section):
                     f"data.{key}: {others[0]} is not among languages.targets; pairs are of the "
                     "source and a target"
                 )
+        if self.adapt.aligns and (others := sorted(set(targets) - data.pairs.keys())):
+            raise ValueError(
+                f"adapt.initialisation aligned: data.pairs has no files for {others[0]}"
+            )
         served = {*data.text, *({*self.languages.all} - {*self.languages_of_text})}
         named = {"languages": self.languages_of_text, "data.min_words": data.min_words}
         named |= {

@@ -73,6 +73,11 @@ class Adapt(Training):
     """Further such steps. The first and the last always count."""
 
     @property
+    def aligns(self) -> bool:
+        """Whether embeddings start by pairs."""
+        return self.initialisation == "aligned"
+
+    @property
     def replays_own(self) -> bool:
         """Whether what is replayed is what the base writes by itself."""
         return self.replay_from == "base"

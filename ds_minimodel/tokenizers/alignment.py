@@ -165,9 +165,10 @@ def align_tokenizers(
 
     Of a vocabulary that extends the source's its new pieces alone, counted from 0.
     """
-    sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
     num_base = of_target.vocabulary.num_base
-    alignment = align(of_source.encode(sources), of_target.encode(targets))
+    sources = of_source.encode([source for source, _ in pairs])
+    targets = of_target.encode([target for _, target in pairs])
+    alignment = align(sources, targets)
     special = of_source.vocabulary.special_ids
     is_new = (alignment.target >= num_base) & ~np.isin(alignment.source, special)
     kept = Alignment(

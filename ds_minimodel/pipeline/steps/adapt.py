@@ -33,6 +33,7 @@ from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.first_pack import first_pack
+from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.records import Job
 from ds_minimodel.pipeline.training import (
     TextStepConfig,
@@ -90,6 +91,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         parents += map(layout.tokens, [language, source] if section.reads_source else [language])
         parents += [layout.own_replay()] if section.replays_own else []
         parents += [layout.chats(language)] if language in recipe.data.chats else []
+        parents += [layout.pairs(language)] if section.aligns else []
         make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, stable_steps)
         grows, go_back = "adapt" if stable_steps else "", partial(_go_back, section, folder)
         listed.append(Job(folder, step.recorded(), parents, make, clean_up, grows, go_back))
@@ -206,7 +208,14 @@ def _save_first(
     target = open_tokenizer(context.layout.tokenizer(step.language))
     of_source = open_tokenizer(context.layout.tokenizer(step.source))
     method = step.training.initialisation
-    first = first_pack(method, step.seed, target, of_source, dict(source.embeddings))
+    first = first_pack(
+        method,
+        step.seed,
+        of_target=target,
+        of_source=of_source,
+        source=dict(source.embeddings),
+        pairs=PairCorpus(context.layout.pairs(step.language)).pairs if step.training.aligns else (),
+    )
     pack = body.adaptation(step.language, first, num_base=target.vocabulary.num_base)
     save_adaptation(out, pack, context.layout.tokenizer(step.language), initialisation=method)
 
