@@ -23,7 +23,6 @@ SLOW = (
     *(
         "training",
         "benchmarks",
-        "costs/test_measure.py",
         "test_installation.py",
         "test_style.py",
         "pipeline",
@@ -32,7 +31,7 @@ SLOW = (
 # What is random or long, or needs a tool of its own: run by --all, which a release needs.
 LONG = (
     "benchmarks/test_parts.py",
-    "costs/test_peak.py",
+    "pipeline/test_peak.py",
     "data/test_ranks.py",
     "hf/test_transformers_4.py",
     "extend/test_ranks.py",

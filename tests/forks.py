@@ -21,8 +21,8 @@ LOADED += (
 )
 LOADED += ["matplotlib.backends.backend_agg", "transformers.models.llama.modeling_llama"]
 OWN = (
-    "cli.main training.loop report.page pipeline.run steps.evaluate steps.prepare steps.report "
-    "costs.plans extend"
+    "cli.main training.loop report.page pipeline.run pipeline.steps.evaluate pipeline.steps.prepare "
+    "pipeline.steps.report pipeline.plan extend.run"
 )
 LOADED += [f"ds_minimodel.{name}" for name in OWN.split()]
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -138,7 +138,7 @@ ALL_STEPS = ", ".join(
 
 def test_steps_load_neither_plans_nor_hugging_faces_libraries_unasked():
     modules = {*loaded_by(f"import {ALL_STEPS}, ds_minimodel.training.loop")}
-    assert not {"ds_minimodel.costs", "transformers", "huggingface_hub"} & modules
+    assert not {"ds_minimodel.pipeline.plan", "transformers", "huggingface_hub"} & modules
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ds_minimodel.cli import steps
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.costs.memory import NAMES
 from ds_minimodel.launch import hosts as launch
-from ds_minimodel.launch import process
+from ds_minimodel.pipeline.memory import NAMES
 
 if TYPE_CHECKING:
     from ds_minimodel.config.schema import Recipe
@@ -32,7 +31,7 @@ def add_arguments(commands: steps.Commands) -> None:
         _fertility,
     )
     fertility.add_argument("--json", action="store_true", help="print JSON")
-    text = "memory and FLOPs of every step before it is started, or its time"
+    text = "memory and FLOPs of every step before it is started"
     plan = steps.add_recipe_command(
         commands,
         "plan",
@@ -59,17 +58,6 @@ def add_arguments(commands: steps.Commands) -> None:
         type=float,
         metavar="TFLOPS",
         help="of one device: how long the FLOPs take there at least",
-    )
-    plan.add_argument(
-        "--measure",
-        action="store_true",
-        help="run some updates of one step here, and say what all take",
-    )
-    plan.add_argument(
-        "--step",
-        choices=("pretrain", "build-mini", "adapt"),
-        default="adapt",
-        help="to measure; default: adapt",
     )
     plan.add_argument("--json", action="store_true", help="print JSON")
 
@@ -99,10 +87,6 @@ def _fertility(options: steps.Options) -> None:
 def _plan(options: steps.Options) -> int:
     if options.peak is not None and not 0 < options.peak < math.inf:
         raise UserError(f"--peak {options.peak}: no number of TFLOP/s")
-    if options.measure:
-        if options.peak is not None:
-            raise UserError("--peak: of a forecast; leave it or --measure out")
-        return _measure(options)
     launch.name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.config.reading import package_recipes
 
@@ -112,8 +96,7 @@ def _plan(options: steps.Options) -> int:
         is_name or path.is_dir() or path.suffix.lower() == ".gguf"
     ) and options.recipe not in package_recipes()
     recipe = _recipe_over_model(options) if is_model else steps.recipe_of(options)[0]
-    from ds_minimodel.costs.plans import plans
-    from ds_minimodel.costs.tables import plan_tables
+    from ds_minimodel.pipeline.plan import plans
 
     rows = plans(recipe, options.ranks, options.device, options.peak)
     _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets)))
@@ -127,8 +110,8 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     from ds_minimodel.config.base import read_base
     from ds_minimodel.config.extension import first_values, set_sizes
     from ds_minimodel.config.reading import recipe_of_values
-    from ds_minimodel.costs.memory import device_named
-    from ds_minimodel.costs.sizes import fit
+    from ds_minimodel.pipeline.memory import device_named
+    from ds_minimodel.pipeline.plan import fit
 
     base, languages = read_base(options.recipe), ("source", "target")
     texts = {name: [f"{name}.txt"] for name in languages}
@@ -154,30 +137,6 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     return recipe_of_values(values, options.recipe)
 
 
-def _measure(options: steps.Options) -> int:
-    """Measure a step on ranks here, which a launcher may have started; the exit code."""
-    recipe, overrides = steps.recipe_of(options)
-    launch.restart_with_cpu_settings()
-    if options.ranks > 1 and not process.launched():
-        launch.check_ranks(options.ranks)
-        arguments = ["plan", options.recipe, *overrides, "--measure", "--step", options.step]
-        return launch.launch([*arguments, *(["--json"] if options.json else [])], options.ranks)
-    from ds_minimodel.costs.measure import measured_rows
-    from ds_minimodel.costs.tables import measured_table
-    from ds_minimodel.training.world import join_ranks
-
-    if process.launched():
-        process.end_with_launcher()
-    world = join_ranks(recipe.engine.tensor_parallel)
-    try:
-        rows = measured_rows(recipe, options.step, world)
-    except process.Stopped:
-        return launch.INTERRUPTED
-    if world.is_main:
-        _show(options, rows, "Plan", lambda: [measured_table(rows)])
-    return 0
-
-
 def _show(
     options: steps.Options,
     rows: list[dict[str, Any]],
@@ -190,3 +149,48 @@ def _show(
         print(json.dumps({"rows": rows}, indent=1))
     else:
         print(to_markdown(title, tables()))
+
+
+def plan_tables(rows: list[dict[str, Any]], languages: int = 1) -> "list[Table]":
+    """Return the tables of a plan: memory of the steps, and their FLOPs.
+
+    Args:
+        rows: Of `pipeline.plan.plans`.
+        languages: So many share what is paid once.
+    """
+    from ds_minimodel.config.systems import SYSTEMS
+    from ds_minimodel.report.render import Table, duration, size_of
+    from ds_minimodel.report.tables import cost_table
+
+    first = rows[0]
+    notes = [
+        f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for "
+        f"each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one device at the "
+        "fullest moment of a step, and sent by each rank in one step. Predicted, within some 20 %."
+    ]
+    if first["tensor_parallel"] > 1:
+        notes.append(
+            f"{first['tensor_parallel']} ranks hold one replica between them; the activations that "
+            "they exchange are not in what is sent."
+        )
+    if first["peak"]:
+        notes.append(
+            f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, "
+            "writing and the network come on top. adapt is one language."
+        )
+    columns = ["System", "Step", "micro-batch", *first["memory"], "sent a step", "fits"]
+    columns += ["smallest ZeRO", "largest micro-batch"]
+    if first["peak"]:
+        columns.append("at least")
+    cells = []
+    for row in rows:
+        cell = [SYSTEMS[row["system"]].title, row["step"], str(row["micro_batch_size"])]
+        cell += [size_of(size) for size in row["memory"].values()]
+        cell += [size_of(row["traffic"]["total"]), "yes" if row["fits"] else "NO"]
+        for key in ("smallest_zero_stage", "largest_micro_batch"):
+            cell.append("none" if row[key] is None else str(row[key]))
+        if first["peak"]:
+            cell.append(duration(row["least_hours"]))
+        cells.append(cell)
+    steps = Table("Steps", columns, cells, notes=notes)
+    return [steps, cost_table(rows, first["device"].startswith("v100"), languages)]

@@ -110,9 +110,9 @@ def _clear_errors() -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            f"out of memory ({str(error).partition(chr(10))[0]}); lower engine.micro_batch_size or "
-            "the model's sizes; "
-            "`ds-minimodel plan` says what a step takes"
+            f"out of memory ({str(error).partition(chr(10))[0]}); halve engine.micro_batch_size, "
+            "which changes no result, or lower the model's sizes; `ds-minimodel plan` says which "
+            "sizes fit"
         ) from error
 
 

@@ -23,7 +23,6 @@ from ds_minimodel.config import extension
 from ds_minimodel.config.base import read_base
 from ds_minimodel.config.extension import MOST_PASSES, SCORED_BY
 from ds_minimodel.config.reading import load_recipe, recipe_of_values
-from ds_minimodel.costs.sizes import device_here, fit
 from ds_minimodel.export.folder import export_adapter, export_hf
 from ds_minimodel.extend.call import Call
 from ds_minimodel.extend.config import MIN_NEW_TOKENS, ExtendConfig
@@ -32,6 +31,8 @@ from ds_minimodel.launch.hosts import name_the_cpu, ranks_on_hosts
 from ds_minimodel.pipeline.dialogues import check_chats, held_out_questions
 from ds_minimodel.pipeline.fertility import choose_vocabulary
 from ds_minimodel.pipeline.layout import EVALUATE, LOCK
+from ds_minimodel.pipeline.memory import device_here
+from ds_minimodel.pipeline.plan import fit
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step_here
 from ds_minimodel.pipeline.steps.corpus import write_tests

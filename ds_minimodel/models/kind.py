@@ -54,6 +54,7 @@ class BodyConfig(Section):
     causal: ClassVar[bool] = False  # whether a position sees what is before it alone
     rotary: ClassVar[bool] = False  # whether positions turn queries and keys
     output_bias: ClassVar[bool] = True  # whether a language's output projection has a bias
+    gated: ClassVar[bool] = False  # whether feed-forward blocks have a gate beside their activation
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
@@ -97,6 +98,11 @@ class BodyConfig(Section):
     def head_width(self) -> int:
         """Width of a head."""
         return self.hidden_size // self.num_heads
+
+    @property
+    def norms_heads(self) -> bool:
+        """Whether queries and keys are normalised."""
+        return False
 
     @property
     def tied(self) -> bool:

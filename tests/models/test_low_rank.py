@@ -14,11 +14,11 @@ from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.costs.tracing import Allocations
 from ds_minimodel.models import body
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank, updated
 from ds_minimodel.models.modern import FAMILIES
 from ds_minimodel.models.trainable import LanguageModel, encode
+from tests.saved import saved_bytes
 from tests.small_models import masked_lm
 
 SIZES: Any = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
@@ -59,10 +59,8 @@ def test_what_cheap_functions_make_is_made_again(config, low_rank, dtype, monkey
         if low_rank:
             add_low_rank(module.body, 3, 1)
         randomise(module).to(dtype)
-        with Allocations() as counter:
-            loss = module(read_everywhere(mlm_batch())).sum()
-        live = counter.live
-        loss.backward()
+        live = saved_bytes(module, read_everywhere(mlm_batch()))
+        module(read_everywhere(mlm_batch())).sum().backward()
         results.append((live, [parameter.grad for parameter in module.parameters()]))
     (less, ours), (more, plain) = results
     norms = 1 if config.dropout else 2 * SIZES["num_layers"]

@@ -14,10 +14,10 @@ from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.config.flops import recipe_costs
 from ds_minimodel.config.reading import load_recipe
-from ds_minimodel.costs.plans import plans
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.low_rank import changed_name, updated
+from ds_minimodel.pipeline.plan import plans
 
 from ..forks import done
 from .conftest import read_in, refused, run_two_ranks

@@ -5,7 +5,6 @@ Rank 0 of `parity` and of `costs` writes what it saw to results.json of its fold
 """
 
 import copy
-import gc
 import os
 import signal
 from pathlib import Path
@@ -26,23 +25,23 @@ from synthetic import (
     weights_of,
 )
 from torch.distributed import ProcessGroup
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 from ds_minimodel.common.files import write_json
-from ds_minimodel.costs.memory import device_named, ring
-from ds_minimodel.costs.plans import Planner
-from ds_minimodel.costs.tracing import Allocations, tensors_in
 from ds_minimodel.launch.process import Stopped
 from ds_minimodel.ops import matmul as product
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.pipeline.memory import held_between_steps
+from ds_minimodel.pipeline.plan import ring, traffic_of_step
 from ds_minimodel.pipeline.training import micro_batches
 from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.partition import partition_of_run
 from ds_minimodel.training.world import join_ranks
 from ds_minimodel.training.zero.engine import build_engine, destroy
 from ds_minimodel.training.zero.state import adamw_of, read_masters, vectors
-from tests.saved import storage_bytes
+from tests.saved import saved_bytes, storage_bytes, tensors_in
 
 WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
 
@@ -200,12 +199,11 @@ COLLECTIVES = {
     "_reduce_scatter_base_": "reduce-scatter",
 }
 SMALL = 64  # bytes: flags and norms are reduced too, whatever trains
-HELD = "weights", "optimizer", "activations", "total"
 
 
-class Ledger(Allocations):
-    """Counts what code sends, too. sent: (collective, bytes of the whole tensor, ranks) in order,
-    as c10d's operators are called.
+class Ledger(TorchDispatchMode):
+    """Counts what code sends. sent: (collective, bytes of the whole tensor, ranks) in order, as
+    c10d's operators are called.
     """
 
     def __init__(self):
@@ -213,7 +211,7 @@ class Ledger(Allocations):
         self.sent = []
 
     def __torch_dispatch__(self, op, types, arguments=(), options=None):
-        result = super().__torch_dispatch__(op, types, arguments, options)
+        result = op(*arguments, **(options or {}))
         if op.namespace == "c10d":
             sizes = [
                 sum(tensor.nbytes for tensor in tensors_in(argument)) for argument in arguments
@@ -231,44 +229,32 @@ def measure_step(module, batches, run, world):
     """Train three steps; of the third {"measured": …, "planned": …}, bytes on this rank by kind.
 
     Arguments as of loop.train. `weights` and `optimizer` are the storages that hold them between
-    steps, `activations` what one micro-batch leaves for its backward pass, `total` all tensors at
-    the fullest moment. `sent` counts the collectives by the ring algorithm; the plan does not know
-    those within a replica.
+    steps, `activations` what one micro-batch leaves for its backward pass. `sent` counts the
+    collectives by the ring algorithm; the plan does not know those within a replica.
     """
     partition = partition_of_run(module, run, world)
-    plan = Planner(
-        module, lambda _: batches(0)[0], run.execution.precision, device_named("cpu")
-    ).plan(partition.setup)
-    activations = saved_bytes(
-        copy.deepcopy(module).to(DTYPES[run.execution.precision]), batches(0)[0]
-    )
-    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
-    # Held, so that what an earlier engine has left behind is not freed in the meantime.
-    standing = [tensor for tensor in _all_tensors() if tensor.untyped_storage()._cdata not in own]
+    copied = copy.deepcopy(module).to(DTYPES[run.execution.precision])
+    activations = saved_bytes(copied, batches(0)[0])
     engine = build_engine(module, run, world, partition.zero, partition.whole)
     for step in range(3):
         micro_batches = batches(step)
         (count,) = world.sum(sum(batch["count"] for batch in micro_batches))
         with Ledger() as ledger:
             optimizer_step(engine, micro_batches, max(1, count), run, world, step)
-    total = storage_bytes(_all_tensors()) - storage_bytes(standing) + ledger.peak
-    measured = dict(zip(HELD, (_weights(engine.module), _optimizer(engine), activations, total)))
+    measured = {
+        "weights": _weights(engine.module),
+        "optimizer": _optimizer(engine),
+        "activations": activations,
+    }
     destroy(engine)
     sent = {}
     for operator, size, ranks in ledger.sent:
         if size > SMALL:
             name = COLLECTIVES[operator]
             sent[name] = sent.get(name, 0) + ring(size, ranks, name)
-    planned = {name: getattr(plan.memory, name) for name in HELD}
-    return {"measured": measured | {"sent": sent}, "planned": planned | {"sent": plan.traffic}}
-
-
-def saved_bytes(module, batch):
-    """Bytes that a forward pass leaves for the backward pass."""
-    with Allocations() as counter:
-        loss = module(batch).mean()
-        assert loss.requires_grad
-        return counter.live
+    weights, _, optimizer = held_between_steps(partition)
+    planned = {"weights": weights, "optimizer": optimizer, "sent": traffic_of_step(partition)}
+    return {"measured": measured | {"sent": sent}, "planned": planned}
 
 
 def _weights(module):
@@ -283,15 +269,6 @@ def _optimizer(engine):
     """Adam's state, and the fp32 copies that are not the module's own parameters."""
     state = tensors_in(list(adamw_of(engine).state.values()))
     return storage_bytes([*vectors(engine), *state], without=engine.module.parameters())
-
-
-def _all_tensors():
-    gc.collect()
-    return [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu"
-    ]
 
 
 MEASURED = named_runs(

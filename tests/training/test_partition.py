@@ -6,7 +6,7 @@ import pytest
 import torch
 from synthetic import losses, model, run_config, same, train
 
-from ds_minimodel.costs.memory import held
+from ds_minimodel.pipeline.memory import held_between_steps
 from ds_minimodel.training.partition import Setup, partition_of
 from ds_minimodel.training.zero.config import ZeroMemory, deepspeed_config
 
@@ -35,12 +35,12 @@ def test_at_stage_3_frozen_parameters_stay_whole_as_long_as_half_of_the_memory_i
     """In the module's order; what trains never is."""
     names = frozen("adapt")
     assert partition().whole == set(names) and not partition().splits_linear
-    needed = sum(held(partition()))
+    needed = sum(held_between_steps(partition()))
     assert partition(device_memory=2 * needed).whole == set(names)
     for memory in (2 * needed - 2, needed):
         found = partition(device_memory=memory)
         assert found.whole == set(names[: len(found.whole)]) and 0 < len(found.whole) < len(names)
-        assert sum(held(found)) <= memory // 2
+        assert sum(held_between_steps(found)) <= memory // 2
     nothing_whole = partition(device_memory=1)
     assert nothing_whole.whole == set() and nothing_whole.splits_linear
     assert partition("pretrain").whole == set()

@@ -69,6 +69,7 @@ class ModernConfig(BodyConfig):
     """Epsilon of the norms."""
 
     rotary: ClassVar[bool] = True
+    gated: ClassVar[bool] = True
     output_bias: ClassVar[bool] = False
     tasks_read_head: ClassVar[bool] = True
     task_activation: ClassVar[str] = ""
@@ -91,6 +92,10 @@ class ModernConfig(BodyConfig):
         from ds_minimodel.models.modern.model import ModernBody
 
         return ModernBody(self, head_depths)
+
+    @property
+    def norms_heads(self) -> bool:
+        return self.query_norm != "none"
 
     @property
     def products(self) -> BodyProducts:

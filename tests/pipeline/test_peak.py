@@ -12,7 +12,7 @@ from ds_minimodel.launch.hosts import CPU
 
 from ..forks import done, run
 from ..hf.test_decoders import save_llama
-from ..pipeline.conftest import make_world
+from .conftest import make_world
 
 RECIPE = """
 workdir: {folder}/run
@@ -49,4 +49,4 @@ def test_a_training_takes_the_memory_that_was_planned(layers, width, tmp_path, m
         monkeypatch.setenv(name, value)
     empty, _, _ = peak([sys.executable, "-c", "import torch, deepspeed, time; time.sleep(0.5)"])
     most, _, code = peak([sys.executable, "-m", "ds_minimodel", "adapt", str(path)])
-    assert code == 0 and most - empty == pytest.approx(row["memory"]["total"], rel=0.15)
+    assert code == 0 and most - empty == pytest.approx(row["memory"]["total"], rel=0.2)
