@@ -109,7 +109,8 @@ def body(model: type[Section]) -> tuple[str, str]:
     """The rows of the keys of any kind of body, and those of the kinds, each with the keys that it
     is first to have.
     """
-    keys, kinds, shown = rows(model, "model."), "", {*model.model_fields}
+    finished = {"head"}  # of a base alone, by whose files it is set
+    keys, kinds, shown = rows(model, "model.", finished), "", {*model.model_fields}
     for name, kind in BODIES.items():
         new = [f"`{key}`" for key in kind.model_fields if key not in shown]
         kinds += f"| `{name}` | {' '.join((kind.__doc__ or '').split())} | {', '.join(new)} |\n"

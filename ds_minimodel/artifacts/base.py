@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.hf import proof
 from ds_minimodel.hf import source as foreign
 from ds_minimodel.hf.configuration import Foreign, read_configuration
+from ds_minimodel.hf.sentence import SENTENCE_FILES
 from ds_minimodel.hf.tokenizers import GENERATION_FILE
 from ds_minimodel.hf.vocabularies import keep_tokenizer
 from ds_minimodel.tokenizers.tokenizer import VOCABULARY
@@ -45,11 +46,11 @@ from ds_minimodel.tokenizers.tokenizer import VOCABULARY
 _PATHS = set[str]()
 
 
-def place_of(model: str | Path, only: str | None = None) -> tuple[Path, str | None, str | None]:
+def place_of(model: str | Path, only: Sequence[str] = ()) -> tuple[Path, str | None, str | None]:
     """(folder or GGUF file, name on the Hub, commit) of a model; one that is neither here is looked
     for on the Hub.
 
-    model: a path, or MODEL, OWNER/MODEL, each with @REVISION. only: the one file that is fetched
+    model: a path, or MODEL, OWNER/MODEL, each with @REVISION. only: the files that are fetched
     from the Hub, where not all that is needed; they stay in huggingface_hub's cache.
     """
     if is_model(model):  # as step 1 makes it, or a reference
@@ -74,7 +75,7 @@ def place_of(model: str | Path, only: str | None = None) -> tuple[Path, str | No
     return folder, name, folder.name
 
 
-def _fetched(api: Any, name: str, revision: str | None, only: str | None) -> Path:
+def _fetched(api: Any, name: str, revision: str | None, only: Sequence[str]) -> Path:
     """The snapshot in the cache of what a base needs of a model of the Hub; only: as of
     place_of.
     """
@@ -93,9 +94,10 @@ def _fetched(api: Any, name: str, revision: str | None, only: str | None) -> Pat
         foreign.CARD,
         weights,
         *foreign.TOKENIZER_FILES,
+        *SENTENCE_FILES,
         *parts,
     }
-    files = [only] if only else [foreign.CONFIG, *others]
+    files = [*only] or [foreign.CONFIG, *others]
     # By the name of the revision, which the cache then knows without a network.
     return Path(api.snapshot_download(name, revision=revision, allow_patterns=files))
 
@@ -127,30 +129,37 @@ def _looked_for(model: str | Path) -> Iterator[None]:
 def identity_of_base(model: str | Path) -> dict[str, Content]:
     """What tells a foreign model from others: the content of its files."""
     source = foreign.source_of(place_of(model)[0])
-    return {path.name: Content.of(path) for path in (*source.weight_files(), *source.other_files())}
+    files = (*source.weight_files(), *source.other_files())
+    return {source.name_of(path): Content.of(path) for path in files}
 
 
 # What it is.
 
 
-def config_of(model: str | Path) -> Foreign:
+_CONFIGURATION = (foreign.CONFIG, "tokenizer_config.json", *SENTENCE_FILES)
+
+
+def config_of(model: str | Path, pooling: str | None = None) -> Foreign:
     """The configuration of a folder, a GGUF file or a model of the Hub, of which nothing else is
-    fetched.
+    fetched. pooling: "mean" or "cls", of an encoder that names none and is to give vectors.
     """
-    return (
-        _read_config(*place_of(model, foreign.CONFIG))
-        if Path(model).exists()
-        else _config_on_hub(str(model))
-    )
+    if Path(model).exists():
+        return _read_config(*place_of(model), pooling)
+    return _config_on_hub(str(model), pooling)
 
 
 @functools.cache
-def _config_on_hub(model: str) -> Foreign:
-    return _read_config(*place_of(model, foreign.CONFIG))
+def _config_on_hub(model: str, pooling: str | None) -> Foreign:
+    return _read_config(*place_of(model, _CONFIGURATION), pooling)
 
 
-def _read_config(model: Path, name: str | None = None, revision: str | None = None) -> Foreign:
-    base = read_configuration(foreign.source_of(model), name, revision)
+def _read_config(
+    model: Path,
+    name: str | None = None,
+    revision: str | None = None,
+    pooling: str | None = None,
+) -> Foreign:
+    base = read_configuration(foreign.source_of(model), name, revision, pooling)
     if is_model(model):  # of ours, whose dropout has no key in some of theirs
         config = read_artifact(model, ModelManifest).body.architecture
         return dataclasses.replace(base, config=config)
@@ -181,20 +190,22 @@ def refer(
     out: str | Path,
     language: str = UNKNOWN_LANGUAGE,
     tokenizer: Path | None = None,
+    pooling: str | None = None,
 ) -> None:
     """Check a foreign model and write a reference to it, a model's folder, into the folder `out`.
 
     model: a folder as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin,
     whole or in parts with an index, a GGUF file or a name on the Hub. language: that it was trained
-    on. tokenizer: folder of its vocabulary, where that was kept before. Raises UserError where a
-    file is missing or damaged, or holds a model that no kind of body computes. It takes the memory
-    of a few layers in fp32, twice, and of the largest tensor.
+    on. tokenizer: folder of its vocabulary, where that was kept before. pooling: as of config_of.
+    Raises UserError where a file is missing or damaged, or holds a model that no kind of body
+    computes. It takes the memory of a few layers in fp32, twice, and of the largest tensor; of a
+    model with a finished head that of two.
     """
     try:
         check_name(language)
     except ValueError as error:
         raise UserError(f"--language {error}") from None
-    base = _read_config(*place_of(model))
+    base = _read_config(*place_of(model), pooling)
     source = base.source
     tensors = proof.compare_tensors(base)
     tensors.read_all()

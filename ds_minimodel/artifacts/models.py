@@ -35,7 +35,7 @@ from ds_minimodel.hf.source import CONFIG, WEIGHTS
 from ds_minimodel.hf.tokenizers import write_tokenizer
 from ds_minimodel.models import BodyConfig, BodyConfigOfKind
 from ds_minimodel.models.objectives import OBJECTIVES
-from ds_minimodel.models.trainable import LanguageModel, load_into
+from ds_minimodel.models.trainable import load_into
 from ds_minimodel.ops.parallel import full_shape
 from ds_minimodel.tokenizers.tokenizer import VOCABULARY
 
@@ -109,7 +109,7 @@ class Reference(files.Stored):
         weights, named = source.weight_files(), dict[str, _File]()
         for path in (*weights, *source.other_files()):
             content = files.Content.of(path)
-            named[path.name] = _File(
+            named[source.name_of(path)] = _File(
                 stamp=content.stamp, sha256=content.sha256(), holds_weights=path in weights
             )
         return cls(path=str(source.path.absolute()), files=named)
@@ -138,7 +138,8 @@ class Reference(files.Stored):
                     "back, or begin anew "
                     "in another folder"
                 )
-        weights = {path.name for path in foreign.source_of(Path(self.path)).weight_files()}
+        source = foreign.source_of(Path(self.path))
+        weights = {source.name_of(path) for path in source.weight_files()}
         if weights != {name for name, facts in self.files.items() if facts.holds_weights}:
             raise UserError(
                 f"{root}: its weights lie in other files than when this was begun with the model; "
@@ -341,7 +342,7 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
     file, source = manifest.body, manifest.source
     config, depths = file.architecture, tuple(file.head_depths)
     with torch.device("meta"):
-        module = LanguageModel(config, manifest.rows, depths)
+        module = OBJECTIVES[config.trained_with].model(config, manifest.rows, depths)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     body = BodyArtifact(
         config, depths, {}, file.space, objective=file.objective, model_type=manifest.model_type

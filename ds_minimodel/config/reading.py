@@ -62,8 +62,9 @@ def recipe_of_values(
     model = values.get("model")
     kind = base.config.kind if base else model.get("kind") if isinstance(model, dict) else None
     schema = recipe_class(
-        BODIES.get(str(kind), BODIES["roberta"])
-    )  # which refuses a kind that there is not
+        BODIES.get(str(kind), BODIES["roberta"]),  # which refuses a kind that there is not
+        base.config.trained_with if base else "",
+    )
     try:
         return schema.model_validate(
             values, context={"base": base, "name": " ".join([str(path), *overrides])}

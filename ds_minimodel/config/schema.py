@@ -144,7 +144,7 @@ class Recipe(Section):
     @property
     def trained_by(self) -> Objective:
         """The declaration of the objective: what the kind of body is made for."""
-        return OBJECTIVES[self.model.objective]
+        return OBJECTIVES[self.model.trained_with]
 
     @property
     def languages_of_text(self) -> list[str]:
@@ -371,9 +371,9 @@ class Recipe(Section):
 
 
 @functools.cache
-def recipe_class(kind: type[BodyConfig]) -> type[Recipe]:
+def recipe_class(kind: type[BodyConfig], trained_with: str = "") -> type[Recipe]:
     """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those
-    of its objective.
+    of its objective. trained_with: name of the objective, where it is not the kind's own.
     """
 
     def section(name: str, *bases: type[Section], **fields: Any) -> type[Section]:
@@ -382,7 +382,7 @@ def recipe_class(kind: type[BodyConfig]) -> type[Recipe]:
         """
         return create_model(name, __base__=bases, __module__=__name__, **fields)
 
-    objective = OBJECTIVES[kind.objective]
+    objective = OBJECTIVES[trained_with or kind.objective]
     sections = {
         "tokenizer": LosslessTokenizerSection if objective.needs_lossless else TokenizerSection,
         "model": section(

@@ -25,7 +25,8 @@ from ds_minimodel.artifacts.models import (
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact, refuse_existing
 from ds_minimodel.evaluation import task_of
-from ds_minimodel.models.trainable import LanguageModel, load_into, materialise
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.models.trainable import Model, load_into, materialise
 from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
 
@@ -62,9 +63,7 @@ def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -
     save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
 
 
-def plugged_module(
-    body: BodyArtifact, language: Adaptation, strength: float = 1.0
-) -> LanguageModel:
+def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1.0) -> Model:
     """The module of a body or mini-model with a language plugged in, in evaluation mode, fp32;
     UserError where they do not fit.
 
@@ -80,7 +79,7 @@ def plugged_module(
         )
     check_space(f"the language {language.language}", language.space, body.space)
     with torch.device("meta"):
-        model = LanguageModel(body.config, language.rows, body.head_depths)
+        model = OBJECTIVES[body.objective].model(body.config, language.rows, body.head_depths)
     materialise(model, torch.float32)
     load_into(model, body.tensors, "body.")
     plug(model, language, body, strength)

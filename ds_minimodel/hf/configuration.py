@@ -7,6 +7,7 @@ attention or other weights to it.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from pydantic import ValidationError
 from ds_minimodel.common.errors import UserError, one_line, reason_of
 from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.hf.names.architecture import Architecture
+from ds_minimodel.hf.sentence import has_labels, read_head
 from ds_minimodel.hf.source import Source, hub_name
 from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.objectives import OBJECTIVES
 
 # The largest of the sizes that a configuration makes something of; all others are compared with the
@@ -37,6 +40,10 @@ _NOTES = re.compile(
     r"|classifier_.*|num_labels|id2label|label2id|problem_type"
     r"|use_cache|output_.*|return_dict|chunk_size_feed_forward|\w+_implementation|\w+_flash_attn"
 )
+# Of a classifier's head.
+_OF_LABELS = {"id2label", "label2id", "problem_type"} | {
+    f"classifier_{name}" for name in ("pooling", "bias", "activation")
+}
 
 
 @dataclass(frozen=True)
@@ -56,14 +63,29 @@ class Foreign:
 
     @property
     def objective(self) -> str:
-        """What such a body is trained with."""
-        return self.config.objective
+        """What such a model is trained with."""
+        return self.config.trained_with
 
     @property
     def their_class(self) -> Any:
         """transformers' class of it."""
+        finished = self.config.head
         ending = OBJECTIVES[self.objective].hugging_face_class
+        if finished is not None:
+            ending = finished.hugging_face_class
         return getattr(library(), self.architecture.classes + ending)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a body alone for transformers, where no prefix is before its names."""
+        return isinstance(self.config.head, SentenceHead)
+
+    def their_module(self) -> Any:
+        """A fresh module of transformers', without a pooler that gives what nothing here reads."""
+        kind = self.their_class
+        if self.is_bare and "add_pooling_layer" in inspect.signature(kind).parameters:
+            return kind(self.theirs, add_pooling_layer=False)
+        return kind(self.theirs)
 
 
 def library() -> Any:
@@ -76,11 +98,15 @@ def library() -> Any:
 
 
 def read_configuration(
-    source: Source, name: str | None = None, revision: str | None = None
+    source: Source,
+    name: str | None = None,
+    revision: str | None = None,
+    pooling: str | None = None,
 ) -> Foreign:
     """What a model's config.json says; UserError where no kind of body here computes that.
 
-    name, revision: on the Hub, where the model was fetched from there.
+    name, revision: on the Hub, where the model was fetched from there. pooling: "mean" or "cls", of
+    an encoder that names none and is to give vectors.
     """
     path = source.config_path
     values = source.config()
@@ -113,6 +139,9 @@ def read_configuration(
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: {error}") from None
+    classes = values.get("architectures")
+    head = read_head(source.path, theirs, classes, config, pooling)
+    config = config.model_copy(update={"head": head})
     name = name or hub_name(values.get("_name_or_path"))
     return Foreign(source, architecture, theirs, config, notes, name, revision)
 
@@ -124,7 +153,8 @@ def _taken(
     have); UserError for a setting that would change it.
     """
     make = library().CONFIG_MAPPING[architecture.model_type].from_dict
-    read = {key: value for key, value in values.items() if architecture.reads(key)}
+    others = _OF_LABELS if has_labels(values.get("architectures")) else set()
+    read = {key: value for key, value in values.items() if architecture.reads(key) or key in others}
     theirs = make(dict(read))
     notes = {}
     for key, value in values.items():

@@ -23,16 +23,24 @@ from torch import Tensor
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.hf.configuration import Foreign, library, not_computed
 from ds_minimodel.hf.lazy import DTYPES, Lazy, LazyTensors
+from ds_minimodel.hf.names.architecture import PROJECTIONS
 from ds_minimodel.hf.source import as_transformers_names, named_as_ours
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.trainable import LanguageModel, encode
+from ds_minimodel.models.heads import SentenceHead
+from ds_minimodel.models.objectives import OBJECTIVES
+from ds_minimodel.models.trainable import LanguageModel, Model, encode, load_into, materialise
+from ds_minimodel.tokenizers.tokenizer import PROBES
 
 # By a language model.
 _UNUSED = re.compile(r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")
+# By a body alone, heads of a language model neither.
+_UNREAD_BY_BODIES = re.compile(rf"{_UNUSED.pattern}|^(cls|lm_head|head|decoder|vocab_\w+)\.")
 _SMALL = 1_000_000  # numbers, of which anything may be made
 _TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
 # Of the vocabulary; of the longer of two texts, where no window is longer; of what is written.
 _ROWS, _TOKENS, _WRITTEN = 96, 48, 8
+_VECTOR_TOLERANCE = 1e-5  # of a number of a vector
+_TEXTS, _TEXTS_OF_BATCH = 200, 20
 
 
 @dataclass(frozen=True)
@@ -85,12 +93,14 @@ def compare_tensors(base: Foreign) -> Tensors:
         )
     numbers = sum(math.prod(lazy.shape) for lazy in headers.values())
     with one_line(source.path, "transformers cannot read it"), torch.device("meta"):
-        expected = base.their_class(base.theirs)
+        expected = base.their_module()
     size = sum(parameter.numel() for parameter in expected.parameters())
     # Of a model for something else the messages below say which tensor is missing.
     if size > 2 * numbers + _SMALL:
         raise UserError(f"{where}: {numbers:,} numbers, where {says} describes a model of {size:,}")
-    parameters = dict(expected.named_parameters(remove_duplicate=False))
+    prefix = base.architecture.prefix if base.is_bare else ""
+    named_parameters = expected.named_parameters(remove_duplicate=False)
+    parameters = {prefix + name: parameter for name, parameter in named_parameters}
     wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     theirs = as_transformers_names(wanted, headers, base.architecture.prefix)
     first_names: dict[int, str] = {}
@@ -109,22 +119,32 @@ def compare_tensors(base: Foreign) -> Tensors:
             advice = f", or {says} tie_word_embeddings true" if is_output else ""
             kind = base.their_class.__name__
             raise UserError(f"{where}: no tensor {name}; it must hold a {kind}{advice}")
+    theirs |= {name: lazy for name, lazy in headers.items() if name.startswith(PROJECTIONS)}
     taken = {id(lazy) for lazy in theirs.values()}
+    unread = _UNREAD_BY_BODIES if base.is_bare else _UNUSED
     buffers = dict(expected.named_buffers())
     for name in sorted(name for name, lazy in headers.items() if id(lazy) not in taken):
-        if not _UNUSED.search(name) and name not in buffers:
+        if not unread.search(name) and name not in buffers:
             kind = base.their_class.__name__
             raise UserError(f"{where}: {name!r:.120} is nothing that a {kind} by {says} has")
     with torch.device("meta"):
-        names = [*LanguageModel(config, base.theirs.vocab_size, (config.num_layers,)).state_dict()]
+        names = [*_our_module(base).state_dict()]
     parts = itertools.chain(*base.architecture.parts_of(names, config).values())
     used = {id(parameters[part]) for part in parts if part in parameters}
-    unused = frozenset(name for name in theirs if id(parameters[name]) not in used)
+    unused = frozenset(name for name in parameters if name in theirs) - {
+        name for name, parameter in parameters.items() if id(parameter) in used
+    }
     advice = f"a {config.kind} here has it"
     ours = named_as_ours(
         base.architecture, LazyTensors(theirs), config, names, where, advice=advice
     )
     return Tensors(base, where, theirs, LazyTensors(ours), unused)
+
+
+def _our_module(base: Foreign) -> Model:
+    """A fresh module of ours."""
+    config = base.config
+    return OBJECTIVES[base.objective].model(config, base.theirs.vocab_size, (config.num_layers,))
 
 
 def module_of(base: Foreign, dtype: torch.dtype | None = None) -> Any:
@@ -135,7 +155,12 @@ def module_of(base: Foreign, dtype: torch.dtype | None = None) -> Any:
     """
     tensors = compare_tensors(base)
     dtype = dtype or tensors.theirs[f"{base.architecture.tokens}.weight"].dtype
-    state = {name: lazy.read().to(dtype) for name, lazy in tensors.theirs.items()}
+    prefix = base.architecture.prefix if base.is_bare else ""
+    state = {
+        name.removeprefix(prefix): lazy.read().to(dtype)
+        for name, lazy in tensors.theirs.items()
+        if not name.startswith(PROJECTIONS)
+    }
     generation = base.source.generation()
     library().utils.logging.disable_progress_bar()
     with one_line(base.source.path, "transformers cannot read it"):
@@ -159,6 +184,9 @@ def prove(tensors: Tensors) -> None:
     base = tensors.base
     config = base.config
     path = base.source.config_path
+    if config.head is not None:
+        _prove_outputs(tensors)
+        return
     layers, small = _first_of_each_kind(config)
     settings = copy.deepcopy(base.theirs)
     vocab_size = base.theirs.vocab_size
@@ -239,6 +267,81 @@ def prove(tensors: Tensors) -> None:
         )
     for key in sorted(base.notes.keys() & asked):
         raise not_computed(path, key, base.notes[key])
+
+
+def probe_texts(count: int = _TEXTS) -> list[str]:
+    """Texts of many scripts, of rising length, the same each time; any model cuts the last ones."""
+    lengths = [1 + number // 10 if number < count - 4 else 1000 for number in range(count)]
+    words = [word for text in PROBES for word in text.split()]
+    return [
+        " ".join(words[(7 * number + place) % len(words)] for place in range(length))
+        for number, length in enumerate(lengths)
+    ]
+
+
+def _prove_outputs(tensors: Tensors) -> None:
+    """Compare what the whole model gives for texts, vectors or scores, with transformers' forward
+    pass and the pooling that the model declares, in equal batches.
+
+    Raises:
+        UserError: as of `prove`.
+    """
+    base = tensors.base
+    path = base.source.config_path
+    head = base.config.head
+    assert head is not None
+    tokenizer = base.source.tokenizer(base.theirs)
+    theirs = module_of(base, torch.float32)
+    asked = _note_what_is_asked(theirs.config)
+    with torch.device("meta"):
+        ours = _our_module(base)
+    materialise(ours, torch.float32)
+    load_into(ours.eval(), tensors.ours)
+    texts = probe_texts()
+    difference = 0.0
+    with torch.inference_mode(), one_line(path, "it cannot be computed"):
+        for first in range(0, len(texts), _TEXTS_OF_BATCH):
+            inputs = tokenizer(
+                texts[first : first + _TEXTS_OF_BATCH],
+                truncation=True,
+                max_length=head.max_length,
+                padding=True,
+                padding_side="right",
+                return_tensors="pt",
+            )
+            expected = _their_outputs(theirs, inputs, base.config, tensors.ours)
+            lengths = inputs["attention_mask"].sum(1).int()
+            outputs = ours({"tokens": inputs["input_ids"], "lengths": lengths})
+            difference = max(difference, (outputs - expected).abs().max().item())
+    if not difference <= _VECTOR_TOLERANCE:
+        raise UserError(
+            f"{path}: has a setting by which transformers computes what {base.config.kind} here "
+            f"does not: numbers of vectors differ by {difference:.2g}"
+        )
+    for key in sorted(base.notes.keys() & asked):
+        raise not_computed(path, key, base.notes[key])
+
+
+def _their_outputs(
+    theirs: Any, inputs: Mapping[str, Tensor], config: BodyConfig, ours: Mapping[str, Tensor]
+) -> Tensor:
+    """Scores of transformers' model, or its last states pooled and projected as the head says."""
+    head = config.head
+    if not isinstance(head, SentenceHead):
+        return theirs(**inputs).logits
+    states_BSH = theirs(**inputs).last_hidden_state
+    mask_BS1 = inputs["attention_mask"][..., None].float()
+    vectors_BD = states_BSH[:, 0]
+    if head.pooling == "mean":
+        vectors_BD = (states_BSH * mask_BS1).sum(1) / mask_BS1.sum(1)
+    for number, projection in enumerate(head.projections):
+        place = f"body.heads.{config.num_layers}.projections.{number}"
+        vectors_BD = vectors_BD @ ours[f"{place}.weight"].float().T
+        if projection.bias:
+            vectors_BD = vectors_BD + ours[f"{place}.bias"].float()
+        if projection.activation != "identity":
+            vectors_BD = getattr(torch.nn.functional, projection.activation)(vectors_BD)
+    return torch.nn.functional.normalize(vectors_BD) if head.normalises else vectors_BD
 
 
 def _note_what_is_asked(settings: Any) -> set[str]:

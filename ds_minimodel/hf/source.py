@@ -22,6 +22,7 @@ from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import MANIFEST, NameInside, Stored, read_json, read_model
 from ds_minimodel.hf.lazy import Lazy, LazyTensors, open_tensors
 from ds_minimodel.hf.names.architecture import Architecture
+from ds_minimodel.hf.sentence import projection_files, projection_headers, settings_files
 from ds_minimodel.hf.tokenizers import GENERATION_FILE
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE
@@ -93,6 +94,11 @@ class Source(ABC):
         """What else it is made of."""
         return []
 
+    def name_of(self, path: Path) -> str:
+        """What a file of it is called: its path from the folder."""
+        root = self.path if self.path.is_dir() else self.path.parent
+        return str(path.relative_to(root))
+
     def license(self) -> str | None:
         """The license that it names."""
         return None
@@ -127,14 +133,14 @@ class Folder(Source):
         self, architecture: Architecture, config: BodyConfig
     ) -> tuple[dict[str, Lazy], Path]:
         where, *parts = self._weights()
+        headers = projection_headers(self.path)
         if not parts:
-            return dict(_headers_of(where)), where
-        headers = dict[str, Lazy]()
+            return {**headers, **headers_of(where)}, where
         index = read_model(where, _Index, ADVICE).weight_map
         for part in parts:
-            for name, tensor in _headers_of(part).items():
+            for name, tensor in headers_of(part).items():
                 named = self.path / index.get(name, part.name)
-                other = tensor if named == part else _headers_of(named).get(name)
+                other = tensor if named == part else headers_of(named).get(name)
                 if other is tensor:
                     headers[name] = tensor
                 elif other is None or not tensor.equals(other):
@@ -165,14 +171,11 @@ class Folder(Source):
         ]
 
     def weight_files(self) -> list[Path]:
-        return [self.config_path, *self._weights()]
+        return [self.config_path, *self._weights(), *projection_files(self.path)]
 
     def other_files(self) -> list[Path]:
-        return [
-            path
-            for name in (*TOKENIZER_FILES, GENERATION_FILE)
-            if (path := self.path / name).is_file()
-        ]
+        named = [self.path / name for name in (*TOKENIZER_FILES, GENERATION_FILE)]
+        return [path for path in (*named, *settings_files(self.path)) if path.is_file()]
 
     def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
         if not any((self.path / name).is_file() for name in VOCABULARIES):
@@ -246,7 +249,7 @@ def hub_name(value: object) -> str | None:
     return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
 
 
-def _headers_of(path: Path) -> Mapping[str, Lazy]:
+def headers_of(path: Path) -> Mapping[str, Lazy]:
     """The tensors of a file. Pickles are read with torch's unpickler for weights, which runs no
     code; a view that repeats its numbers, of any size from a small file, is refused.
     """

@@ -436,7 +436,7 @@ class LanguagePack(nn.Module):
             if num_base:
                 base = nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
                 self.register_parameter(BASE_ROWS + name, base)
-        self.tied, self.num_base = config.tied, num_base
+        self.tied, self.num_base = "output" not in config.language_tensors, num_base
 
     def table(self, name: str) -> Table:
         """Rows of `tokens`, `output` or `bias`.
@@ -515,6 +515,24 @@ class Body(nn.Module, ABC):
         super().__init__()
         self.config, self.head_depths = config, tuple(head_depths)
 
+    def language_head(self) -> nn.Module:
+        """A fresh head of a language model."""
+        raise NotImplementedError
+
+    def final_norm(self) -> Norm | None:
+        """A fresh norm of the last states, as a head begins with; None where a family has none."""
+        return None
+
+    def fresh_heads(self) -> nn.ModuleDict:
+        """Heads at the body's depths: the language model's, or the finished one that its
+        configuration has.
+        """
+        if self.config.head is None:
+            return nn.ModuleDict({str(depth): self.language_head() for depth in self.head_depths})
+        from ds_minimodel.models.sentence import finished_head  # which is made of what is here
+
+        return nn.ModuleDict({str(depth): finished_head(self) for depth in self.head_depths})
+
     @abstractmethod
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         """What the lowest layer reads, before dropout, of token embeddings.
@@ -537,6 +555,7 @@ class Body(nn.Module, ABC):
         read_BM: Tensor | None = None,
         unpadding: Unpadding | None = None,
         second_B: Tensor | None = None,
+        pads_back: bool = True,
     ) -> tuple[Tensor, ...]:
         """Hidden states at the positions read, a tuple of (B, M, H) for each head; without heads
         the last layer's.
@@ -545,7 +564,8 @@ class Body(nn.Module, ABC):
         padded. read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only
         there. unpadding: then embedded_BSH is (T, 1, H), the real tokens alone (Unpadding); what is
         returned is the same, but zero at padding. second_B: position from which on a row has token
-        type 1; None where all have type 0.
+        type 1; None where all have type 0. pads_back: else the last layer's states of all positions
+        stay unpadded, (T, 1, H).
         """
         rows = Rows(torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device), dropout)
         if unpadding:
@@ -567,4 +587,6 @@ class Body(nn.Module, ABC):
                 padded_BSH = _padded(x_BSH, unpadding)
                 hidden.append(padded_BSH if read_BM is None else gather_rows(padded_BSH, read_BM))
         x_BSH = run(last, x_BSH, lengths_B, dropout, read_BM, unpadding)
-        return (*hidden, _padded(x_BSH, unpadding) if read_BM is None else x_BSH)
+        if read_BM is None and pads_back:
+            x_BSH = _padded(x_BSH, unpadding)
+        return (*hidden, x_BSH)

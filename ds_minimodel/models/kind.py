@@ -9,12 +9,13 @@ declaration import torch, and the module of the body, in the methods that need t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import model_validator
 
 from ds_minimodel.common.config import Few, Length, Probability, Section, Size
 from ds_minimodel.common.random import DropoutSites
+from ds_minimodel.models.heads import AnyHead
 
 if TYPE_CHECKING:
     from ds_minimodel.models.body import Body
@@ -39,8 +40,10 @@ class BodyConfig(Section):
     """Dropout after embeddings, attention and feed-forward blocks."""
     attention_dropout: Probability = 0.1
     """Dropout of attention probabilities."""
+    head: AnyHead | None = None
+    """What reads the last states of a finished model, in the place of a language model's head."""
 
-    objective: ClassVar[str] = "masked-lm"  # what it is trained with
+    objective: ClassVar[str] = "masked-lm"  # what its language model is trained with
     separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
     token_types: ClassVar[int] = (
         1  # vectors that tell them apart; with one there is none, since positions can hold it
@@ -110,10 +113,17 @@ class BodyConfig(Section):
         return True
 
     @property
+    def trained_with(self) -> str:
+        """The name of its objective: the language model's, or that of a finished head."""
+        return self.objective if self.head is None else "sentence"
+
+    @property
     def language_tensors(self) -> tuple[str, ...]:
         """Names of the tensors of a language over this body: its embeddings, and what its output
-        projection has of its own.
+        projection, which a finished head has not, has of its own.
         """
+        if self.head is not None:
+            return ("tokens",)
         own = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
         return tuple(name for name, has in own.items() if has)
 
@@ -135,7 +145,13 @@ class BodyConfig(Section):
     @property
     def task_depths(self) -> tuple[int, ...]:
         """Depths at which a task's model has heads of the body's."""
-        return (self.num_layers,) if self.tasks_read_head else ()
+        reads = self.tasks_read_head or self.head is not None
+        return (self.num_layers,) if reads else ()
+
+    def recorded(self) -> dict[str, Any]:
+        """As of a Section; without the head where there is no finished one."""
+        facts = super().recorded()
+        return {key: value for key, value in facts.items() if key != "head" or value is not None}
 
     def with_layers(self, num_layers: int) -> Self:
         """The same body with another number of layers."""

@@ -27,9 +27,11 @@ from ds_minimodel.ops.parallel import own_part
 Batch = Mapping[str, Any]
 
 
-def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, ...], Table]:
+def encode(
+    pack: LanguagePack, body: Body, batch: Batch, pads_back: bool = True
+) -> tuple[tuple[Tensor, ...], Table]:
     """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output
-    projection).
+    projection). pads_back: as of a body's forward pass.
     """
     tokens_BS, unpadding = batch["tokens"], None
     if "token_index" in batch:
@@ -43,7 +45,10 @@ def encode(pack: LanguagePack, body: Body, batch: Batch) -> tuple[tuple[Tensor, 
     lengths_B, read_BM, second_B = (
         batch.get(name) for name in ("lengths", "loss_positions", "second")
     )
-    return body(embedded_BSH, lengths_B, dropout, read_BM, unpadding, second_B), table
+    hidden = body(
+        embedded_BSH, lengths_B, dropout, read_BM, unpadding, second_B, pads_back=pads_back
+    )
+    return hidden, table
 
 
 def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -216,11 +221,18 @@ class TaskModel(Model):
 
     loss_names = ["loss"]
 
-    def __init__(self, config: BodyConfig, vocab_size: int, depths: Sequence[int] | None = None):
+    def __init__(
+        self,
+        config: BodyConfig,
+        vocab_size: int,
+        depths: Sequence[int] | None = None,
+        num_base: int = 0,
+    ):
         """depths: at which there are heads of the body's, where they are not the configuration's
         task_depths.
         """
-        super().__init__(config, vocab_size, config.task_depths if depths is None else depths)
+        depths = config.task_depths if depths is None else depths
+        super().__init__(config, vocab_size, depths, num_base)
 
     def forward(self, batch: Batch) -> Tensor:
         """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the

@@ -32,7 +32,7 @@ from ds_minimodel.models.body import Layer
 from ds_minimodel.models.flops import Cost, Workload
 from ds_minimodel.models.objectives import OBJECTIVES, Objective, Sampler
 from ds_minimodel.models.tensor_parallel import split_model
-from ds_minimodel.models.trainable import LanguageModel, load_into, materialise, to_tensors
+from ds_minimodel.models.trainable import Model, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import TOKENS
@@ -122,9 +122,9 @@ def language_model(
     head_depths: Sequence[int],
     vocab_size: int,
     num_base: int = 0,
-) -> LanguageModel:
+) -> Model:
     """A fresh model; num_base: first ids of a target whose rows are the base's."""
-    model = LanguageModel(config, vocab_size, head_depths, num_base)
+    model = OBJECTIVES[config.trained_with].model(config, vocab_size, head_depths, num_base)
     for layer in model.body.layers:
         assert isinstance(layer, Layer)
         layer.recomputes = engine.recompute_layers
@@ -133,13 +133,13 @@ def language_model(
 
 def whole_model(
     world: World, run: Run, body: BodyArtifact, pack: Adaptation, base: Adaptation | None = None
-) -> LanguageModel:
+) -> Model:
     """A body with a language, split over the ranks of a replica, that does not train.
 
     base: the language whose rows one has that extends its vocabulary.
     """
     with torch.device("meta"):
-        model = LanguageModel(
+        model = OBJECTIVES[body.objective].model(
             body.config, pack.num_base + pack.rows, body.head_depths, pack.num_base
         )
     model.requires_grad_(False)
@@ -345,7 +345,7 @@ def train_job(
 def train_on_source(
     context: Context,
     step: TextStepConfig,
-    module: LanguageModel,
+    module: Model,
     cost: Cost,
     folder: Path,
     label: str,
@@ -398,6 +398,8 @@ def held_out_evaluation(
     at most, but FEWEST_SAMPLES at least where the text has them: of a short run there are fewer
     evaluations. Steps decide no number of a run that may grow.
     """
+    if not step.trained_by.predicts_tokens:
+        return Evaluation()
     section, world, layout = step.training, context.world, context.layout
     sampler = held_out_sampler(context, step, language, layout.tokens(language), step.blocks)
     if sampler is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ds_minimodel.hf.lazy import Lazy
 from ds_minimodel.models.body import INIT_STD
+from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.kind import BodyConfig
 
 _SIZES = {  # of every body: field of its configuration -> key of config.json
@@ -25,6 +26,9 @@ _SAME = {
     _TANH[0]: _TANH,
     "silu": ("silu", "swish"),
 }  # names of one activation
+
+
+PROJECTIONS = "sentence_transformers.dense"  # before the names of a sentence's projections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +104,7 @@ class Architecture:
         """Each of the parameters `names` of a LanguageModel, whose head is at its last layer ->
         those of theirs.
         """
-        return self.names(names, self.language_model_head(config.num_layers))
+        return self.names(names, self.head_of(config, config.num_layers))
 
     def from_theirs(
         self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
@@ -128,6 +132,23 @@ class Architecture:
                 )
                 first += rows
         return theirs
+
+    def head_of(self, config: BodyConfig, depth: int) -> dict[str, str]:
+        """What only a model with this body's head has, after `depth` layers: our parameters and
+        modules -> theirs.
+        """
+        if config.head is None:
+            return self.language_model_head(depth)
+        place, own = f"body.heads.{depth}.", self._head(depth)
+        if isinstance(config.head, SentenceHead):
+            norm = {name: theirs for name, theirs in own.items() if name == f"{place}final_norm"}
+            projections = {
+                f"{place}projections.{number}": f"{PROJECTIONS}.{number}.linear"
+                for number in range(len(config.head.projections))
+            }
+            return norm | projections
+        names = {f"{place}dense": "classifier.dense", f"{place}out": "classifier.out_proj"}
+        return self.task_head(config, names) | (own if config.tasks_read_head else {})
 
     def language_model_head(self, depth: int) -> dict[str, str]:
         """What only a language model has, its head after `depth` layers: our parameters and modules

@@ -160,6 +160,8 @@ class ModernBody(Body):
     are in the layers.
     """
 
+    config: ModernConfig
+
     def __init__(self, config: ModernConfig, head_depths: Sequence[int] = ()):
         super().__init__(config, head_depths)
         self.embedding_norm = _norm(config) if config.embedding_norm else None
@@ -167,7 +169,13 @@ class ModernBody(Body):
         self.layers = nn.ModuleList(
             ModernLayer(config, index) for index in range(config.num_layers)
         )
-        self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
+        self.heads = self.fresh_heads()
+
+    def language_head(self) -> nn.Module:
+        return Head(self.config)
+
+    def final_norm(self) -> Norm | None:
+        return _norm(self.config)
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         if self.embedding_scale != 1:

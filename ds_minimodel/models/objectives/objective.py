@@ -7,7 +7,7 @@ An objective is one subclass of Objective in one file beside this one, and one e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,8 @@ from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 
 if TYPE_CHECKING:
     from ds_minimodel.data.samples import Integers, Keys, MixedReader, SampleReader, Samples
+    from ds_minimodel.models import BodyConfig
+    from ds_minimodel.models.trainable import Model
 
 
 class Objective(ABC):
@@ -29,8 +31,10 @@ class Objective(ABC):
     whether it is for bodies whose positions see what is before them alone. needs_lossless: whether
     text must come back from the ids of a vocabulary that is trained for it. whole_documents:
     whether a document is one text with its line ends, else each line is one. blocks: what a sample
-    is made of where the recipe does not say. hugging_face_class: how the name of Hugging Face's
-    class for it ends; empty where that library has none.
+    is made of where the recipe does not say. predicts_tokens: whether targets are ids, by which text
+    that is held out has bits, texts have likelihoods, new tokens a penalty and replay a meaning.
+    hugging_face_class: how the name of Hugging Face's class for it ends; empty where that library
+    has none.
     """
 
     name: ClassVar[str]
@@ -40,6 +44,7 @@ class Objective(ABC):
     needs_lossless: ClassVar[bool] = False
     whole_documents: ClassVar[bool] = False
     blocks: ClassVar[str] = "complete"
+    predicts_tokens: ClassVar[bool] = True
     hugging_face_class: ClassVar[str] = ""
 
     @abstractmethod
@@ -62,6 +67,14 @@ class Objective(ABC):
 
         Plans are made of it.
         """
+
+    def model(
+        self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
+    ) -> Model:
+        """A fresh model that is trained with it. num_base: first ids whose rows are a base's."""
+        from ds_minimodel.models.trainable import LanguageModel
+
+        return LanguageModel(config, vocab_size, head_depths, num_base)
 
     def text_bytes(self, batch: Mapping[str, Any], bytes_of_ids: NDArray[np.int64]) -> int:
         """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which

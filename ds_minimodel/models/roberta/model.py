@@ -64,6 +64,8 @@ class RobertaBody(body.Body):
     and heads.
     """
 
+    config: RobertaConfig
+
     def __init__(self, config: RobertaConfig, head_depths: Sequence[int] = ()):
         super().__init__(config, head_depths)
         self.positions = nn.Parameter(
@@ -73,7 +75,7 @@ class RobertaBody(body.Body):
         self.layers = nn.ModuleList(
             RobertaLayer(config, index) for index in range(config.num_layers)
         )
-        self.heads = nn.ModuleDict({str(depth): Head(config) for depth in head_depths})
+        self.heads = self.fresh_heads()
         self.apply(body.init_weights)
         with torch.no_grad():
             self.positions.normal_(0, body.INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
@@ -82,6 +84,9 @@ class RobertaBody(body.Body):
             self.types = nn.Parameter(
                 torch.empty(config.token_types, config.hidden_size).normal_(0, body.INIT_STD)
             )
+
+    def language_head(self) -> nn.Module:
+        return Head(self.config)
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         if positions.dim() == 1:

@@ -134,9 +134,11 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     plug(module, initial)
     keep_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
-    module.replay_kl, module.replays_in_every_batch = section.replay_kl, step.engine.zero_stage == 3
-    if section.new_token_penalty:
-        module.new_token_penalty = penalty_of_source(context, step, run)
+    if isinstance(module, trainable.LanguageModel):  # whose predictions can be held where they were
+        module.replay_kl = section.replay_kl
+        module.replays_in_every_batch = step.engine.zero_stage == 3
+        if section.new_token_penalty:
+            module.new_token_penalty = penalty_of_source(context, step, run)
 
     def learned(step: int, weights: trainable.Tensors) -> Adaptation:
         embeddings = {**initial.embeddings, **trainable.tensors_under(weights, "pack.")}
@@ -157,7 +159,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     num_layers = body.config.num_layers
 
     @functools.cache
-    def whole() -> trainable.LanguageModel:
+    def whole() -> trainable.Model:
         return whole_model(world, run, prefix(body, num_layers), initial, source)
 
     def plugged(trained: nn.Module, weights: Callable[[], trainable.Tensors]) -> nn.Module:
@@ -227,7 +229,7 @@ def adapted_model(
     num_base: int,
     dtype: torch.dtype,
     device: torch.device,
-) -> tuple[BodyArtifact, trainable.LanguageModel]:
+) -> tuple[BodyArtifact, trainable.Model]:
     """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack
     of `vocab_size`, whose rows are to be put in. num_base: of them the first that are the base's,
     and do not train.

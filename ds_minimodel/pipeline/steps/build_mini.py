@@ -13,7 +13,7 @@ from ds_minimodel.config.steps import BuildMini, Mini
 from ds_minimodel.config.systems import System
 from ds_minimodel.hf.lazy import LazyTensors, lazily
 from ds_minimodel.models.flops import step_flops
-from ds_minimodel.models.trainable import LanguageModel, load_into, tensors_under, train_only
+from ds_minimodel.models.trainable import Model, load_into, tensors_under, train_only
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.records import Job
 from ds_minimodel.pipeline.training import (
@@ -58,7 +58,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 def mini_model(
     step: BuildMiniConfig, body: BodyArtifact, vocab_size: int
-) -> tuple[BodyArtifact, LanguageModel]:
+) -> tuple[BodyArtifact, Model]:
     """The mini-model with untrained new layers over a body, and the model of step 1b, in which they
     alone train.
     """

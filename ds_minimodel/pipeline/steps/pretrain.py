@@ -14,7 +14,7 @@ from ds_minimodel.config.systems import SYSTEMS, System
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.initialisation import zero_padding_row
-from ds_minimodel.models.trainable import LanguageModel, tensors_under
+from ds_minimodel.models.trainable import Model, tensors_under
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.records import Job
 from ds_minimodel.pipeline.training import (
@@ -70,7 +70,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     ]
 
 
-def pretrained_model(step: PretrainConfig, vocab_size: int) -> LanguageModel:
+def pretrained_model(step: PretrainConfig, vocab_size: int) -> Model:
     """The model of step 1 as it starts; all of its weights train."""
     depths = step.head_depths
     return language_model(step.engine, step.model.with_layers(depths[-1]), depths, vocab_size)

@@ -1,0 +1,56 @@
+"""What finished models give for texts: vectors of sentences, or scores of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ds_minimodel.evaluation.batches import Examples, join, outputs
+from ds_minimodel.models.heads import FinishedHead
+
+if TYPE_CHECKING:
+    from ds_minimodel.models.sentence import SentenceEncoder
+    from ds_minimodel.tokenizers.tokenizer import Tokenizer
+
+
+def sentence_examples(
+    tokenizer: Tokenizer, texts: Sequence[str], head: FinishedHead, prompt: str = ""
+) -> Examples:
+    """Texts as a finished model reads them, without targets: after a prompt, framed, and cut to its
+    length.
+    """
+    bos, eos = tokenizer.vocabulary.bounds("a sentence's vector")
+    room = head.max_length - 2
+    encoded = tokenizer.encode([prompt + text for text in texts])
+    sequences = [np.array([bos, *ids[:room], eos]) for ids in encoded]
+    return join(sequences, np.zeros(len(texts)), reads_start=False)
+
+
+def outputs_of_examples(model: SentenceEncoder, examples: Examples) -> NDArray[np.float32]:
+    """What a finished model gives for each of the examples, (N, D), in batches of like length."""
+    config = model.body.config
+    assert config.head is not None
+    width = config.head.outputs(config.hidden_size)
+    numbers = np.empty((len(examples), width), np.float32)
+    for index, own in outputs(model, examples):
+        numbers[index] = own
+    return numbers
+
+
+def encode_texts(
+    model: SentenceEncoder, tokenizer: Tokenizer, texts: Sequence[str], prompt: str = ""
+) -> NDArray[np.float32]:
+    """What a finished model gives for each of the texts, (N, D), in their order.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: of the model's language.
+        texts: any number.
+        prompt: text before each of them, such as `head.prompt("query")`.
+    """
+    head = model.body.config.head
+    assert head is not None
+    return outputs_of_examples(model, sentence_examples(tokenizer, texts, head, prompt))

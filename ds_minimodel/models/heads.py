@@ -1,0 +1,100 @@
+"""The declaration of finished heads: what reads the last states of a model that is not for
+predicting tokens.
+
+A body with one gives a vector or scores for each text. The head is part of the body's configuration
+(`BodyConfig.head`), its weights are the body's under `heads.DEPTH.`, and `models/sentence.py` has
+its modules. Read without torch, as kinds of body are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ds_minimodel.common.config import Length, Section, Size
+
+Pooling = Literal["mean", "cls"]
+Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid"]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Projection(Section):
+    """A linear layer over a pooled vector. outputs: its width."""
+
+    outputs: Size
+    bias: bool = True
+    activation: Activation = "identity"
+
+
+class Prompt(Section):
+    """Text that a model expects before others of one use, such as "query: "."""
+
+    name: str
+    text: str
+
+
+class FinishedHead(Section):
+    """What both kinds of finished head have.
+
+    max_length: tokens of the longest text, with those that frame it; longer ones are cut.
+    """
+
+    pooling: Pooling
+    """What of the last states is read: their mean, or the first one."""
+    max_length: Length
+
+    hugging_face_class: ClassVar[str]  # how the name of transformers' class ends
+
+    def outputs(self, hidden_size: int) -> int:
+        """Numbers that it gives for a text, over states of so many."""
+        raise NotImplementedError
+
+
+class SentenceHead(FinishedHead):
+    """A sentence's vector, as sentence-transformers has it.
+
+    prompts: that the model was trained with. default_prompt: name of the one that it puts before
+    every text, where nothing else is said. pools_prompt: whether a prompt's tokens are pooled too.
+    """
+
+    kind: Literal["sentence"] = "sentence"
+    projections: Annotated[tuple[Projection, ...], Field(strict=False)] = ()
+    normalises: bool = False
+    """Whether vectors have length 1."""
+    prompts: Annotated[tuple[Prompt, ...], Field(strict=False)] = ()
+    default_prompt: str | None = None
+    pools_prompt: bool = True
+
+    hugging_face_class: ClassVar[str] = "Model"
+
+    def outputs(self, hidden_size: int) -> int:
+        return self.projections[-1].outputs if self.projections else hidden_size
+
+    def prompt(self, *names: str) -> str:
+        """The text of the first of these prompts that there is, else of the default one, else
+        nothing.
+        """
+        texts = {prompt.name: prompt.text for prompt in self.prompts}
+        known = [name for name in (*names, self.default_prompt) if name in texts]
+        return texts[known[0]] if known else ""  # type: ignore[index]
+
+
+class LabelHead(FinishedHead):
+    """Scores of labels: a finished classifier, or one number for a pair of texts (a cross-encoder).
+
+    labels: their names in the order of the scores. applies: one of them to a text, or each by
+    itself, or there are none and the score is a number.
+    """
+
+    kind: Literal["labels"] = "labels"
+    labels: Names
+    applies: Literal["one", "each", "number"] = "one"
+
+    hugging_face_class: ClassVar[str] = "ForSequenceClassification"
+
+    def outputs(self, hidden_size: int) -> int:
+        return len(self.labels)
+
+
+AnyHead = Annotated[SentenceHead | LabelHead, Field(discriminator="kind")]

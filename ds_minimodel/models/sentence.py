@@ -1,0 +1,117 @@
+"""Models with a finished head: a vector or scores of labels for each text, from a body's last
+states.
+
+A batch is one of models/trainable.py; its targets are rows of fp32 numbers, (B, D), that the head
+shall give. Shapes: B texts, S positions, T real tokens, H hidden, D numbers that the head gives.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ds_minimodel.models.body import Body, Linear, init_weights
+from ds_minimodel.models.heads import LabelHead, SentenceHead
+from ds_minimodel.models.trainable import Batch, TaskModel, at_padding, encode
+
+_ACTIVATIONS = {
+    "identity": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class VectorHead(nn.Module):
+    """The modules of a SentenceHead: the final norm of a family that has one, and projections."""
+
+    def __init__(self, body: Body):
+        super().__init__()
+        head = body.config.head
+        assert isinstance(head, SentenceHead)
+        self.final_norm = body.final_norm()
+        self.projections = nn.ModuleList()
+        self.activations = []
+        self.normalises = head.normalises
+        width = body.config.hidden_size
+        for projection in head.projections:
+            self.projections.append(Linear(width, projection.outputs, bias=projection.bias))
+            self.activations.append(_ACTIVATIONS[projection.activation]())
+            width = projection.outputs
+        self.apply(init_weights)
+
+    def forward(self, pooled_BH: Tensor) -> Tensor:
+        """Vectors (B, D), fp32, of pooled states."""
+        x = pooled_BH
+        for projection, activation in zip(self.projections, self.activations, strict=True):
+            x = activation(_in_fp32(cast(Linear, projection), x))
+        return F.normalize(x, dim=-1) if self.normalises else x
+
+
+def _in_fp32(linear: Linear, x: Tensor) -> Tensor:
+    bias = linear.bias
+    return F.linear(x, linear.weight.float(), None if bias is None else bias.float())
+
+
+def finished_head(body: Body) -> nn.Module:
+    """Fresh modules of the finished head that a body's configuration has."""
+    return VectorHead(body)
+
+
+class SentenceEncoder(TaskModel):
+    """Body and language pack under a finished head, which learns to give what it is shown.
+
+    The loss of a text is 1 - cosine where vectors are normalised, else the mean squared error of
+    its numbers; of a classifier the divergence from the labels' shown probabilities. No text's loss
+    depends on another's.
+    """
+
+    def logits(self, batch: Batch) -> Tensor:
+        """What the head gives for each text of a batch, (B, D) fp32."""
+        head = self.body.config.head
+        assert head is not None
+        module = cast(VectorHead, self.body.heads[str(self.body.head_depths[-1])])
+        if head.pooling == "cls":
+            first_B1 = batch["tokens"].new_zeros(len(batch["tokens"]), 1)
+            (x_B1H,), _ = encode(self.pack, self.body, {**batch, "loss_positions": first_B1})
+            return module(self._last_states(x_B1H)[:, 0])
+        (x_BSH,), _ = encode(self.pack, self.body, batch, pads_back=False)
+        return module(self._mean(self._last_states(x_BSH), batch))
+
+    def _last_states(self, x: Tensor) -> Tensor:
+        """What pooling reads of the highest layer's output, fp32."""
+        module = cast(VectorHead, self.body.heads[str(self.body.head_depths[-1])])
+        return (x if module.final_norm is None else module.final_norm(x)).float()
+
+    def _mean(self, x: Tensor, batch: Batch) -> Tensor:
+        """The mean of the states of each text's tokens, (B, H).
+
+        x: (B, S, H), or (T, 1, H) where the batch is unpadded, rows beyond its tokens behind them.
+        """
+        lengths_B = batch.get("lengths")
+        if "token_index" not in batch or lengths_B is None:
+            sums_BH = at_padding(x, 0.0, batch).sum(1)
+            return sums_BH / (x.shape[1] if lengths_B is None else lengths_B[:, None])
+        tokens_TH = x[: len(batch["token_index"]), 0]
+        return torch.segment_reduce(tokens_TH, "mean", lengths=lengths_B.long(), axis=0)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum of the losses of the texts, of what the head gives and of what it shall give, (B, D)
+        both.
+        """
+        return self.losses(logits, targets).sum()
+
+    def losses(self, outputs_BD: Tensor, targets_BD: Tensor) -> Tensor:
+        """The loss of each text, (B,) fp32."""
+        head = self.body.config.head
+        if isinstance(head, SentenceHead) and head.normalises:
+            return 1 - (outputs_BD * targets_BD).sum(-1)
+        if isinstance(head, SentenceHead) or (
+            isinstance(head, LabelHead) and head.applies == "number"
+        ):
+            return (outputs_BD - targets_BD).square().mean(-1)
+        raise NotImplementedError
