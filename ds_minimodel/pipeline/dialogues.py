@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,7 @@ def prepare_chats(
                 stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores
             ]
             for dialogue, samples in _sampled(
-                patterns, tokenizer_folder, str(tokenizer_folder), vocabulary, length
+                patterns, tokenizer_folder, str(tokenizer_folder), vocabulary, length, _say
             ):
                 answers = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
                 is_known = any(
@@ -101,10 +101,7 @@ def prepare_chats(
                 "out"
             )
         if lost:
-            print(
-                f"{lost:,} dialogues have no answer within {length} tokens and are left out",
-                file=sys.stderr,
-            )
+            _say(f"{lost:,} dialogues have no answer within {length} tokens and are left out")
         facts = {
             "tokenizer_sha256": ours.sha256,
             "shards": 1,
@@ -115,6 +112,10 @@ def prepare_chats(
             write_manifest(
                 store, kind="token_store", **vocabulary.facts(), **facts, documents=documents
             )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def check_chats(patterns: Sequence[str | Path], model: str, length: int) -> None:
@@ -135,6 +136,7 @@ def _sampled(
     name: str,
     vocabulary: Vocabulary,
     length: int,
+    say: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Dialogue, list[NDArray[np.int64]]]]:
     """(dialogue, its samples as of `_samples`) of each row. name: of what the tokenizer is, as
     messages say it.
@@ -146,7 +148,7 @@ def _sampled(
     if not theirs.chat_template:
         raise UserError(f"{name}: has no chat template, by which dialogues are to be written")
     special = _special(theirs)
-    for where, dialogue in read_dialogues(patterns):
+    for where, dialogue in read_dialogues(patterns, say):
         if held := special.search("\n".join(turn["content"] for turn in dialogue)):
             raise UserError(
                 f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise"
@@ -223,13 +225,13 @@ def _written(
         )
         return np.array(encoded["input_ids"], np.int64), np.array(encoded["assistant_masks"], bool)
     named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
-    turns = [{**turn, "content": name} for name, turn in named.items()]
+    turns = [{"role": turn["role"], "content": name} for name, turn in named.items()]
     parts = re.split(f"({'|'.join(named)})", str(by_template(tokenizer, turns, tokenize=False)))
     text, spans = parts[0], list[tuple[int, int]]()
     for name, after in zip(parts[1::2], parts[2::2], strict=True):
         start, said = len(text), named[name]["content"]
         text += said + after
-        if named[name]["role"] == "assistant":
+        if named[name]["role"] == "assistant" and "weight" not in named[name]:
             end = special.search(after)
             spans.append((start, start + len(said) + (end.end() if end else 0)))
     if text != by_template(tokenizer, dialogue, tokenize=False):

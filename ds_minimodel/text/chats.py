@@ -1,6 +1,7 @@
 """Dialogues: rows of what a user and an assistant say."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.text.reader import read_rows
 from ds_minimodel.text.rows import shown, text_field
 
-Dialogue = list[dict[str, str]]  # turns: {"role": …, "content": …}
+# A turn is {"role": …, "content": …}, with "weight": 0 where it is context that is not learned.
+Dialogue = list[dict[str, Any]]
 
 _LISTS, _PAIR = ("messages", "conversations"), ("prompt", "completion")  # columns
 _TURN = ("role", "from"), ("content", "value")  # keys
@@ -25,21 +27,39 @@ _AFTER = {
     "user": ("assistant",),
     "assistant": ("user",),
 }
+# What other keys of a turn mean, by the words in them: whether it is learned, by one of _ANSWERS;
+# that in a way that differs from tool to tool; content beside the text, which would be lost.
+_LEARNED = re.compile(r"(train|trained|trainable|learn|learned|loss|weight)s?")
+_UNCLEAR = re.compile(r"mask|masked|ignore|ignored")
+_CONTENT = re.compile(
+    r"(tool|call|function|reasoning|thinking|thought|image|audio|video|media|file|attachment)s?"
+)
+_ANSWERS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
-def read_dialogues(patterns: Iterable[str | Path]) -> Iterator[tuple[str, Dialogue]]:
+def read_dialogues(
+    patterns: Iterable[str | Path], say: Callable[[str], None] | None = None
+) -> Iterator[tuple[str, Dialogue]]:
     """(where it is, as messages say it; dialogue) of each row of the files that `patterns` name.
 
     A row has `messages`, or ShareGPT's `conversations`: turns with role and content, or from and
     value; or `prompt` and `completion`, texts or such lists. A system may speak first (or `system`,
-    a text), then user and assistant in turn; what follows the last answer is left out. UserError,
-    with its place, for another row, and as of `read_rows`.
+    a text), then user and assistant in turn; what follows the last answer that is learned is left
+    out. say: is told once of each key of turns that is not read. UserError, with its place, for
+    another row, and as of `read_rows`.
     """
+    unread = set[str]()
     for where, row in read_rows(patterns, (*_LISTS, *_PAIR, "system")):
-        yield where, _dialogue_of(row, where)
+        dialogue, others = _dialogue_of(row, where)
+        for key in sorted(others) if say else ():
+            if key not in unread:
+                say(f"{where}: {key!r:.80} of turns is not read")
+        unread |= others
+        yield where, dialogue
 
 
-def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
+def _dialogue_of(row: Mapping[str, Any], where: str) -> tuple[Dialogue, set[str]]:
+    """The dialogue of a row, and the keys of its turns that are not read."""
     turns = next((row[name] for name in _LISTS if row.get(name) is not None), None)
     if turns is None:
         if any(row.get(name) is None for name in _PAIR):
@@ -57,19 +77,18 @@ def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
         raise UserError(f"{where}: the turns are {shown(turns)}, not a list")
     if row.get("system"):
         turns = [("system", row["system"]), *turns]
-    dialogue, before = Dialogue(), ""
+    dialogue, others, before = Dialogue(), set[str](), ""
     for number, turn in enumerate(turns, 1):
         place = f"{where}: turn {number}"
+        is_learned = True
         if isinstance(turn, dict):
-            if turn.get("tool_calls") or turn.get("weight", 1) == 0:
-                raise UserError(
-                    f"{place}: has tool calls, or is not to be learned (weight 0); leave the "
-                    "dialogue out"
-                )
-            turn = tuple(
-                next((turn[key] for key in keys if turn.get(key) is not None), None)
-                for keys in _TURN
+            role_key, content_key = (
+                next((key for key in keys if turn.get(key) is not None), keys[0]) for keys in _TURN
             )
+            rest = {str(key): turn[key] for key in turn.keys() - {role_key, content_key}}
+            is_learned, unread = _read_keys(rest, place)
+            others |= unread
+            turn = turn.get(role_key), turn.get(content_key)
         if not isinstance(turn, tuple):
             raise UserError(f"{place}: {shown(turn)}, and no role with a content")
         role, said = (
@@ -84,10 +103,37 @@ def _dialogue_of(row: Mapping[str, Any], where: str) -> Dialogue:
             )
         if not said:
             raise UserError(f"{place}: {role} says nothing")
-        dialogue.append({"role": role, "content": said})
+        is_context = role == "assistant" and not is_learned
+        dialogue.append({"role": role, "content": said} | ({"weight": 0} if is_context else {}))
         before = role
-    while dialogue and dialogue[-1]["role"] != "assistant":
+    while dialogue and (dialogue[-1]["role"] != "assistant" or "weight" in dialogue[-1]):
         del dialogue[-1]
     if not dialogue:
-        raise UserError(f"{where}: no turn of an assistant")
-    return dialogue
+        raise UserError(f"{where}: no turn of an assistant that is to be learned")
+    return dialogue, others
+
+
+def _read_keys(turn: Mapping[str, Any], place: str) -> tuple[bool, set[str]]:
+    """Whether a turn is to be learned by its keys beside role and content, and those of them that
+    mean nothing here; UserError where something would be lost.
+    """
+    is_learned, unread = True, set[str]()
+    for key, value in turn.items():
+        words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", key).lower())
+        if value in (None, "", [], {}):
+            continue
+        if any(map(_LEARNED.fullmatch, words)):
+            answer = _ANSWERS.get(str(value).lower())
+            if answer is None:
+                raise UserError(f"{place}: {key!r:.80} is {shown(value)}, neither 0 nor 1")
+            is_learned = is_learned and answer
+        elif any(map(_UNCLEAR.fullmatch, words)):
+            raise UserError(
+                f"{place}: {key!r:.80} may say that it is not to be learned; write that as "
+                "'weight': 0, or leave the key out"
+            )
+        elif any(map(_CONTENT.fullmatch, words)) and isinstance(value, str | list | dict):
+            raise UserError(f"{place}: {key!r:.80} would be lost; leave the dialogue out")
+        else:
+            unread.add(key)
+    return is_learned, unread

@@ -132,6 +132,18 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     ]
 
 
+@pytest.mark.parametrize("name", ["smollm2", "generation"])
+def test_an_answer_that_is_not_to_be_learned_is_read(text_file, tmp_path, name):
+    folder = tokenizer_with(tmp_path, text_file, TEMPLATES[name], "$A")
+    asked, said = {"role": "user", "content": "Was?"}, {"role": "assistant", "content": "Wind."}
+    wrong = {**said, "content": "Falsch.", "train": False}
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"messages": [asked, wrong, asked, said]}))
+    prepare_chats([path], folder, tmp_path / "store", 512, 0.0)
+    ((read, learned),) = samples_in(tmp_path / "store")
+    assert "Falsch." in read and learned.removesuffix(END) == "Wind."
+
+
 def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
     """Turns go on in the next one after what the system says; what is cut off is not learned, nor
     is its end.

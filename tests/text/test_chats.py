@@ -46,11 +46,20 @@ def test_the_forms_of_rows(tmp_path):
         ({"messages": [ASKED, {**SAID, "content": " "}]}, "turn 2: assistant says nothing"),
         ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2: 'content' is null, not text"),
         ({"messages": ["How?"]}, 'turn 1: "How\\?", and no role with a content'),
+        ({"messages": [ASKED]}, "no turn of an assistant that is to be learned"),
         (
-            {"messages": [ASKED, {**SAID, "weight": 0}]},
-            "turn 2: has tool calls, or is not to be learned .*",
+            {"messages": [ASKED, {**SAID, "train": False}]},
+            "no turn of an assistant that is to be learned",
         ),
-        ({"messages": [ASKED]}, "no turn of an assistant"),
+        (
+            {"messages": [ASKED, {**SAID, "weight": 0.5}]},
+            "turn 2: 'weight' is 0.5, neither 0 nor 1",
+        ),
+        (
+            {"messages": [ASKED, {**SAID, "masked": True}]},
+            "turn 2: 'masked' may say that it is not to be learned; write that as 'weight': 0, or "
+            "leave the key out",
+        ),
         (
             {"prompt": "How?", "n": 1},
             "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n",
@@ -65,3 +74,52 @@ def test_bad_rows_are_named(tmp_path, row, words):
     with pytest.raises(UserError, match="chats.txt: rows are expected"):
         (tmp_path / "chats.txt").write_text("How? So.")
         next(read_dialogues([tmp_path / "chats.txt"]))
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"weight": 0},
+        {"weight": "0"},
+        {"train": False},
+        {"trainable": False},
+        {"loss": False},
+        {"loss_mask": 0},
+        {"lossWeight": 0.0},
+        {"is_trained": "False", "weight": 1},
+    ],
+)
+def test_an_answer_that_is_marked_is_context(tmp_path, mark):
+    """As other tools' files mark what is not to be learned."""
+    path, context = tmp_path / "chats.jsonl", {**SAID, "weight": 0}
+    marked = {**SAID, **mark}
+    path.write_text(json.dumps({"messages": [ASKED, marked, ASKED, SAID, ASKED, marked]}))
+    ((_, dialogue),) = read_dialogues([path])
+    assert dialogue == [ASKED, context, ASKED, SAID]
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("tool_calls", [{"id": "1"}]),
+        ("function_call", {"name": "f"}),
+        ("toolCall", "f()"),
+        ("reasoning_content", "Hm."),
+        ("thinking", "Hm."),
+        ("images", ["a.png"]),
+    ],
+)
+def test_what_would_be_lost_of_a_turn_is_refused(tmp_path, key, value):
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"messages": [ASKED, {**SAID, key: value}]}))
+    with pytest.raises(UserError, match=f"chats.jsonl:1: turn 2: '{key}' would be lost; leave the"):
+        list(read_dialogues([path]))
+
+
+def test_other_keys_of_turns_are_said_once(tmp_path):
+    """Nothing is said of a key that holds nothing."""
+    path, said = tmp_path / "chats.jsonl", list[str]()
+    turns = [{**ASKED, "name": "Ann"}, {**SAID, "train": True, "tool_calls": None, "images": []}]
+    path.write_text(f"{json.dumps({'messages': turns})}\n" * 2)
+    assert len([*read_dialogues([path], said.append)]) == 2
+    assert said == [f"{path}:1: 'name' of turns is not read"]
