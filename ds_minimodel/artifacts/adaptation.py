@@ -10,7 +10,7 @@ fp32.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ from ds_minimodel.common.vocabulary import VocabularyManifest
 from ds_minimodel.hf.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
 from ds_minimodel.hf.names.architecture import Architecture, row_counts
 from ds_minimodel.hf.source import ADAPTER_CONFIG
+from ds_minimodel.hf.tokenizers import name_ends
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import ALPHA, DOWN, UP, changed_name, is_low_rank, updated
@@ -68,12 +69,13 @@ def save_adaptation(
     tokenizer: str | Path,
     config: BodyConfig | None = None,
     strength: float = 1.0,
+    ends: Sequence[int] = (),
     **facts: Any,
 ) -> None:
     """Write an adaptation with the vocabulary in `tokenizer`; `facts` go into the manifest.
 
     config: of the body that it updates, where it does. strength: share of a low-rank update that a
-    reader of the adapter adds.
+    reader of the adapter adds. ends: tokens that end an answer, as it has learned.
     """
     architecture = adaptation.architecture
     low_rank = {name: tensor for name, tensor in adaptation.update.items() if is_low_rank(name)}
@@ -99,6 +101,8 @@ def save_adaptation(
         for name in held.files:
             if not name.endswith(".safetensors") and name != ADAPTER_CONFIG:
                 shutil.copyfile(Path(tokenizer) / name, out / name)
+        if ends:
+            name_ends(out, ends)
         files.write_manifest(
             out,
             kind="adaptation",

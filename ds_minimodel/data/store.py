@@ -52,6 +52,7 @@ class StoreManifest(VocabularyManifest):
     shards: Annotated[int, Field(ge=0, le=99_999)]
     whole_documents: bool = False  # whether a document is one text, not a sentence a line
     masked: bool = False  # whether nothing is learned of some tokens
+    ends: list[int] = []  # tokens that end an answer of its dialogues
 
     noun = "a token store; run the step prepare"
     kinds = ("token_store",)

@@ -20,13 +20,14 @@ TOKENS = 40  # of a sample
 ROWS = 64  # prompts at once
 
 
-def settings_of(module: Any) -> dict[str, Any]:
+def settings_of(module: Any, ends: Sequence[int] = ()) -> dict[str, Any]:
     """The generation settings of a model that say where a text ends and which tokens are
-    suppressed.
+    suppressed. ends: those of the adaptation, which has learned more of them.
     """
+    settings = module.generation_config
     return {
-        name: getattr(module.generation_config, name)
-        for name in ("eos_token_id", "suppress_tokens")
+        "eos_token_id": [*ends] or settings.eos_token_id,
+        "suppress_tokens": settings.suppress_tokens,
     }
 
 

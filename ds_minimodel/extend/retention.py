@@ -36,6 +36,7 @@ from ds_minimodel.extend.questions import (
 )
 from ds_minimodel.hf.lazy import lazily
 from ds_minimodel.hf.source import tokenizer_of
+from ds_minimodel.hf.tokenizers import ends_of
 from ds_minimodel.hf.vocabularies import asked
 from ds_minimodel.ops.gpu import device
 from ds_minimodel.ops.precision import resolve_precision
@@ -177,7 +178,8 @@ class Comparison:
         self.chats = [
             own for own in chats if len(self._prompt(self.theirs, own)) + ANSWER_TOKENS <= positions
         ]
-        how = ANSWER_TOKENS, EDGES, str(self.dtype)
+        self.ends = ends_of(pack)
+        how = ANSWER_TOKENS, EDGES, str(self.dtype), self.ends
         key = sha256_of_json([identity(model), how, prompts, self.windows, [*openings], self.chats])
         known = read_model(memory, Untouched, "delete that file") if memory.exists() else None
         self.is_fresh = False  # another time's speed is no measure
@@ -220,7 +222,7 @@ class Comparison:
 
     def _look(self, key: str, prompts: list[list[int]], old: Tokenizer) -> Untouched:
         module = module_of(self.model, self.dtype).to(device())
-        settings = settings_of(module)
+        settings = settings_of(module, self.ends)
         answers = written(module, prompts, settings, ANSWER_TOKENS)
         bits = _read_again(module, prompts, answers)[:, 1].tolist()
         edges = {name: [_edges(old, text) for text in own] for name, own in self.windows.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ds_minimodel.tokenizers.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_
 # What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of
 # generation, and the ids of special tokens by the keys of config.json.
 GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
+_PUT_BACK = "put the pack back from a copy"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
 
 _ROLES = {
@@ -46,9 +48,7 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
     inputs = ["input_ids", *(["token_type_ids"] if body.token_types > 1 else []), "attention_mask"]
     if (pack / SETTINGS_FILE).is_file():
         shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
-        settings = files.read_model(
-            pack / SETTINGS_FILE, dict[str, Any], "put the pack back from a copy"
-        )
+        settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], _PUT_BACK)
         for key in ("auto_map", "local_files_only"):  # names code; how this package has read it
             settings.pop(key, None)
         # transformers 4 has no TokenizersBackend; its LlamaTokenizer and GemmaTokenizer begin a
@@ -61,9 +61,7 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
             }
         if isinstance(settings.get("extra_special_tokens"), list):
             settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
-        ids: dict[str, Any] = files.read_model(
-            pack / IDS_FILE, dict[str, int | list[int] | None], "put the pack back from a copy"
-        )
+        ids = read_ids(pack)
         if (pack / GENERATION_FILE).is_file() and not is_task:
             shutil.copyfile(pack / GENERATION_FILE, folder / GENERATION_FILE)
     else:
@@ -90,6 +88,39 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
         folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {})
     )
     return ids
+
+
+def ends_of(pack: Path) -> list[int]:
+    """The tokens that end a text by the settings of generation in a pack."""
+    path = pack / GENERATION_FILE
+    settings = files.read_model(path, dict[str, Any], _PUT_BACK) if path.is_file() else {}
+    ends = settings.get("eos_token_id")
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]
+
+
+def name_ends(pack: Path, ends: Sequence[int]) -> None:
+    """Name tokens that a model has learned to end an answer by in a pack's settings of generation,
+    and the first as the tokenizer's end of a text where it has none.
+    """
+    path, settings_path = pack / GENERATION_FILE, pack / SETTINGS_FILE
+    ids = read_ids(pack)
+    if not path.is_file():
+        files.write_json(path, {name: id for name, id in ids.items() if id is not None})
+    settings = files.read_model(settings_path, dict[str, Any], _PUT_BACK)
+    if not settings.get("eos_token"):
+        settings["eos_token"] = TokenizerJson(pack / JSON_FILE).strings[ends[0]]
+        files.write_json(settings_path, settings)
+        files.write_json(pack / IDS_FILE, ids | {"eos_token_id": ends[0]})
+    generation = files.read_model(path, dict[str, Any], _PUT_BACK)
+    generation["eos_token_id"] = [*dict.fromkeys([*ends_of(pack), *ends])]
+    files.write_json(path, generation)
+
+
+def read_ids(pack: Path) -> dict[str, Any]:
+    """The ids of special tokens of a pack whose tokenizer was taken over, by config.json's keys."""
+    return files.read_model(pack / IDS_FILE, dict[str, int | list[int] | None], _PUT_BACK)
 
 
 def token_ids(vocabulary: Vocabulary) -> dict[str, int | None]:

@@ -2,8 +2,8 @@
 turns alone are learned.
 
 Where a template marks what an assistant says ({% generation %}), that is taken. Else each turn is
-found by a word in its place that no template changes, and is learned with the special token that
-ends it.
+found by a word in its place that no template changes. It is learned with what ends it: the token
+that the template writes after an answer, whether a user goes on or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from ds_minimodel.hf.vocabularies import SAID, by_template
 from ds_minimodel.text.chats import Dialogue, read_dialogues
 from ds_minimodel.text.corpus import MANY_PAGES, is_held_out
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import PROBES, open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,6 +61,7 @@ def prepare_chats(
     held-out text. UserError as of `_sampled`, and where nothing is left.
     """
     ours, counts, lost = open_tokenizer(tokenizer_folder), [0, 0], 0
+    endings = set[Ending]()
     vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
     lines = Counter(
         line for document in read_documents(held_text) for line in {*map(str.strip, document)}
@@ -78,7 +79,7 @@ def prepare_chats(
             adds = [
                 stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores
             ]
-            for dialogue, samples in _sampled(
+            for dialogue, ending, samples in _sampled(
                 patterns, tokenizer_folder, str(tokenizer_folder), vocabulary, length, _say
             ):
                 answers = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
@@ -94,6 +95,7 @@ def prepare_chats(
                     adds[side](sample, [len(sample)])
                     counts[side] += 1
                 lost += not samples
+                endings.add(ending)
         if not counts[0]:
             files = ", ".join(map(str, patterns))
             raise UserError(
@@ -102,7 +104,15 @@ def prepare_chats(
             )
         if lost:
             _say(f"{lost:,} dialogues have no answer within {length} tokens and are left out")
+        for ending in endings:
+            if ending.is_added:
+                ends = f"{ending.token}, the tokenizer's end of a text, is learned after the last"
+            if ending.id is None:
+                ends = "nor has the tokenizer an end of a text: the model will not stop by itself"
+            if ending.is_added:
+                _say(f"the chat template ends no answer; {ends}")
         facts = {
+            "ends": sorted({ending.id for ending in endings if ending.id is not None}),
             "tokenizer_sha256": ours.sha256,
             "shards": 1,
             "whole_documents": True,
@@ -137,25 +147,34 @@ def _sampled(
     vocabulary: Vocabulary,
     length: int,
     say: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Dialogue, list[NDArray[np.int64]]]]:
-    """(dialogue, its samples as of `_samples`) of each row. name: of what the tokenizer is, as
-    messages say it.
+) -> Iterator[tuple[Dialogue, Ending, list[NDArray[np.int64]]]]:
+    """(dialogue, how its answers end, its samples as of `_samples`) of each row. name: of what the
+    tokenizer is, as messages say it.
 
     UserError as of `read_dialogues`, where there is no template or one does not take a dialogue,
-    and where a turn would become a special token.
+    and where a turn would become a special token or end an answer.
     """
     theirs = tokenizer_of(tokenizer_folder)
     if not theirs.chat_template:
         raise UserError(f"{name}: has no chat template, by which dialogues are to be written")
-    special = _special(theirs)
+    special, endings = _special(theirs), dict[bool, Ending]()
     for where, dialogue in read_dialogues(patterns, say):
-        if held := special.search("\n".join(turn["content"] for turn in dialogue)):
+        said = "\n".join(turn["content"] for turn in dialogue)
+        if held := special.search(said):
             raise UserError(
                 f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise"
             )
         with one_line(where, "the chat template does not take it"):
-            samples = _samples(theirs, special, dialogue, vocabulary, length - 1)
-        yield dialogue, samples
+            has_system = dialogue[0]["role"] == "system"
+            if has_system not in endings:
+                endings[has_system] = ending_of(theirs, has_system)
+            ending = endings[has_system]
+            samples = _samples(theirs, ending, dialogue, vocabulary, length - 1)
+        if ending.token and ending.token in said:
+            raise UserError(
+                f"{where}: a turn says {ending.token!r}, which ends an answer; spell it otherwise"
+            )
+        yield dialogue, ending, samples
 
 
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:
@@ -179,7 +198,7 @@ def _question(dialogue: Dialogue) -> Dialogue:
 
 def _samples(
     tokenizer: PreTrainedTokenizerBase,
-    special: re.Pattern[str],
+    ending: Ending,
     dialogue: Dialogue,
     vocabulary: Vocabulary,
     most: int,
@@ -191,7 +210,7 @@ def _samples(
     turns, samples = dialogue[len(system) :], []
     while turns:
         for end in range(2, len(turns) + 1, 2):
-            written, says = _written(tokenizer, special, [*system, *turns[:end]])
+            written, says = _written(tokenizer, ending, [*system, *turns[:end]])
             first = (
                 1 if written[0] == vocabulary.bos else 0
             )  # which a reader puts before a text itself
@@ -215,30 +234,138 @@ def _special(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     return re.compile("|".join(special) or "(?!)")
 
 
+class Ending(NamedTuple):
+    """How an answer ends.
+
+    between: what is written from an answer to the end of the token that ends it, where a user goes
+    on; last: the same at the end of a dialogue. id, token: of that token; None and "" where there
+    is none. is_added: whether the template has none, so that it is put after the last answer.
+    """
+
+    between: str
+    last: str
+    id: int | None
+    token: str
+    is_added: bool = False
+
+
+def ending_of(tokenizer: PreTrainedTokenizerBase, has_system: bool) -> Ending:
+    """How the chat template ends an answer: by the first token that ends one before a user's turn
+    as it ends one at the end of a dialogue, else one at the end of a dialogue alone. Of a template
+    without one the tokenizer's end of a text serves.
+    """
+    turns = [{"role": role, "content": ""} for role in ("user", "assistant", "user", "assistant")]
+    if has_system:
+        turns.insert(0, {"role": "system", "content": ""})
+    after = dict(_rendered(tokenizer, turns)[1])
+    between, last = after[len(turns) - 3], after[len(turns) - 1]
+    between_ids, between_spans = _encoded(tokenizer, between)
+    last_ids, last_spans = _encoded(tokenizer, last)
+    pairs = zip(between_ids, last_ids, strict=False)
+    common = [id for id, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    shared = between[: between_spans[len(common) - 1][1]] if common else ""
+    if (place := _first_mark(tokenizer, last, common, last_spans)) is not None:
+        end = last_spans[place][1]
+        return Ending(
+            between[: between_spans[place][1]], last[:end], *_token(tokenizer, last_ids[place])
+        )
+    if (place := _first_mark(tokenizer, last, last_ids, last_spans)) is not None:
+        end = last_spans[place][1]
+        return Ending(shared, last[:end], *_token(tokenizer, last_ids[place]))
+    if tokenizer.eos_token_id is None:
+        return Ending(shared, last, None, "", is_added=True)
+    return Ending(shared, last, *_token(tokenizer, tokenizer.eos_token_id), is_added=True)
+
+
+def _first_mark(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    ids: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+) -> int | None:
+    """The place of the first of the ids at the beginning of `text` that no answer has: one that is
+    added to the vocabulary, or all that is written there. White space is none.
+    """
+    seen = [place for place in range(len(ids)) if text[slice(*spans[place])].strip()]
+    for place in seen:
+        if ids[place] in tokenizer.added_tokens_decoder:
+            return place
+    if len(seen) == 1:
+        ordinary = itertools.chain.from_iterable(tokenizer(PROBES)["input_ids"])
+        return None if ids[seen[0]] in {*ordinary} else seen[0]
+    return None
+
+
+def _token(tokenizer: PreTrainedTokenizerBase, id: int) -> tuple[int, str]:
+    return id, str(tokenizer.convert_ids_to_tokens(id))
+
+
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, text: str
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids of a text as it stands, and the characters of each."""
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return encoding["input_ids"], encoding["offset_mapping"]
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue
+) -> tuple[str, list[tuple[int, str]]]:
+    """(what the chat template writes before any turn, [(index of a turn, what is written after
+    it)]). Words that no template changes stand for what is said.
+    """
+    words = [f"{SAID}{number:04}" for number in range(len(dialogue))]
+    turns = [
+        {"role": turn["role"], "content": word} for turn, word in zip(dialogue, words, strict=True)
+    ]
+    text = str(by_template(tokenizer, turns, tokenize=False))
+    before, *parts = re.split(f"({'|'.join(words)})", text)
+    indices = map(words.index, parts[::2])
+    return before, [*zip(indices, parts[1::2], strict=True)]
+
+
 def _written(
-    tokenizer: PreTrainedTokenizerBase, special: re.Pattern[str], dialogue: Dialogue
+    tokenizer: PreTrainedTokenizerBase, ending: Ending, dialogue: Dialogue
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of a dialogue by the chat template; which of them the assistant says)"""
+    turns = [{"role": turn["role"], "content": turn["content"]} for turn in dialogue]
+    text = str(by_template(tokenizer, turns, tokenize=False))
+    ids, offsets = _encoded(tokenizer, text)
+    answers = [turn for turn in dialogue if turn["role"] == "assistant"]
     if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
-        encoded = by_template(
-            tokenizer, dialogue, return_dict=True, return_assistant_tokens_mask=True
-        )
-        return np.array(encoded["input_ids"], np.int64), np.array(encoded["assistant_masks"], bool)
-    named = {f"{SAID}{number:04}": turn for number, turn in enumerate(dialogue)}
-    turns = [{"role": turn["role"], "content": name} for name, turn in named.items()]
-    parts = re.split(f"({'|'.join(named)})", str(by_template(tokenizer, turns, tokenize=False)))
-    text, spans = parts[0], list[tuple[int, int]]()
-    for name, after in zip(parts[1::2], parts[2::2], strict=True):
-        start, said = len(text), named[name]["content"]
-        text += said + after
-        if named[name]["role"] == "assistant" and "weight" not in named[name]:
-            end = special.search(after)
-            spans.append((start, start + len(said) + (end.end() if end else 0)))
-    if text != by_template(tokenizer, dialogue, tokenize=False):
-        raise ValueError("it changes what is said")
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    starts, ends = np.array(encoding["offset_mapping"], np.int64).T
-    learned = np.zeros(len(starts), bool)
-    for start, stop in spans:
-        learned |= (starts < stop) & (ends > start)
-    return np.array(encoding["input_ids"], np.int64), learned
+        spans = _marked(tokenizer, turns, offsets)
+        if len(spans) != len(answers):
+            raise ValueError(f"it marks {len(spans)} answers of {len(answers)}")
+    else:
+        spans, written = [], ""
+        before, parts = _rendered(tokenizer, dialogue)
+        written = before
+        for index, after in parts:
+            start = len(written)
+            written += turns[index]["content"]
+            if turns[index]["role"] == "assistant":
+                spans.append((start, len(written)))
+            written += after
+        if written != text:
+            raise ValueError("it changes what is said")
+    learned = np.zeros(len(ids), bool)
+    starts, ends = np.array(offsets, np.int64).T
+    for number, ((start, stop), turn) in enumerate(zip(spans, answers, strict=True), 1):
+        end = ending.last if number == len(answers) else ending.between
+        stop += len(end) if text.startswith(end, stop) else 0
+        if "weight" not in turn:
+            learned |= (starts < stop) & (ends > start)
+    if ending.is_added and ending.id is not None:
+        return np.array([*ids, ending.id], np.int64), np.array([*learned, "weight" not in turn])
+    return np.array(ids, np.int64), learned
+
+
+def _marked(
+    tokenizer: PreTrainedTokenizerBase, turns: Dialogue, offsets: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The characters of each answer that the chat template marks."""
+    settings = {"return_dict": True, "return_assistant_tokens_mask": True}
+    mask = by_template(tokenizer, turns, **settings)["assistant_masks"]
+    runs = itertools.groupby(zip(mask, offsets, strict=True), key=lambda pair: pair[0])
+    spans = [[span for _, span in run] for is_marked, run in runs if is_marked]
+    return [(run[0][0], run[-1][1]) for run in spans]

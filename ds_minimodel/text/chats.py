@@ -51,8 +51,8 @@ def read_dialogues(
     unread = set[str]()
     for where, row in read_rows(patterns, (*_LISTS, *_PAIR, "system")):
         dialogue, others = _dialogue_of(row, where)
-        for key in sorted(others) if say else ():
-            if key not in unread:
+        for key in sorted(others - unread):
+            if say is not None:
                 say(f"{where}: {key!r:.80} of turns is not read")
         unread |= others
         yield where, dialogue

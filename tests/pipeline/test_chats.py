@@ -5,14 +5,16 @@ template.
 import json
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.export.folder import export_adapter, export_hf
+from ds_minimodel.extend.retention import Comparison
 
 from ..forks import KILLED_AFTER, Fork, done
 from ..hf.test_chats import TEMPLATES, write
-from ..hf.test_decoders import save_llama
+from ..hf.test_decoders import END, save_llama
 from .conftest import make_world, refused
 from .test_extension import RECIPE
 
@@ -61,6 +63,20 @@ def test_answers_are_learned_of_dialogues(world):
     ]
     assert scores[-1] < scores[0] - 0.5
     assert "chat_share" in refused(*arguments, "adapt.chat_share=0.5")
+    pack = world / "run/adapt/lora/xx/pack"
+    export_hf(world / "base", world / "exported", pack)
+    export_adapter(world / "base", world / "adapter", pack)
+    tokenizer = AutoTokenizer.from_pretrained(world / "exported")
+    ends = [2, tokenizer.convert_tokens_to_ids(END)]  # config.json has the first
+    for folder in (world / "exported", world / "adapter"):
+        assert GenerationConfig.from_pretrained(folder).eos_token_id == ends
+    assert (
+        tokenizer.eos_token == END
+        and Comparison(
+            world / "base", world / "base/tokenizer", pack, {}, world / "cache.json", count=2
+        ).untouched.settings["eos_token_id"]
+        == ends
+    )
 
 
 def test_refusals(world):

@@ -20,12 +20,14 @@ from torch import nn
 from ds_minimodel.artifacts.adaptation import keep_rows, load_adaptation, plug, save_adaptation
 from ds_minimodel.artifacts.mini import prefix
 from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, load_body, load_model
+from ds_minimodel.common.files import read_artifact
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.config.flops import adapt_step_flops
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.steps import Adapt
 from ds_minimodel.config.systems import SYSTEMS, System
+from ds_minimodel.data.store import StoreManifest
 from ds_minimodel.models import trainable
 from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import add_low_rank, is_low_rank
@@ -149,14 +151,20 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         return replace(initial, embeddings=embeddings, update=update, steps=step, eflops=eflops)
 
     def save(step: int, weights: trainable.Tensors, target: Path) -> None:
-        tokenizer, how = layout.tokenizer(language), section.initialisation
         world.broadcast_from_rank0(
             lambda: save_adaptation(
-                target, learned(step, weights), tokenizer, body.config, initialisation=how
+                target,
+                learned(step, weights),
+                layout.tokenizer(language),
+                body.config,
+                ends=ends,
+                initialisation=section.initialisation,
             )
         )
 
     num_layers = body.config.num_layers
+    chats = layout.chats(language)
+    ends = read_artifact(chats, StoreManifest).ends if language in step.data.chats else []
 
     @functools.cache
     def whole() -> trainable.Model:
