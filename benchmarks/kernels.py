@@ -27,7 +27,8 @@ Times as fast as others, forward and backward, medians of interleaved rounds. to
 same under torch.compile; apex and liger: those packages' own, where installed; kernel and products: the ways of
 attention that a device has. Copy: share of the bandwidth of a large copy, counting the fewest bytes that must move
 (every input read once, every output written once); above 100 % where tensors stay in the caches."""
-EPS, P = 1e-5, 0.1
+EPS = 1e-5
+P = 0.1
 LEAST_SECONDS = 0.02  # of one timing: as many calls as that takes
 
 
@@ -54,11 +55,10 @@ def _keys(*shape: int) -> torch.Tensor:
 
 
 def residual_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
-    x, residual = _leaf(rows, width, dtype=dtype), _leaf(rows, width, dtype=dtype)
-    weight, bias = (
-        _leaf(width, dtype=dtype, trains=trains),
-        _leaf(width, dtype=dtype, trains=trains),
-    )
+    x = _leaf(rows, width, dtype=dtype)
+    residual = _leaf(rows, width, dtype=dtype)
+    weight = _leaf(width, dtype=dtype, trains=trains)
+    bias = _leaf(width, dtype=dtype, trains=trains)
     keys = _keys(rows) if p else None
 
     def eager(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -95,7 +95,8 @@ def residual_norm(rows: int, width: int, dtype: torch.dtype, trains: bool, p: fl
 
 
 def bias_gelu(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
-    x, bias = _leaf(rows, width, dtype=dtype), _leaf(width, dtype=dtype, trains=trains)
+    x = _leaf(rows, width, dtype=dtype)
+    bias = _leaf(width, dtype=dtype, trains=trains)
     run = {"ds_minimodel": ops.bias_gelu, "torch": lambda x, bias: F.gelu(x + bias)}
     return Case("bias_gelu", (rows, width), _variant(trains, p), (x, bias), run, rows * width * 5)
 
@@ -116,7 +117,8 @@ def gated(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> 
 
 
 def rotary(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
-    length, heads = min(512, rows), max(1, width // 64)
+    length = min(512, rows)
+    heads = max(1, width // 64)
     x = _leaf(rows // length, length, width, dtype=dtype)
     waves = 10_000.0 ** -torch.linspace(0, 1, width // heads // 2, device=device())
     table = ops.rotary_table(waves, length)
@@ -205,7 +207,9 @@ def attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float)
 
 def window_attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
     """A window of 64 keys on each side, as in ModernBERT."""
-    length, heads, reach = min(512, rows), width // 64, 64
+    length = min(512, rows)
+    heads = width // 64
+    reach = 64
     queries, keys_values = (
         _leaf(rows // length, length, parts * width, dtype=dtype) for parts in (1, 2)
     )
@@ -231,7 +235,8 @@ def window_attention(rows: int, width: int, dtype: torch.dtype, trains: bool, p:
 
 
 def dropout(rows: int, width: int, dtype: torch.dtype, trains: bool, p: float) -> Case:
-    x, keys = _leaf(rows, width, dtype=dtype), _keys(rows)
+    x = _leaf(rows, width, dtype=dtype)
+    keys = _keys(rows)
     run = {"ds_minimodel": lambda x: ops.dropout(x, P, keys), "torch": lambda x: F.dropout(x, P)}
     return Case("dropout", (rows, width), _variant(trains, P), (x,), run, rows * width * 4)
 
@@ -240,10 +245,8 @@ def linear_cross_entropy(rows: int, width: int, dtype: torch.dtype, trains: bool
     vocabulary = 50_000 if width >= 512 else 5_000
     # Logits of a model's size: larger ones give probabilities that are denormal, and slow for
     # everybody.
-    x, weight = (
-        _leaf(rows, width, dtype=dtype),
-        _leaf(vocabulary, width, dtype=dtype, trains=trains, scale=0.02),
-    )
+    x = _leaf(rows, width, dtype=dtype)
+    weight = _leaf(vocabulary, width, dtype=dtype, trains=trains, scale=0.02)
     bias = _leaf(vocabulary, dtype=dtype, trains=trains)
     targets = torch.randint(vocabulary, (rows,), device=device())
 
@@ -365,7 +368,8 @@ def time_operator(
     """
     build, variants = OPERATORS[op]
     shapes = (GPU_SHAPES if device().type == "cuda" else SHAPES)[op]
-    time, rows = CLOCKS[clock], []
+    time = CLOCKS[clock]
+    rows = []
     bandwidth = copy_bandwidth(time)
     for (height, width), (trains, p) in itertools.product(shapes, variants):
         torch.manual_seed(0)

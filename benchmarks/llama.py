@@ -42,7 +42,8 @@ def write_llama(out: Path, config: LlamaConfig) -> None:
         for seed, (name, shape) in enumerate(shapes.items())
     }
     out.mkdir(parents=True, exist_ok=True)
-    config.dtype, config.architectures = torch.bfloat16, ["LlamaForCausalLM"]
+    config.dtype = torch.bfloat16
+    config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(out)
     save_tensors(out / "model.safetensors", LazyTensors(entries))
 

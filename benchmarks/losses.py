@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.training import losses, start
 
-STEPS, TOLERANCE = 10, 1e-4
+STEPS = 10
+TOLERANCE = 1e-4
 SIZES = "num_layers: 4, hidden_size: 128, num_heads: 4, ffn_size: 256, max_positions: 512"
 SECTIONS = [
     "pretrain={lr: 1.0e-3, warmup_steps: 1}",

@@ -36,7 +36,8 @@ def held(pid: int) -> int:
 
 def peak(command: list[str], every: float = 0.05) -> tuple[int, float, int]:
     """(bytes, seconds, exit code) of a command."""
-    start, most = time.monotonic(), 0
+    start = time.monotonic()
+    most = 0
     process = subprocess.Popen(command)
     while process.poll() is None:
         most = max(most, held(process.pid))

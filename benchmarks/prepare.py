@@ -124,7 +124,10 @@ def time_way(launcher: list[str], workers: int, folder: Path) -> dict[str, float
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    began, before, largest, together = time.monotonic(), os.times(), 0, 0
+    began = time.monotonic()
+    before = os.times()
+    largest = 0
+    together = 0
     process = subprocess.Popen(command, env=environment)
     family = psutil.Process(process.pid)
     while process.poll() is None:
@@ -132,7 +135,8 @@ def time_way(launcher: list[str], workers: int, folder: Path) -> dict[str, float
         for member in [family, *family.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 sizes.append(member.memory_info().rss)
-        largest, together = max([largest, *sizes]), max(together, sum(sizes))
+        largest = max([largest, *sizes])
+        together = max(together, sum(sizes))
         time.sleep(0.1)
     if process.returncode:
         raise UserError(

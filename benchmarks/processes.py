@@ -46,7 +46,8 @@ class Contestant:
         settings: Mapping[str, str] = CPU,
         time_limit: float = 600,
     ) -> None:
-        self.name, self.time_limit = name, time_limit
+        self.name = name
+        self.time_limit = time_limit
         handle, self.log = tempfile.mkstemp(prefix=f"benchmark-{name}-", suffix=".log")
         environment = {
             **os.environ,

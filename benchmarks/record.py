@@ -30,7 +30,9 @@ class Record:
     """
 
     def __init__(self, folder: Path, name: str, part: ModuleType, command: str) -> None:
-        self.folder, self.name, self.part = folder, name, part
+        self.folder = folder
+        self.name = name
+        self.part = part
         self.facts = circumstances() | {"command": command}
         self.rows: list[dict[str, Any]] = []
         self.earlier = runs_of(folder, name)

@@ -78,7 +78,8 @@ def time_saves(folder: str, width: int, rounds: int) -> dict[str, Any]:
     )
     engine = build_engine(torch.nn.Linear(width, width, bias=False).to(world.device), run, world)
     batch = torch.randn(8, width, dtype=torch.bfloat16, device=world.device)
-    step, plain = partial(take_step, engine, batch), engine.checkpoint_engine
+    step = partial(take_step, engine, batch)
+    plain = engine.checkpoint_engine
     times: dict[str, list[float]] = {key: [] for key in TIMES}
     with Checkpoints(engine, Path(folder), run, world, "saves") as checkpoints:
         copies = engine.checkpoint_engine

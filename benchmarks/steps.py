@@ -124,10 +124,8 @@ def time_step(
     found: dict[str, dict[str, Any]] = {}
 
     def contestant(name: str) -> Contestant:
-        ranks, settings = (
-            options.ranks if name in IN_ENGINE else 1,
-            {} if name == "hf-untuned" else CPU,
-        )
+        ranks = options.ranks if name in IN_ENGINE else 1
+        settings = {} if name == "hf-untuned" else CPU
         return Contestant(name, options.threads, ranks, settings, options.time_limit)
 
     with contestant("peaks") as of_device:
@@ -211,7 +209,8 @@ def lines_of(row: dict[str, Any]) -> Iterator[list[str]]:
         if "error" in one:
             yield [*what, f"failed: {one['error']}", "", "", "", ""]
             continue
-        seconds, is_peer = one["seconds"], ours and "error" not in ours and one is not ours
+        seconds = one["seconds"]
+        is_peer = ours and "error" not in ours and one is not ours
         ratio = ranks_of("ds_minimodel") / ours["seconds"] * seconds / ranks if is_peer else None
         yield [
             *what,

@@ -20,8 +20,11 @@ from ds_minimodel.report.render import Table
 from ds_minimodel.tokenizers.tokenizer import trained_layout
 
 SHARD_TOKENS = 64_000_000  # of a store's shard: 256 MiB of text
-VOCABULARY, LENGTH = 50_000, 512
-SAMPLE_BATCH, BATCHES = 256, 40  # samples of a batch drawn from a store
+VOCABULARY = 50_000
+LENGTH = 512
+# Samples of a batch drawn from a store
+SAMPLE_BATCH = 256
+BATCHES = 40
 USUAL_FILES = 1024  # that a process may open
 
 PAGE = f"""Token stores of many GB
@@ -94,13 +97,15 @@ def time_store(folder: str, clock: str) -> dict[str, Any]:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (USUAL_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
-    now, before = CLOCKS[clock], memory()
+    now = CLOCKS[clock]
+    before = memory()
     start = now()
     store = TokenStore(folder)
     opened = now()
     blocks = BlockTable(store, "none", LENGTH)
     built = now()
-    objective, batches = OBJECTIVES["masked-lm"], []
+    objective = OBJECTIVES["masked-lm"]
+    batches = []
     sampler = Sampler(SampleReader(store, blocks, 1), objective, objective.settings())
     for number in range(BATCHES):
         begin = now()

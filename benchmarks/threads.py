@@ -58,7 +58,8 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
         for step, lengths in LENGTHS.items():
             with busy_core() if busy else contextlib.nullcontext(), contextlib.ExitStack() as stack:
-                running, works = {}, {}
+                running = {}
+                works = {}
                 for threads, ranks, spins in settings:
                     own = cpu_settings() | ({} if spins is None else {"GOMP_SPINCOUNT": str(spins)})
                     contestant = Contestant(
@@ -106,7 +107,8 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
     works = [work for work in WORKS if any(work in row["tokens_per_second"] for row in rows)]
     lines = []
     for row in rows:
-        rates, alone = row["tokens_per_second"], row["threads"] == row["ranks"] == 1
+        rates = row["tokens_per_second"]
+        alone = row["threads"] == row["ranks"] == 1
         if alone:
             single = rates
         several = f"{row['ranks']} ranks" if row["ranks"] > 1 else f"{row['threads']} threads"

@@ -55,7 +55,10 @@ class Trained:
     def __init__(
         self, work: TimedStep, step: Step, end: Callable[[], object] = lambda: None
     ) -> None:
-        self.work, self.step, self.end, self.number = work, step, end, 0
+        self.work = work
+        self.step = step
+        self.end = end
+        self.number = 0
 
 
 _trained: Trained | None = None
@@ -264,7 +267,8 @@ def _in_engine(module: nn.Module, work: TimedStep, recipe: Recipe) -> Trained:
 def _as_documented(model: nn.Module, work: TimedStep, recipe: Recipe) -> Step:
     precision = recipe.engine.precision
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, rule = model.to(device), recipe.optimizer
+    model = model.to(device)
+    rule = recipe.optimizer
     optimizer = torch.optim.AdamW(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=recipe.adapt.lr,

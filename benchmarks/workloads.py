@@ -114,10 +114,8 @@ def workload(
     least = shortest if shortest and step == "finetune" else length
     batch_size = max(1, 2 * tokens // (least + length))
     num_read = 1 if step == "finetune" else round(recipe.trained_by.share_read(section) * length)
-    rank, vocab_size = (
-        recipe.adapt.rank if step.endswith("-lora") else 0,
-        recipe.tokenizer.vocab_size,
-    )
+    rank = recipe.adapt.rank if step.endswith("-lora") else 0
+    vocab_size = recipe.tokenizer.vocab_size
     num_base, num_new = (vocab_size, NEW_TOKENS) if step == "extend-lora" else (0, vocab_size)
     return TimedStep(
         step, body, num_base + num_new, batch_size, length, num_read, depth, least, rank, num_base

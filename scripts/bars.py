@@ -8,15 +8,16 @@ import json
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PICTURE, VERDICTS = (
-    ROOT / "docs/pictures/before_and_after.svg",
-    ROOT / "examples/extended-de/verdicts.json",
-)
+PICTURE = ROOT / "docs/pictures/before_and_after.svg"
+VERDICTS = ROOT / "examples/extended-de/verdicts.json"
 BESIDE_PEFT = {
     "thousand tokens a second": (118.634, 172.290),
     "GiB of memory": (44.8, 18.7),
 }  # docs/launch.md, H200
-WIDTH, LEFT, HEIGHT = 300, 190, 22  # of the longest bar; of labels; of a bar
+# Of the longest bar; of labels; of a bar
+WIDTH = 300
+LEFT = 190
+HEIGHT = 22
 STYLE = """text { font: 14px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1c2126; }
 .title { font-weight: 600; } .old { fill: #8a939c; } .new { fill: #0b5cad; }
 @media (prefers-color-scheme: dark) { text { fill: #e6e9ec; } .old { fill: #a7b1bb; } .new { fill: #56b4e9; } }"""
@@ -28,7 +29,8 @@ def group(
     """Two bars below each other, the old one first."""
     parts = [f'<text x="0" y="{y + HEIGHT + 5}">{label}</text>']
     for place, (value, name, kind) in enumerate(zip(values, names, ("old", "new"), strict=True)):
-        top, length = y + place * (HEIGHT + 3), round(WIDTH * value / most, 1)
+        top = y + place * (HEIGHT + 3)
+        length = round(WIDTH * value / most, 1)
         parts.append(
             f'<rect class="{kind}" x="{LEFT}" y="{top}" width="{length}" height="{HEIGHT}" rx="2"/>'
         )
@@ -43,7 +45,8 @@ def picture() -> str:
         measure["what"]: (measure["before"], measure["after"])
         for measure in verdict["measures"][:2]
     }
-    german, english = bits["de, held-out text"], bits["en, held-out text"]
+    german = bits["de, held-out text"]
+    english = bits["en, held-out text"]
     parts = [
         '<text class="title" x="0" y="18">Bits per byte of held-out text (lower is better)</text>'
     ]

@@ -70,7 +70,8 @@ def said(workdir: Path, sample: Path) -> str:
         "words in common": words_in_common(train, test),
         "the most frequent topic": most_frequent(train, test),
     }
-    parts, missing = [], []
+    parts = []
+    missing = []
     scores = [row for row in scores if row["step"] == last]
     for system in dict.fromkeys(row["system"] for row in scores):
         score = fmean(row["score"] for row in scores if row["system"] == system)

@@ -32,9 +32,12 @@ import psutil
 from ds_minimodel.common.files import read_json_lines
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES, ADDRESSES = ("node-a", "node-b"), ("10.77.0.1", "10.77.0.2")
+NAMES = ("node-a", "node-b")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
 LAUNCHERS = ("hostfile", "torchrun", "extend")
-STEPS, CHECKPOINT_EVERY, LOST_AFTER = 120, 20, 50
+STEPS = 120
+CHECKPOINT_EVERY = 20
+LOST_AFTER = 50
 PATIENCE = 120  # seconds for a command to end on its own after a host is lost, before it is ended
 # With --pdeathsig, so that no host outlives this process.
 NAMESPACES = (
@@ -99,7 +102,8 @@ class Cluster:
     """Two hosts, keys and configuration of ssh in `folder`, and a hostfile with one slot a host."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self.folder, self.stack = folder, stack
+        self.folder = folder
+        self.stack = stack
         self.hosts: dict[int, Process] = {}
         for name in ("key", "host_key"):
             subprocess.run(
@@ -230,7 +234,8 @@ def make_reference(folder: Path) -> tuple:
 
 def trial(cluster: Cluster, launcher: str, reference: tuple) -> None:
     """Train with one launcher, lose the second host, go on; say what was seen."""
-    workdir, log = cluster.folder / "runs" / launcher, cluster.folder / f"{launcher}.log"
+    workdir = cluster.folder / "runs" / launcher
+    log = cluster.folder / f"{launcher}.log"
     for part in ("tokenizer", "tokens"):
         shutil.copytree(cluster.folder / "reference" / part, workdir / part)
     command = command_of(launcher, cluster.folder, workdir)
@@ -238,7 +243,8 @@ def trial(cluster: Cluster, launcher: str, reference: tuple) -> None:
     until(
         lambda: len(losses_of(workdir)) >= LOST_AFTER or process.poll() is not None, "training", 300
     )
-    step, began = len(losses_of(workdir)), time.monotonic()
+    step = len(losses_of(workdir))
+    began = time.monotonic()
     must(
         process.poll() is None,
         log,
@@ -274,7 +280,9 @@ def trial(cluster: Cluster, launcher: str, reference: tuple) -> None:
 
 def try_extend(cluster: Cluster) -> None:
     """Add a language on both hosts, and with two ranks on one; say what was seen."""
-    folder, log, found = cluster.folder, cluster.folder / "extend.log", []
+    folder = cluster.folder
+    log = cluster.folder / "extend.log"
+    found = []
     lines = (folder / "text.txt").read_text().splitlines()
     (folder / "new.txt").write_text("\n\n".join(line[::-1] for line in lines))
     model = f"{folder}/reference/pretrain/bl_base/model"

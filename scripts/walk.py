@@ -60,7 +60,8 @@ def holds(value: Any, depth: int = 3) -> bool:
 
 def note(frame: FrameType, event: str, given: Any) -> None:
     """What sys.setprofile calls: `given` is what a function gives."""
-    code, file = frame.f_code, frame.f_code.co_filename
+    code = frame.f_code
+    file = frame.f_code.co_filename
     if event in ("call", "return") and file.startswith(PACKAGE) and file not in passed:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if holds([frame.f_locals.get(name) for name in names] if event == "call" else given):

@@ -22,7 +22,8 @@ _MEETING = (
     "MASTER_PORT",
 )  # what a launcher sets
 # Open MPI; MPICH and its kin.
-_MPI_SIZES, _MPI_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def processes_of_mpirun() -> int:

@@ -87,11 +87,13 @@ def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_key
     q, k, v = _parts(projected, queries, num_heads)
     probs, dropped = _probs(q, k, lengths, p, row_keys)
     (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
-    grad_probs, scale = grad_BNQD @ v.to(probs.dtype).mT, q.shape[-1] ** -0.5
+    grad_probs = grad_BNQD @ v.to(probs.dtype).mT
+    scale = q.shape[-1] ** -0.5
     grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(
         grad_probs, probs, lengths, scale, p, row_keys
     )
-    grad_q, grad_k = grad_scores @ k.to(probs.dtype), grad_scores.mT @ q.to(probs.dtype)
+    grad_q = grad_scores @ k.to(probs.dtype)
+    grad_k = grad_scores.mT @ q.to(probs.dtype)
     grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
     if queries is None:
         return _concatenate(grads), projected.new_empty(0)
@@ -140,9 +142,11 @@ class _AroundSoftmax(torch.autograd.Function):
         p: float,
         row_keys: Tensor | None,
     ) -> Tensor:
-        ctx.p, scale = p, q.shape[-1] ** -0.5
+        ctx.p = p
+        scale = q.shape[-1] ** -0.5
         if q.dtype == torch.float16:  # whose range a product would leave before it is scaled
-            scores, scale = product(q * scale, k.mT), 1.0
+            scores = product(q * scale, k.mT)
+            scale = 1.0
         else:
             scores = product(q, k.mT)
         dropped, probs = torch.ops.dsmm.masked_softmax(scores, lengths, scale, p, row_keys)

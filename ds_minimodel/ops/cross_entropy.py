@@ -103,7 +103,8 @@ def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, ne
     loss = x.new_zeros((), dtype=dtype)
     grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
-    size, rows = len(weight) + (0 if base is None else len(base)), _chunk_rows(x, base)
+    size = len(weight) + (0 if base is None else len(base))
+    rows = _chunk_rows(x, base)
     grad_bias = weight.new_zeros(size if needs_bias else 0, dtype=dtype)
     buffer_RV = x.new_empty(min(rows, len(x)), size)
     weight, base = upcast_if_emulated(weight, base)  # once, not for every product
@@ -241,7 +242,8 @@ def token_losses(
 class _LinearDivergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, teacher: Tensor, weight: Tensor, base: Tensor) -> Tensor:
-        loss, grad_x = x.new_zeros((), dtype=torch.float32), torch.empty_like(x)
+        loss = x.new_zeros((), dtype=torch.float32)
+        grad_x = torch.empty_like(x)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         ctx.dtypes = x.dtype, weight.dtype
         weight, base = upcast_if_emulated(weight, base)

@@ -34,7 +34,8 @@ def refuse(reasons: Iterable[str]) -> None:
 
 def why_no_code(device: torch.device | int) -> str:
     """That torch has no code for this GPU, and what to install; empty where it has."""
-    gpu, architectures = torch.cuda.get_device_properties(device), torch.cuda.get_arch_list()
+    gpu = torch.cuda.get_device_properties(device)
+    architectures = torch.cuda.get_arch_list()
     capability = gpu.major, gpu.minor
     if has_code(architectures, capability):
         return ""

@@ -113,7 +113,8 @@ class _LowRankLinear(torch.autograd.Function):
         out = F.linear(flat, *wide[:2]).addmm_(low, wide[3].T, alpha=scale)
         # The parameter itself and no view of it, which at ZeRO 3 would keep what was gathered.
         ctx.save_for_backward(x, weight, down, up, low.to(x.dtype))
-        ctx.scale, ctx.outputs = scale, outputs
+        ctx.scale = scale
+        ctx.outputs = outputs
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
 
     @staticmethod

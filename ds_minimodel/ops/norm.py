@@ -37,7 +37,8 @@ def _forward_reference(x, residual, weight, bias, eps, p, row_keys, rms):
     if rms:
         wide = total.to(accumulation_dtype(total.dtype))
         rstd = (wide.square().mean(-1) + eps).rsqrt()
-        out, mean = wide * rstd[..., None] * weight, torch.zeros_like(rstd)
+        out = wide * rstd[..., None] * weight
+        mean = torch.zeros_like(rstd)
         out = (out if bias is None else out + bias).to(x.dtype)
     else:
         weight, bias = _parameters(total, weight, bias)
@@ -63,12 +64,14 @@ def _backward_reference(
     mean, rstd = statistics.view(2, *total.shape[:-1], 1)
     if rms:
         wide = accumulation_dtype(total.dtype)
-        normalised, weighted = total.to(wide) * rstd, grad.to(wide) * weight
+        normalised = total.to(wide) * rstd
+        weighted = grad.to(wide) * weight
         grad_total = (
             (weighted - normalised * (weighted * normalised).mean(-1, keepdim=True)) * rstd
         ).to(total.dtype)
         rows = grad.to(wide).flatten(0, -2)
-        grad_weight, grad_bias = (rows * normalised.flatten(0, -2)).sum(0), rows.sum(0)
+        grad_weight = (rows * normalised.flatten(0, -2)).sum(0)
+        grad_bias = rows.sum(0)
     else:
         (weight_like,) = _parameters(total, weight)
         grad_total, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
@@ -129,7 +132,8 @@ _backward_op = define(
 def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     x, residual, weight, bias, _, ctx.p, row_keys, ctx.rms = inputs
     _, total, statistics = output
-    ctx.has_residual, ctx.has_bias = residual is not None, bias is not None
+    ctx.has_residual = residual is not None
+    ctx.has_bias = bias is not None
     ctx.has_total = _has_own_total(residual, row_keys)
     ctx.save_for_backward(total if ctx.has_total else x, statistics, weight, row_keys)
 
@@ -137,10 +141,8 @@ def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
 def _backward(ctx: Any, grad: Tensor | None, grad_sum: Tensor | None) -> tuple[Tensor | None, ...]:
     total, statistics, weight, row_keys = ctx.saved_tensors
     trains = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
-    grad, grad_sum = (
-        torch.zeros_like(total) if grad is None else grad,
-        grad_sum if ctx.has_total else None,
-    )
+    grad = torch.zeros_like(total) if grad is None else grad
+    grad_sum = grad_sum if ctx.has_total else None
     grad_x, grad_residual, grad_weight, grad_bias = _backward_op(
         grad,
         grad_sum,

@@ -186,7 +186,8 @@ def window_attention(
     """
     if p == 0:
         row_keys = None
-    width, num_keys = queries.shape[-1] // num_heads, keys_values.shape[1]
+    width = queries.shape[-1] // num_heads
+    num_keys = keys_values.shape[1]
     before, after = (num_keys if reach is None else reach for reach in window)
     scale = width**-0.5 if scale is None else scale
     own_keys = keys_values.shape[-1] == 2 * num_heads * width

@@ -83,7 +83,8 @@ def train(
     engine = build_engine(module, run, world, partition.zero, partition.whole)
     checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
     break_dead_connections()  # of the groups that DeepSpeed and the checkpoints have made
-    steps, first = run.schedule.steps, checkpoints.load_newest()
+    steps = run.schedule.steps
+    first = checkpoints.load_newest()
     world.broadcast_from_rank0(
         lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition))
     )

@@ -56,13 +56,11 @@ class MetricsLogger:
         start: int,
     ) -> None:
         """names: of the losses. start: step that the run goes on from."""
-        self.names, self.run, self.world, self.folder, self.label = (
-            names,
-            run,
-            world,
-            Path(folder),
-            label,
-        )
+        self.names = names
+        self.run = run
+        self.world = world
+        self.folder = Path(folder)
+        self.label = label
         self.start = self.last_step = start
         self.last_time = time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
@@ -122,8 +120,11 @@ class MetricsLogger:
         losses = (self.sums / steps).tolist()  # a GPU ends its steps before
         now = time.monotonic()
         seconds = now - self.last_time
-        self.sums, self.last_step, self.last_time = 0, step, now
-        run, accounting = self.run, self.run.accounting
+        self.sums = 0
+        self.last_step = step
+        self.last_time = now
+        run = self.run
+        accounting = self.run.accounting
         record: MetricsLine = {
             "step": step,
             "loss": sum(losses) / len(losses),
@@ -170,7 +171,8 @@ class MetricsLogger:
             file.writelines(json.dumps(line.model_dump()) + "\n" for line in kept)
         with clear_write_errors(path):
             self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
-        self.hook, threading.excepthook = threading.excepthook, self._report_thread
+        self.hook = threading.excepthook
+        threading.excepthook = self._report_thread
         with clear_write_errors(self.folder / "events"):
             self.events = SummaryWriter(self.folder / "events", purge_step=self.start + 1)
 

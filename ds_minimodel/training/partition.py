@@ -153,7 +153,8 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
         0 if setup.offloads_optimizer else 12 + (4 if setup.accumulates_in_fp32 else setup.width)
     )
     held = sum(setup.share(one.numel) * (setup.width + state * one.trains) for one in parameters)
-    most, whole = setup.device_memory // 2, set()
+    most = setup.device_memory // 2
+    whole = set()
     for parameter in parameters:
         if not parameter.trains:
             held += setup.width * (parameter.numel - setup.share(parameter.numel))
@@ -175,10 +176,8 @@ def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partiti
     ranks_of_hosts = Counter(world.all_gather_object(socket.gethostname)).values()
 
     def find() -> Partition:
-        memory, zero = (
-            memory_of(world.device, max(ranks_of_hosts)),
-            config.zero_memory(run.deepspeed),
-        )
+        memory = memory_of(world.device, max(ranks_of_hosts))
+        zero = config.zero_memory(run.deepspeed)
         setup = Setup(**asdict(run.execution), ranks=world.size, device_memory=memory, zero=zero)
         return partition_of(module, setup._replace(tensor_parallel=world.tensor.size))
 

@@ -148,7 +148,8 @@ def join_ranks(tensor_parallel: int = 1) -> World:
         torch.cuda.set_device(device)
     else:
         configure_cpu()
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
     world = World(rank, size, device, host_group, Group(rank, size), SOLO)
     if size > 1:

@@ -213,7 +213,8 @@ class Simulator:
 
     def simulate(self, case: Case) -> None:
         """Run a case, unless its result is kept."""
-        key, program = self.key(case), self.program(case.kernel, case.dtype)
+        key = self.key(case)
+        program = self.program(case.kernel, case.dtype)
         if key in self.results:
             return
         folder = self.folder / "run"
@@ -344,10 +345,8 @@ def _scheduled(block: list[str]) -> list[str]:
     readers: dict[str, list[int]] = {}
     for i, text in enumerate(block):
         guard, code, operands = re.fullmatch(GUARD + r"(\S+) ?(.*)", text).groups()  # type: ignore[union-attr]
-        stores, loads = (
-            code.startswith(("st", "red", "atom")),
-            code.startswith("ld.") and "param" not in code,
-        )
+        stores = code.startswith(("st", "red", "atom"))
+        loads = code.startswith("ld.") and "param" not in code
         target = "" if stores else re.match(r"\{[^}]*\}|[^,;]*", operands)[0]  # type: ignore[index]
         writes = set(re.findall(r"%\w+", target)) | ({"memory"} if stores else set())
         reads = set(re.findall(r"%\w+", operands[len(target) :] + (guard or ""))) | (
@@ -356,7 +355,8 @@ def _scheduled(block: list[str]) -> list[str]:
         if guard:  # keeps the old value where the guard is false
             reads |= writes
         if code.startswith("shfl"):
-            writes, reads = writes | {"shuffle"}, reads | {"shuffle"}
+            writes = writes | {"shuffle"}
+            reads = reads | {"shuffle"}
         latencies.append(
             next((cycles for prefix, cycles in LATENCY.items() if code.startswith(prefix)), 4)
         )
@@ -377,17 +377,16 @@ def _scheduled(block: list[str]) -> list[str]:
             readers.setdefault(name, []).append(i)
         for name in writes:
             last[name], readers[name] = i, []
-    height, open_waits = list(latencies), [0] * len(block)
+    height = list(latencies)
+    open_waits = [0] * len(block)
     for i in reversed(range(len(block))):
         for j, cycles in after[i].items():
             height[i] = max(height[i], cycles + height[j])
             open_waits[j] += 1
-    ready_at, pending, order, now = (
-        [0] * len(block),
-        {i for i, n in enumerate(open_waits) if not n},
-        [],
-        0,
-    )
+    ready_at = [0] * len(block)
+    pending = {i for i, n in enumerate(open_waits) if not n}
+    order = []
+    now = 0
     while pending:
         now = max(now, min(ready_at[i] for i in pending))
         best = min((i for i in pending if ready_at[i] <= now), key=lambda i: (-height[i], i))
@@ -419,9 +418,11 @@ def page(simulator: Simulator) -> str:
         copy = simulator.results.get(simulator.key(case.copy)) if case.traffic else None
         if copy is None:
             continue
-        program, symbol = simulator.program(case.kernel, case.dtype), result["launched"][0]
+        program = simulator.program(case.kernel, case.dtype)
+        symbol = result["launched"][0]
         name = simulator.run("c++filt", symbol).removeprefix("void ").split("(")[0]
-        kernel, gpu = Kernel.parse(name), GPUS["sm_70"]
+        kernel = Kernel.parse(name)
+        gpu = GPUS["sm_70"]
         sass = program.sass.split(f"Function : {symbol}\n")[1].split("Function : ")[0]
         pipes = busy_pipes(sass, kernel, gpu)
         pipe = max(pipes, key=lambda one: pipes[one])

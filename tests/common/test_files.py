@@ -113,7 +113,8 @@ def test_the_umask_decides_who_may_read_whatever_library_writes(umask, tmp_path)
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    files, folders = 0o666 & ~umask, 0o777 & ~umask
+    files = 0o666 & ~umask
+    folders = 0o777 & ~umask
     assert modes == {"a": folders, "b": folders, "weights": files, "plain": files, "c": files}
 
 

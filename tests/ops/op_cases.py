@@ -231,7 +231,8 @@ def _cross_entropy(dtype, width):
 
 def _linear_cross_entropy(dtype, width):
     for base in (None, torch.randn(20, width, dtype=dtype) / width**0.5):
-        x, weight = torch.randn(9, width), torch.randn(50, width) / width**0.5
+        x = torch.randn(9, width)
+        weight = torch.randn(50, width) / width**0.5
         bias = torch.randn(50 if base is None else 70)
         yield x.to(dtype), weight.to(dtype), bias.to(dtype), _targets(9, 50), base, True, True, True
 

@@ -88,6 +88,7 @@ def test_another_shape_of_as_many_elements(served):
     "served", [("dsmm", "dropout"), ("dsmm_shim", "dropout")], indirect=True, ids=" ".join
 )
 def test_a_rate_of_one_is_refused(served):
-    x, keys = torch.randn(3, 8), torch.zeros(3, dtype=torch.int32)
+    x = torch.randn(3, 8)
+    keys = torch.zeros(3, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="p must be at least 0 and below 1"):
         run(*served, (x, 1.0, keys))

@@ -79,7 +79,8 @@ def as_on_a_gpu(way, projected, queries, num_heads):
     """Causal, in a window, or of samples that are padded, as GPUs compute it, and on a CPU by the
     same functions.
     """
-    length, scale = queries.shape[1], (queries.shape[-1] // num_heads) ** -0.5
+    length = queries.shape[1]
+    scale = (queries.shape[-1] // num_heads) ** -0.5
     lengths = torch.tensor([length, length // 2 + 1], dtype=torch.int32, device=queries.device)
     positions = torch.arange(length, device=queries.device)
     if way == "padded":
@@ -106,7 +107,8 @@ def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
         torch.randn(shape, device=DEVICE, dtype=dtype) for shape in shapes
     )
     if below_zero:
-        queries, keys = -2 * (queries.abs() + 1), keys.abs() + 1
+        queries = -2 * (queries.abs() + 1)
+        keys = keys.abs() + 1
     leaves = [torch.cat((keys, values), -1).requires_grad_(), queries.requires_grad_()]
 
     def results(of, grad):
@@ -144,7 +146,9 @@ def kept_and_called(device, *, padded=False, dropped=False, length=64):
 
 @pytest.mark.parametrize("length", [64, 512])
 def test_a_gpu_keeps_what_has_a_number_for_each_pair_once_and_only_with_dropout(length):
-    scores, keys, projected = 2 * length * length * 2, 2 * length * 4, length * 6 * 64 * 2
+    scores = 2 * length * length * 2
+    keys = 2 * length * 4
+    projected = length * 6 * 64 * 2
     assert kept_and_called("cuda", dropped=True, length=length) == (
         scores + projected + keys,
         {"masked_softmax"},

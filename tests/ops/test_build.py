@@ -26,7 +26,8 @@ def build(tmp_path):
     """build(mode, script of nvcc or None): (exit code, standard error) of setup.py in a copy,
     without a compiler.
     """
-    tree, cuda = tmp_path / "tree", tmp_path / "cuda"
+    tree = tmp_path / "tree"
+    cuda = tmp_path / "cuda"
     for name in (
         "setup.py pyproject.toml README.md csrc ds_minimodel/__init__.py "
         "ds_minimodel/ops/loading.py"

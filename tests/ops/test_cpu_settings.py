@@ -112,7 +112,8 @@ def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text,
         for name, shape in shapes.items()
     }
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in low.items()}
-    row_keys, targets = row_keys_of(2, 3, 40), torch.randint(90, (80,))
+    row_keys = row_keys_of(2, 3, 40)
+    targets = torch.randint(90, (80,))
 
     def loss_of(x, weight, bias, table, table_bias):
         lengths = torch.tensor([40, 17], dtype=torch.int32)

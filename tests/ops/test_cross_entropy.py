@@ -13,7 +13,9 @@ from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.ops import cross_entropy
 
-P, H, V = 50, 24, 300
+P = 50
+H = 24
+V = 300
 
 
 def tensors():
@@ -57,7 +59,8 @@ def test_rows_of_a_base_are_read_and_the_others_get_their_gradient(dtype, tolera
 
 
 def test_a_divergence_is_torchs():
-    (x, weight, _), taught = tensors()[0], torch.randn(P, H)
+    (x, weight, _) = tensors()[0]
+    taught = torch.randn(P, H)
     leaves = [leaf.clone().requires_grad_() for leaf in (x, weight[200:])]
     own = [leaf.clone().requires_grad_() for leaf in (x, weight[200:])]
     loss = 0.3 * ops.linear_divergence(leaves[0], taught, leaves[1], weight[:200])
@@ -73,7 +76,8 @@ def test_a_divergence_is_torchs():
 
 @pytest.mark.usefixtures("chunked")
 def test_gradients_are_right():
-    exact, targets = [leaf.double().requires_grad_() for leaf in tensors()[0]], tensors()[1]
+    exact = [leaf.double().requires_grad_() for leaf in tensors()[0]]
+    targets = tensors()[1]
     targets[::7] = IGNORED
     assert gradcheck(
         lambda *leaves: 0.3 * ops.linear_cross_entropy(*leaves, targets), exact, fast_mode=True

@@ -56,7 +56,8 @@ def test_rows_that_no_kernel_holds(name):
 
 def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
     for dtype, width in itertools.product((torch.bfloat16, torch.float16), (1032, 64, 33)):
-        x, (weight, bias) = torch.randn(9, width, dtype=dtype), torch.randn(2, width, dtype=dtype)
+        x = torch.randn(9, width, dtype=dtype)
+        (weight, bias) = torch.randn(2, width, dtype=dtype)
         own, wide = (
             run("dsmm_shim", "residual_norm", (x, None, *parameters, 1e-5, 0.0, None, False))
             for parameters in ((weight, bias), (weight.float(), bias.float()))

@@ -26,7 +26,8 @@ def code(request):
     if DEVICE == "cuda":
         yield
         return
-    machine, wanted = torch.ops.dsmm_cpu_isa.get(), INSTRUCTION_SETS.index(request.param)
+    machine = torch.ops.dsmm_cpu_isa.get()
+    wanted = INSTRUCTION_SETS.index(request.param)
     if wanted > machine:
         pytest.skip("this machine lacks the instructions")
     torch.ops.dsmm_cpu_isa.set(wanted)
@@ -40,7 +41,8 @@ def compare(ours, reference, tensors, dtype):
     """
     low = [tensor.to(DEVICE, dtype).requires_grad_() for tensor in tensors]
     exact = [tensor.detach().double().requires_grad_() for tensor in low]
-    got, expected = ours(*low), reference(*exact)
+    got = ours(*low)
+    expected = reference(*exact)
     close(got, expected, dtype)
     grad = torch.randn(got.shape, device=DEVICE, dtype=got.dtype)
     for one, other in zip(
@@ -116,7 +118,8 @@ def test_attention_without_queries_or_keys(num_queries, num_keys):
 @compiled
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
-    x, bias = torch.randn(3, 5, dtype=dtype), torch.randn(5, dtype=dtype)
+    x = torch.randn(3, 5, dtype=dtype)
+    bias = torch.randn(5, dtype=dtype)
     assert torch.ops.dsmm.bias_gelu(x, bias).equal(torch.ops.dsmm_reference.bias_gelu(x, bias))
     assert ops.backend("bias_gelu", dtype=dtype).startswith("torch")
 
@@ -135,7 +138,8 @@ def test_empty_and_strided_inputs():
 @pytest.mark.skipif(DEVICE == "cuda", reason="no other test could use the GPU after its assertion")
 @pytest.mark.parametrize("place", [-1, 3])
 def test_rotary_positions_outside_the_table_are_refused(place):
-    x, table = torch.randn(1, 2, 8, requires_grad=True), torch.ones(3, 2, 4)
+    x = torch.randn(1, 2, 8, requires_grad=True)
+    table = torch.ones(3, 2, 4)
     for layer in (ops.rotary, torch.compile(ops.rotary, backend="eager")):
         with pytest.raises(RuntimeError, match="outside the table"):
             layer(x, 1, table, torch.tensor([0, place]))

@@ -16,7 +16,8 @@ def unsigned(tensor):
 
 
 def test_row_keys_follow_the_specification():
-    samples, positions = row_keys_of(3), torch.tensor([0, 1, 511])
+    samples = row_keys_of(3)
+    positions = torch.tensor([0, 1, 511])
     expected = [
         plain_hash32(plain_hash32(sample + 40 * GOLDEN & 0xFFFFFFFF) + position & 0xFFFFFFFF)
         for sample in unsigned(samples)
@@ -39,7 +40,8 @@ def test_dropout_sites_and_streams_share_one_numbering():
 
 
 def test_elements_are_dropped_by_the_specification():
-    keys, p = row_keys_of(8), 0.3
+    keys = row_keys_of(8)
+    p = 0.3
     kept = ops.dropout(torch.ones(8, 50), p, keys) != 0
     threshold = int(p * 2**32)
     expected = [

@@ -6,7 +6,8 @@ from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 
-V, H = 60, 16
+V = 60
+H = 16
 EVERY_DTYPE = pytest.mark.parametrize(
     "dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)]
 )
@@ -16,10 +17,8 @@ def a_batch(dtype):
     """(tokens with many <mask>, table, gradient of the rows, the table's exact gradient by them)"""
     tokens = torch.randint(V, (8, 128))
     tokens[torch.rand(tokens.shape) < 0.3] = V - 1  # <mask>
-    weight, grad = (
-        torch.randn(V, H).to(dtype).requires_grad_(),
-        (torch.randn(8, 128, H) + 0.5).to(dtype),
-    )
+    weight = torch.randn(V, H).to(dtype).requires_grad_()
+    grad = (torch.randn(8, 128, H) + 0.5).to(dtype)
     exact = torch.zeros(V, H, dtype=torch.double).index_add_(
         0, tokens.flatten(), grad.flatten(0, 1).double()
     )

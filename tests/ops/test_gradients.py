@@ -10,7 +10,10 @@ from torch.autograd import gradcheck
 
 from ds_minimodel import ops
 
-B, N, S, H = 2, 3, 5, 7
+B = 2
+N = 3
+S = 5
+H = 7
 
 
 def leaf(*shape):
@@ -32,7 +35,8 @@ def test_every_operator(name):
 
 
 def test_the_sum_alone_has_a_gradient():
-    x, weight = leaf(B, S, H), leaf(H)
+    x = leaf(B, S, H)
+    weight = leaf(H)
     _, total = ops.residual_norm(x, leaf(B, S, H), weight, None, 1e-5, P, row_keys_of(B, S))
     (grad,) = torch.autograd.grad(total.sum(), x)
     assert ((grad == 0) | ((grad - 1 / (1 - P)).abs() < 1e-9)).all()
@@ -40,6 +44,8 @@ def test_the_sum_alone_has_a_gradient():
 
 def test_attention_of_which_nothing_reads_a_part():
     """Where the gradient of a part is none at all."""
-    projected, queries = leaf(B, 1, 2 * N * 4), leaf(B, 1, N * 4)  # one key: its probability is 1
+    # One key: its probability is 1
+    projected = leaf(B, 1, 2 * N * 4)
+    queries = leaf(B, 1, N * 4)
     ops.attention(projected, N, None, queries=queries.detach()).sum().backward()
     assert not projected.grad[..., : N * 4].any() and (projected.grad[..., N * 4 :] == 1).all()

@@ -49,7 +49,8 @@ def _layer(x, weight, bias, vocabulary, targets, row_keys):
 
 def test_traced_step_equals_the_eager_one():
     tensors = [torch.randn(2, 6, 16), torch.randn(16), torch.randn(16), torch.randn(40, 16)]
-    targets, row_keys = torch.randint(0, 40, (12,)), row_keys_of(2, 6)
+    targets = torch.randint(0, 40, (12,))
+    row_keys = row_keys_of(2, 6)
     results = []
     for function in (_layer, torch.compile(_layer, fullgraph=True, backend="aot_eager")):
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]

@@ -17,7 +17,8 @@ def world():
 
     from ds_minimodel.training.world import join_ranks
 
-    before, matmul = dict(os.environ), torch.backends.mkldnn.matmul.fp32_precision
+    before = dict(os.environ)
+    matmul = torch.backends.mkldnn.matmul.fp32_precision
     # Whenever it reduces at ZeRO 3, DeepSpeed starts a process that counts the CPUs' memories.
     with mock.patch("deepspeed.utils.numa.get_numa_cores", return_value=[]):
         yield join_ranks()

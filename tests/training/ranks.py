@@ -43,7 +43,9 @@ from ds_minimodel.training.zero.engine import build_engine, destroy
 from ds_minimodel.training.zero.state import adamw_of, read_masters, vectors
 from tests.saved import saved_bytes, storage_bytes, tensors_in
 
-WHOLE, SPLIT = 8, 2  # micro-batch sizes: without and with gradient accumulation
+# Micro-batch sizes: without and with gradient accumulation
+WHOLE = 8
+SPLIT = 2
 
 
 def named_runs(*forms):
@@ -173,7 +175,8 @@ PLACES = {
 
 def kill_in(owner, name, calls_before):
     """Let this process kill itself in a later call of a function."""
-    original, calls = getattr(owner, name), []
+    original = getattr(owner, name)
+    calls = []
 
     def call_or_die(*arguments, **options):
         if len(calls) == calls_before:

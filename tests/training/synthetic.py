@@ -19,8 +19,12 @@ from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 from ds_minimodel.training.run import Accounting, Execution, Run
 from tests.small_models import masked_lm, roberta
 
-STEPS, BATCH_SIZE, SEQ_LENGTH, VOCAB_SIZE = 6, 8, 16, 64
-BODY, DEPTHS = roberta(3, 32, 2, 64, SEQ_LENGTH), (1, 3)
+STEPS = 6
+BATCH_SIZE = 8
+SEQ_LENGTH = 16
+VOCAB_SIZE = 64
+BODY = roberta(3, 32, 2, 64, SEQ_LENGTH)
+DEPTHS = (1, 3)
 # What trains in step 1, in step 2 and in step 1b.
 TRAINS = {
     "pretrain": lambda name: True,
@@ -133,7 +137,8 @@ def observe(world, folder, run, what):
     """Train; what a test wants to know of it, as JSON: losses, and the engine's state after the
     last step.
     """
-    module, seen = model(what), SimpleNamespace()
+    module = model(what)
+    seen = SimpleNamespace()
     original = weights_of(module)
     build_engine = loop.build_engine
 
@@ -217,7 +222,8 @@ def other_start(what):
 
     Frozen weights are the same as before: a step reads them from artifacts.
     """
-    module, first = model(what, seed=1), model(what)
+    module = model(what, seed=1)
+    first = model(what)
     kept = {
         name: parameter
         for name, parameter in first.named_parameters()

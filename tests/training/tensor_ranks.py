@@ -25,14 +25,13 @@ from ds_minimodel.training.world import join_ranks
 from tests.small_models import masked_lm, roberta
 
 VOCAB_SIZE = 67  # four ranks have 16, 17, 17 and 17 rows
-BODY, DEPTHS = roberta(3, 32, 4, 64, SEQ_LENGTH), (1, 3)
+BODY = roberta(3, 32, 4, 64, SEQ_LENGTH)
+DEPTHS = (1, 3)
 GROUPED = Qwen3Config(
     num_layers=2, hidden_size=32, num_heads=8, num_kv_heads=4, head_size=6, ffn_size=32
 )
-DROPOUT, NO_DROPOUT = (
-    {"dropout": 0.2, "attention_dropout": 0.3},
-    {"dropout": 0.0, "attention_dropout": 0.0},
-)
+DROPOUT = {"dropout": 0.2, "attention_dropout": 0.3}
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 # Large eps: else Adam would hide a wrong norm of the gradients, as it does not see their scale.
 CLIPPED = {"clip": 0.02, "eps": 1.0, "lr": 0.5}
 
@@ -110,7 +109,8 @@ def measured(world):
     """{case: what a step of a split model takes beside what was planned}"""
     found = {}
     for name, (what, stage, precision) in MEASURED.items():
-        module, run = model(what, True), run_config(zero_stage=stage, precision=precision)
+        module = model(what, True)
+        run = run_config(zero_stage=stage, precision=precision)
         split_model(module, world.tensor)
         found[name] = measure_step(module, micro_batches(Sampler, run, world), run, world)
     return found
@@ -129,14 +129,16 @@ LENGTHS = torch.tensor([16, 9, 12, 5], dtype=torch.int32)
 def task_batch():
     """Four samples of unequal lengths, read at their first token."""
     batch = to_tensors(Sampler.batch(0, 4))
-    start, classes = torch.zeros(4, 1, dtype=torch.int64), torch.tensor([[2], [0], [1], [2]])
+    start = torch.zeros(4, 1, dtype=torch.int64)
+    classes = torch.tensor([[2], [0], [1], [2]])
     return {**batch, "lengths": LENGTHS, "loss_positions": start, "targets": classes}
 
 
 def modules():
     """{name: (module, batch)} in double precision, with large weights, which hide no mistake."""
     torch.manual_seed(0)
-    config, batch = BODY.model_copy(update=DROPOUT), to_tensors(Sampler.batch(0, 4))
+    config = BODY.model_copy(update=DROPOUT)
+    batch = to_tensors(Sampler.batch(0, 4))
     answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
@@ -168,7 +170,8 @@ def difference_from_whole(whole, batch, group):
     whole.zero_grad()
     split = copy.deepcopy(whole)
     split_model(split, group)
-    expected, got = whole(batch), split(batch)
+    expected = whole(batch)
+    got = split(batch)
     expected.sum().backward()
     got.sum().backward()
     errors = [((got - expected).abs() / expected.abs()).max()]

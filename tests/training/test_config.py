@@ -21,7 +21,8 @@ def test_learning_rate_rises_and_falls_linearly():
 
 def test_learning_rate_stays_and_then_falls():
     """That longer runs go on: tests/pipeline/test_longer.py."""
-    short, long = Schedule(6, 0.7, 2, 2), Schedule(9, 0.7, 2, 3)
+    short = Schedule(6, 0.7, 2, 2)
+    long = Schedule(9, 0.7, 2, 3)
     assert [short.lr_at(step) for step in range(6)] == [0.35, 0.7, 0.7, 0.7, 0.7, 0.35]
     assert (short.stable_steps, long.stable_steps, Schedule(6, 0.7, 2).stable_steps) == (4, 6, 0)
     assert all(short.lr_at(step) == long.lr_at(step) for step in range(short.stable_steps))

@@ -53,7 +53,8 @@ def test_auto_is_as_good_as_absent(written):
 
 
 def test_what_may_decide_is_recorded_and_nothing_else(written):
-    plain, with_file = load_recipe(PAPER), load_recipe(PAPER, [f"engine.deepspeed={written(FILE)}"])
+    plain = load_recipe(PAPER)
+    with_file = load_recipe(PAPER, [f"engine.deepspeed={written(FILE)}"])
     assert plain.engine.recorded() == {"precision": "auto", "deepspeed": {}}
     assert with_file.engine.recorded() == {
         "precision": "auto",

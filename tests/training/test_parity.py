@@ -97,7 +97,8 @@ def test_bf16_rounds_the_same_at_stages_0_1_and_2(seen, ranks, stage):
 @each_size
 @each_case
 def test_what_trains_moves_and_all_else_keeps_its_bits(seen, ranks, case):
-    facts, trains = seen[ranks][case], TRAINS[PARITY[case][0]]
+    facts = seen[ranks][case]
+    trains = TRAINS[PARITY[case][0]]
     assert facts["trained"] == sorted(
         name for name, _ in model().named_parameters() if trains(name)
     )
@@ -120,7 +121,8 @@ def test_only_what_trains_has_optimizer_state(seen, ranks, case):
 @each_size
 @each_case
 def test_the_result_is_the_fp32_masters(seen, ranks, case):
-    facts, precision = seen[ranks][case], PARITY[case][1].execution.precision
+    facts = seen[ranks][case]
+    precision = PARITY[case][1].execution.precision
     assert facts["dtypes"] == ["torch.float32"]
     assert facts["masters_round_to_parameters"] and facts["snapshot_is_result"]
     assert precision == "fp32" or not facts["rounded"]

@@ -71,7 +71,9 @@ def test_a_run_keeps_its_partition(world, tmp_path, stage):
 
 def test_results_do_not_depend_on_the_partition(world, tmp_path, monkeypatch):
     """With all frozen parameters whole and with none, as the memory of the machine allows."""
-    run, weights, whole = run_config(zero_stage=3, precision="bf16"), [], []
+    run = run_config(zero_stage=3, precision="bf16")
+    weights = []
+    whole = []
     for memory in (GIB, 1):
         monkeypatch.setattr(
             "ds_minimodel.training.partition.machine_memory", lambda memory=memory: memory

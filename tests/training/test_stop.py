@@ -67,7 +67,8 @@ def test_a_signal_in_the_last_step_is_heeded(world, uninterrupted, tmp_path):
 
 
 def test_snapshots_are_of_the_steps_asked_for(world, uninterrupted, tmp_path):
-    run, seen = run_config(precision="bf16"), {}
+    run = run_config(precision="bf16")
+    seen = {}
     initial = dict(model().named_parameters())
     weights = train(world, tmp_path, run, snapshot_steps=(0, 4, STEPS), on_snapshot=seen.setdefault)
     assert list(seen) == [0, 4, STEPS]

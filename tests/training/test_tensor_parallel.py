@@ -15,7 +15,8 @@ from ds_minimodel.training.run import replicas_of
 from ..forks import start_ranks
 
 RANKS = 4
-LOSS_BOUNDS, WEIGHT_BOUNDS = {"fp32": 1e-5, "bf16": 1e-2}, {"fp32": 2e-4, "bf16": 2e-2}
+LOSS_BOUNDS = {"fp32": 1e-5, "bf16": 1e-2}
+WEIGHT_BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,8 @@ def whole(world, launched, tmp_path_factory):
     """whole(what, dropout, run): (weights, losses) of one rank, in fp32 and without ZeRO; each is
     trained once.
     """
-    folder, done = tmp_path_factory.mktemp("whole"), {}
+    folder = tmp_path_factory.mktemp("whole")
+    done = {}
 
     def result(what, dropout, run):
         plain = changed(
@@ -68,7 +70,8 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
     trained = load_file(folder / f"{case}.safetensors")
     assert trained.keys() == weights.keys()
     for name, weight in weights.items():
-        apart, bound = (trained[name] - weight).abs(), WEIGHT_BOUNDS[run.execution.precision]
+        apart = (trained[name] - weight).abs()
+        bound = WEIGHT_BOUNDS[run.execution.precision]
         # A weight whose gradient rounds to either side of zero Adam moves by the whole rate: in
         # bf16 one or two do.
         assert apart.max() <= bound or (

@@ -18,7 +18,8 @@ from ds_minimodel.training.zero.state import fragments, read_masters
 )
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
 def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, value):
-    run, batch = run_config(zero_stage=stage, precision=precision), to_tensors(Sampler.batch(0, 8))
+    run = run_config(zero_stage=stage, precision=precision)
+    batch = to_tensors(Sampler.batch(0, 8))
     engine = zero_engine.build_engine(model(), run, world)
     optimizer_step(engine, [batch], 1, run, world, 1)
     before = read_masters(engine), [part.tensors["exp_avg"].clone() for part in fragments(engine)]
@@ -36,7 +37,8 @@ def test_gradients_that_are_not_finite_change_nothing(world, stage, precision, v
 
 
 def test_one_rank_copies_no_gradients_at_stage_1(world):
-    run, batch = run_config(zero_stage=1, precision="bf16"), to_tensors(Sampler.batch(0, 8))
+    run = run_config(zero_stage=1, precision="bf16")
+    batch = to_tensors(Sampler.batch(0, 8))
     engine = zero_engine.build_engine(model(), run, world)
     with Called() as called:
         optimizer_step(engine, [batch], 1, run, world, 1)
@@ -46,12 +48,12 @@ def test_one_rank_copies_no_gradients_at_stage_1(world):
 
 @pytest.mark.parametrize("stage, precision", [(1, "fp32"), (1, "bf16"), (2, "bf16"), (3, "bf16")])
 def test_the_norm_of_all_gradients_is_taken_at_once(world, stage, precision):
-    run, batch = (
-        run_config(zero_stage=stage, precision=precision, clip=0.1),
-        to_tensors(Sampler.batch(0, 8)),
-    )
+    run = run_config(zero_stage=stage, precision=precision, clip=0.1)
+    batch = to_tensors(Sampler.batch(0, 8))
     engine = zero_engine.build_engine(model(), run, world)
-    wrapped, taken, norm = engine.optimizer, [], engine.optimizer.get_grad_norm_direct
+    wrapped = engine.optimizer
+    taken = []
+    norm = engine.optimizer.get_grad_norm_direct
 
     def watched(gradients, parameters):
         with Called() as called:
@@ -81,7 +83,8 @@ def test_layers_that_are_computed_again_give_the_same_bits(world, stage, precisi
     """With dropout; at stage 3 over frozen weights that are partitioned, too."""
     results = []
     for recomputes in (False, True):
-        run, module = run_config(zero_stage=stage, precision=precision), model(trains)
+        run = run_config(zero_stage=stage, precision=precision)
+        module = model(trains)
         module.body.config = module.body.config.model_copy(
             update={"dropout": 0.1, "attention_dropout": 0.1}
         )

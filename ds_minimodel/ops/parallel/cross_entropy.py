@@ -33,10 +33,13 @@ def place_of(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
     """Whether each id is in one of the ranges `rows`, and its place where these stand one below the
     other (else 0).
     """
-    is_own, place, first = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), 0
+    is_own = torch.zeros_like(ids, dtype=torch.bool)
+    place = torch.zeros_like(ids)
+    first = 0
     for part in rows:
         inside = (ids >= part.start) & (ids < part.stop)
-        is_own, place = is_own | inside, torch.where(inside, ids - part.start + first, place)
+        is_own = is_own | inside
+        place = torch.where(inside, ids - part.start + first, place)
         first += len(part)
     return is_own, place
 
@@ -118,7 +121,8 @@ def losses(
         scores_RV += bias
     used = targets_R != IGNORED
     is_here, place = place_of(targets_R, rows)
-    own, column = used & is_here, place[:, None]
+    own = used & is_here
+    column = place[:, None]
     parts = torch.stack(
         (torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0))
     )

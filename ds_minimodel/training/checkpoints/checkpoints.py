@@ -49,7 +49,9 @@ class Checkpoints:
         """job: hash of all that decides the run's outcome; a checkpoint of another job is
         refused.
         """
-        self.engine, self.folder, self.world = engine, Path(folder), world
+        self.engine = engine
+        self.folder = Path(folder)
+        self.world = world
         self.kept = run.checkpoints.keep_last, run.schedule.stable_steps
         # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {

@@ -90,7 +90,8 @@ def needed_stage(
     parameters, whether they are parts. Stage 1 costs no more. clip: of the optimizer. settings:
     Run.deepspeed.
     """
-    precision, stage = execution.precision, execution.zero_stage
+    precision = execution.precision
+    stage = execution.zero_stage
     if stage == 0 and tensor_parallel > 1 and precision != "fp32" and clip:
         return 1
     if (
@@ -116,8 +117,10 @@ def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
     zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not
     given. Where Run.deepspeed has a setting that the recipe does not own, it holds.
     """
-    execution, clip = run.execution, run.optimizer.clip
-    precision, stage = execution.precision, execution.zero_stage
+    execution = run.execution
+    clip = run.optimizer.clip
+    precision = execution.precision
+    stage = execution.zero_stage
     micro, accumulation = execution.split(replicas)
     in_place = accumulates_in_place(precision, stage, accumulation)
     offloads = zero_memory(run.deepspeed).offloads_optimizer

@@ -41,7 +41,8 @@ def build_engine(
     given. replicated: names of frozen parameters that stay whole on each rank at stage 3; they
     become buffers of `module`.
     """
-    precision, stage = run.execution.precision, run.execution.zero_stage
+    precision = run.execution.precision
+    stage = run.execution.zero_stage
     _hide(module, replicated, world.device, DTYPES[precision])
     original = {
         name: parameter.detach().clone()
@@ -244,7 +245,8 @@ def model_parallel_unit(world: World) -> SimpleNamespace:
     A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all
     others on one.
     """
-    data, tensor = world.data, world.tensor
+    data = world.data
+    tensor = world.tensor
     return SimpleNamespace(
         get_data_parallel_rank=lambda: data.rank,
         get_data_parallel_world_size=lambda: data.size,

@@ -42,7 +42,8 @@ class EngineFiles:
     """
 
     def __init__(self, engine: DeepSpeedEngine, copy: Callable[[Any], Any]):
-        self.engine, self.copier = engine, _Copier(copy)
+        self.engine = engine
+        self.copier = _Copier(copy)
         engine.checkpoint_engine = self.copier
         # DeepSpeed copies a script beside the checkpoints: on a full disk rank 0 alone would fail.
         engine._copy_recovery_script = lambda _folder: None
@@ -58,7 +59,8 @@ class EngineFiles:
             client_state={"step": step},
             exclude_frozen_parameters=True,
         )
-        states, self.copier.states = self.copier.states, {}
+        states = self.copier.states
+        self.copier.states = {}
         return states
 
     def load(self, checkpoint: Path, manifest: dict, tensor_rank: int) -> None:
@@ -164,7 +166,8 @@ def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict
     for rank, shard in enumerate(shards):
         states = shard["optimizer_state_dict"]["state"]
         for group, shapes_in_vector in enumerate(shapes):
-            tensors, offset = _flat(shard["fp32_flat_groups"][group], states[group]), 0
+            tensors = _flat(shard["fp32_flat_groups"][group], states[group])
+            offset = 0
             for name, shape in shapes_in_vector.items():
                 size = -(-shape.numel() // len(shards))
                 start = min(rank * size, shape.numel())

@@ -43,7 +43,8 @@ def set_log_level(settings: Mapping[str, Any]) -> None:
     """Let DeepSpeed's log print what these settings ask of it; without them warnings only."""
     asked = settings.get("steps_per_print") or settings.get("memory_breakdown")
     asked = asked or (settings.get("comms_logger") or {}).get("verbose")
-    log, level = logging.getLogger("DeepSpeed"), logging.INFO if asked else logging.WARNING
+    log = logging.getLogger("DeepSpeed")
+    level = logging.INFO if asked else logging.WARNING
     log.setLevel(level)
     for handler in log.handlers:
         handler.setLevel(level)

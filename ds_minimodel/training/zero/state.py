@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 # The parts of a parameter's training state, fp32 each.
-MASTER, MOMENTS = "master", ("exp_avg", "exp_avg_sq")
+MASTER = "master"
+MOMENTS = ("exp_avg", "exp_avg_sq")
 STATE_PARTS = (MASTER, *MOMENTS)
 # State of fp16's loss scaler between steps: the scale, its age, the last step that overflowed.
 LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
@@ -57,7 +58,8 @@ def trainable(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
 
 def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
     """This rank's Fragments, in the order of the parameters."""
-    states, stage0_masters = adamw_of(engine).state, _masters_of_stage_0(engine)
+    states = adamw_of(engine).state
+    stage0_masters = _masters_of_stage_0(engine)
     for name, parameter in trainable(engine):
         vector, offset, start, numel = _place(engine.optimizer, parameter, stage0_masters)
         if vector is not None and numel > 0:
