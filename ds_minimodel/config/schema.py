@@ -147,10 +147,17 @@ class Recipe(Section):
         return OBJECTIVES[self.model.trained_with]
 
     @property
+    def learns_from_pairs(self) -> bool:
+        """Whether step 2 trains on lines of pairs, not on text."""
+        return not self.trained_by.predicts_tokens
+
+    @property
     def languages_of_text(self) -> list[str]:
         """Languages whose text is trained on: the source too where a body is pretrained or a
-        mini-model built.
+        mini-model built; none where pairs are.
         """
+        if self.learns_from_pairs:
+            return []
         in_step_2 = any(self.adapt.of(system).reads_source for system in self.chosen_systems)
         needs_source = self.base is None or self.builds_minis or in_step_2
         return self.languages.all if needs_source else self.languages.targets
@@ -170,7 +177,8 @@ class Recipe(Section):
         """
         kept = self.languages_kept
         every = dict.fromkeys([*self.languages.all, *kept])
-        return [language for language in every if language in {*self.languages_of_text, *kept}]
+        of_words = self.data.text if self.learns_from_pairs else self.languages_of_text
+        return [language for language in every if language in {*of_words, *kept}]
 
     def languages_of_task(self, name: str) -> list[str]:
         """The recipe's languages that the task `name` has test data in."""
@@ -245,6 +253,15 @@ class Recipe(Section):
                     f"adapt.{key}: a vocabulary of its own has no ids for source text; extend the "
                     "base's"
                 )
+        if self.learns_from_pairs:
+            if not self.num_base:
+                raise ValueError(
+                    "tokenizer.vocabulary: a model that gives vectors or labels keeps its own; "
+                    "give extend"
+                )
+            if adapt.replays_own or adapt.new_token_penalty:
+                key = "replay_from base" if adapt.replays_own else "new_token_penalty"
+                raise ValueError(f"adapt.{key}: is of models that predict tokens; leave it out")
         if adapt.replays_own and not adapt.replay:
             raise ValueError(
                 "adapt.replay_from base: nothing is replayed; give replay, a share of the samples"
@@ -354,10 +371,14 @@ class Recipe(Section):
                     f"data.{key}: {others[0]} is not among languages.targets; pairs are of the "
                     "source and a target"
                 )
-        if self.adapt.aligns and (others := sorted(set(targets) - data.pairs.keys())):
-            raise ValueError(
-                f"adapt.initialisation aligned: data.pairs has no files for {others[0]}"
+        needs_pairs = self.learns_from_pairs or self.adapt.aligns
+        if needs_pairs and (missing := [name for name in targets if name not in data.pairs]):
+            reader = (
+                "a model that gives vectors or labels learns a language from them"
+                if self.learns_from_pairs
+                else "adapt.initialisation aligned reads them"
             )
+            raise ValueError(f"data.pairs: there are no files for {missing[0]}; {reader}")
         served = {*data.text, *({*self.languages.all} - {*self.languages_of_text})}
         named = {"languages": self.languages_of_text, "data.min_words": data.min_words}
         named |= {

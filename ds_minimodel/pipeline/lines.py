@@ -8,51 +8,86 @@ and so has the plain array of targets: what the untouched model makes of the pai
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ds_minimodel.common import files
-from ds_minimodel.common.random import permute, sample_key
-from ds_minimodel.data.store import TokenStore, write_shard
+from ds_minimodel.common.random import (
+    Stream,
+    draws,
+    permute,
+    sample_key,
+    stream_key,
+    uniform,
+)
+from ds_minimodel.data.store import Reader, TokenStore, write_shard
 from ds_minimodel.evaluation.batches import ArrayBatch, Examples
+from ds_minimodel.text.pairs import Pair
 from ds_minimodel.tokenizers.tokenizer import Tokenizer
+from ds_minimodel.training.world import World
 
+SOURCE = "source"  # folder of the store of the other side
 SHARD_LINES = 1 << 20
 POOL = 8  # batches of lines that are sorted by length together
 BLOCK_LINES = 512  # that the untouched model reads before they are on disk
 
 
-def write_lines(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Write lines into the token store `folder`: each is a document, its ids and the end of a text,
-    though nothing else be left of it.
+def write_sides(
+    folder: Path,
+    lines: Sequence[Pair],
+    of_source: Tokenizer,
+    of_target: Tokenizer,
+    max_length: int,
+) -> int:
+    """Write the target sides of pairs into the token store `folder`, and their source sides into
+    one in the folder SOURCE of it; return how many: those whose source side has at most
+    `max_length` tokens, with what begins and ends a text.
+    """
+    frame = sum(map(len, of_source.vocabulary.frame))
+    sources = of_source.encode([pair.source for pair in lines])
+    fits = [len(ids) + frame <= max_length for ids in sources]
+    targets = of_target.encode([pair.target for pair in lines])
+    with files.atomic_folder(folder) as out:
+        (out / SOURCE).mkdir()
+        for place, tokenizer, ids_of_lines in (
+            (out / SOURCE, of_source, sources),
+            (out, of_target, targets),
+        ):
+            kept = [ids for ids, is_kept in zip(ids_of_lines, fits, strict=True) if is_kept]
+            _write_store(place, tokenizer, kept)
+    return sum(fits)
+
+
+def _write_store(folder: Path, tokenizer: Tokenizer, lines: Sequence[Sequence[int]]) -> None:
+    """Write a token store in which each line is a document: its ids and the end of a text, though
+    nothing else be left of it.
     """
     eos = tokenizer.vocabulary.require("eos", "a token store")
-    shards = range(0, len(texts), SHARD_LINES)
-    num_tokens = 0
-    with files.atomic_folder(folder) as out:
-        for number, first in enumerate(shards):
-            ids = tokenizer.encode(texts[first : first + SHARD_LINES])
-            lengths = [len(own) + 1 for own in ids]
-            tokens = np.concatenate([[*own, eos] for own in ids])
-            size = tokenizer.vocabulary.size
-            with write_shard(out, number, size, tokenizer.sha256) as add:
-                add(tokens, lengths)
-            num_tokens += len(tokens)
-        files.write_manifest(
-            out,
-            kind="token_store",
-            shards=len(shards),
-            tokenizer_sha256=tokenizer.sha256,
-            **tokenizer.vocabulary.facts(),
-            whole_documents=True,
-            documents=len(texts),
-            tokens=num_tokens,
+    shards = range(0, len(lines), SHARD_LINES)
+    for number, first in enumerate(shards):
+        part = lines[first : first + SHARD_LINES]
+        lengths = [len(ids) + 1 for ids in part]
+        tokens = np.fromiter(
+            itertools.chain.from_iterable((*ids, eos) for ids in part), np.int64, sum(lengths)
         )
+        with write_shard(folder, number, tokenizer.vocabulary.size, tokenizer.sha256) as add:
+            add(tokens, lengths)
+    files.write_manifest(
+        folder,
+        kind="token_store",
+        shards=len(shards),
+        tokenizer_sha256=tokenizer.sha256,
+        **tokenizer.vocabulary.facts(),
+        whole_documents=True,
+        documents=len(lines),
+    )
 
 
 def examples_of(store: TokenStore, length: int) -> Examples:
@@ -76,6 +111,12 @@ def examples_of(store: TokenStore, length: int) -> Examples:
     return Examples(tokens, bounds, np.arange(len(sizes))[:, None], reads_start=False)
 
 
+class Rows(Protocol):
+    """(lines, D) float32, as an array or a file has them."""
+
+    def __getitem__(self, numbers: NDArray[np.int64], /) -> NDArray[np.float32]: ...
+
+
 class LineSampler:
     """Batches of lines with their targets, as functions of the samples' global numbers.
 
@@ -85,11 +126,25 @@ class LineSampler:
     """
 
     def __init__(
-        self, examples: Examples, targets: NDArray[np.float32], batch_size: int, seed: int
+        self,
+        examples: Examples,
+        targets: Rows,
+        batch_size: int,
+        seed: int,
+        others: Examples | None = None,
+        share: float = 0.0,
     ):
-        """targets: (lines, D), by number."""
-        self.examples, self.targets = examples, targets
-        self.batch_size, self.seed = batch_size, seed
+        """
+        Args:
+            examples: the lines.
+            targets: (lines, D) float32, by number.
+            batch_size: lines of a step.
+            seed: decides the order.
+            others: the other sides of the lines, which have the same targets.
+            share: of the samples that are in the place of their other side.
+        """
+        self.examples, self.targets, self.others = examples, targets, others
+        self.batch_size, self.seed, self.share = batch_size, seed, share
         self.batches_per_epoch = -(-len(examples) // batch_size)
         self._order = functools.lru_cache(2)(self._ordered)
 
@@ -102,9 +157,19 @@ class LineSampler:
                 for epoch, place in zip(epochs.tolist(), places.tolist(), strict=True)
             ]
         )
-        batch = self.examples.batch(lines, sample_key(self.seed, epochs, lines))
-        numbers = batch["targets"][:, 0]
-        return {**batch, "targets": np.ascontiguousarray(self.targets[numbers], np.float32)}
+        keys = sample_key(self.seed, epochs, lines)
+        examples = self.examples
+        places = lines
+        if self.others is not None:
+            is_other = uniform(draws(stream_key(keys, Stream.REPLAY), 0, 1))[:, 0] < self.share
+            examples = self._both
+            places = np.where(is_other, lines + len(self.examples), lines)
+        return {**examples.batch(places, keys), "targets": self.targets[lines]}
+
+    @functools.cached_property
+    def _both(self) -> Examples:
+        assert self.others is not None
+        return together(self.examples, self.others)
 
     def _ordered(self, epoch: int) -> NDArray[np.int64]:
         """The lines of an epoch in the order of its samples."""
@@ -128,10 +193,25 @@ class TargetsManifest(files.Manifest):
     required = (("targets.bin",),)
 
 
-def open_targets(folder: Path) -> NDArray[np.float32]:
-    """(lines, D), read where it is asked for; UserError where they are damaged."""
-    manifest = files.read_artifact(folder, TargetsManifest)
-    return np.memmap(folder / "targets.bin", "<f4", "r", shape=(manifest.lines, manifest.size))
+class Targets:
+    """Targets on disk, of which rows are read: `targets[numbers]` is (N, D) float32."""
+
+    def __init__(self, folder: Path):
+        """UserError where they are damaged."""
+        manifest = files.read_artifact(folder, TargetsManifest)
+        self.shape = manifest.lines, manifest.size
+        self._read = Reader().of(folder / "targets.bin")
+
+    def __getitem__(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        num_bytes = 4 * self.shape[1]
+        rows = [self._read(number * num_bytes, (number + 1) * num_bytes) for number in numbers]
+        return np.frombuffer(bytearray(b"".join(rows)), "<f4").reshape(len(rows), -1)
+
+    def whole(self) -> NDArray[np.float32]:
+        """All of them."""
+        return np.frombuffer(self._read(0, 4 * self.shape[0] * self.shape[1]), "<f4").reshape(
+            self.shape
+        )
 
 
 def write_targets(
@@ -139,24 +219,42 @@ def write_targets(
     examples: Examples,
     size: int,
     outputs: Callable[[Examples], NDArray[np.float32]],
+    world: World,
     progress: Callable[[int], Any] = lambda _: None,
 ) -> None:
-    """Write what `outputs` gives of all lines, (N, size), into the artifact `folder`, in blocks: a
-    killed process goes on after the last whole one that it wrote.
+    """Write what `outputs` gives of all lines, (N, size), into the artifact `folder`.
+
+    Each rank computes whole blocks, so that their number changes no bit. A killed process goes on
+    after the last block that it wrote.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "targets.bin"
-    block_bytes = 4 * size * BLOCK_LINES
-    done = path.stat().st_size // block_bytes * BLOCK_LINES if path.exists() else 0
-    with files.clear_write_errors(path), open(path, "ab") as file:
-        file.truncate(4 * size * done)
-        for first in range(done, len(examples), BLOCK_LINES):
-            vectors = outputs(part_of(examples, first, first + BLOCK_LINES))
-            file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+    data, block_bytes = world.data, 4 * size * BLOCK_LINES
+
+    def begin() -> int:
+        folder.mkdir(parents=True, exist_ok=True)
+        done = path.stat().st_size // block_bytes * BLOCK_LINES if path.exists() else 0
+        with files.clear_write_errors(path), open(path, "ab") as file:
+            file.truncate(4 * size * done)
+        return done
+
+    def append(vectors: Sequence[NDArray[np.float32]]) -> None:
+        with files.clear_write_errors(path), open(path, "ab") as file:
+            for own in vectors:
+                file.write(np.ascontiguousarray(own, "<f4").tobytes())
             file.flush()
             os.fsync(file.fileno())
-            progress(min(first + BLOCK_LINES, len(examples)))
-    files.write_manifest(folder, kind="targets", lines=len(examples), size=size)
+
+    for first in range(world.broadcast_from_rank0(begin), len(examples), BLOCK_LINES * data.size):
+        own = first + BLOCK_LINES * data.rank
+        block = part_of(examples, own, own + BLOCK_LINES) if own < len(examples) else None
+        gathered = world.all_gather_object(
+            lambda block=block: (data.rank, None if block is None else outputs(block))
+        )
+        blocks = [vectors for _, vectors in sorted(dict(gathered).items()) if vectors is not None]
+        world.broadcast_from_rank0(partial(append, blocks))
+        progress(min(first + BLOCK_LINES * data.size, len(examples)))
+    facts = {"lines": len(examples), "size": size}
+    world.broadcast_from_rank0(lambda: files.write_manifest(folder, kind="targets", **facts))
 
 
 def part_of(examples: Examples, first: int, last: int) -> Examples:
@@ -167,4 +265,16 @@ def part_of(examples: Examples, first: int, last: int) -> Examples:
         bounds - bounds[0],
         examples.targets[first:last],
         examples.reads_start,
+    )
+
+
+def together(*parts: Examples) -> Examples:
+    """The examples of several, one after another."""
+    starts = np.cumsum([0, *(len(own.tokens) for own in parts)])
+    bounds = [own.bounds[1:] + start for own, start in zip(parts, starts, strict=False)]
+    return Examples(
+        np.concatenate([own.tokens for own in parts]),
+        np.concatenate([[0], *bounds]),
+        np.concatenate([own.targets for own in parts]),
+        parts[0].reads_start,
     )

@@ -220,7 +220,7 @@ def _report(recipe: Recipe) -> None:
             raise UserError(
                 f"{job.folder}: not complete; run that step first, or `ds-minimodel run`"
             )
-    rows = fertility(recipe) if recipe.num_base else []
+    rows = fertility(recipe) if recipe.num_base and not recipe.learns_from_pairs else []
     for line in report.write(recipe, WorkdirLayout(recipe.workdir), needed, rows):
         print(printable(line), file=sys.stderr)
 

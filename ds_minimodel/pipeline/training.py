@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, Self, cast
 
+import numpy as np
 import torch
 
 from ds_minimodel.artifacts.adaptation import keep_rows, plug
@@ -27,6 +28,7 @@ from ds_minimodel.config.systems import System
 from ds_minimodel.data.config import Data
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.evaluation.batches import Examples
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Layer
 from ds_minimodel.models.flops import Cost, Workload
@@ -36,6 +38,7 @@ from ds_minimodel.models.trainable import Model, load_into, materialise, to_tens
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import TOKENS
+from ds_minimodel.pipeline.lines import SOURCE, LineSampler, Targets, examples_of, together
 from ds_minimodel.pipeline.records import inputs_hash
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.training.checkpoints.storage import drop_all
@@ -224,6 +227,42 @@ def training_run(
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
+def samples_of(context: Context, step: TextStepConfig, language: str) -> BatchSource:
+    """Samples of a step that trains on one language: of its text or of lines of pairs."""
+    if step.trained_by.predicts_tokens:
+        return text_sampler(context, step, language)
+    return line_sampler(context, step, language)
+
+
+def line_sampler(context: Context, step: TextStepConfig, language: str) -> LineSampler:
+    """Lines of a target's pairs; in the source those of all targets, by their source sides.
+
+    The main rank verifies their stores first.
+    """
+    layout, section = context.layout, step.training
+
+    def examples(place: Path, own: str) -> Examples:
+        context.world.broadcast_from_rank0(
+            lambda: _store(context, place, own, verify=True).num_tokens
+        )
+        return examples_of(_store(context, place, own), section.seq_length)
+
+    if language == step.source:
+        targets = list(step.data.pairs)
+        sides = [examples(layout.tokens(own) / SOURCE, language) for own in targets]
+        shown = np.concatenate([Targets(layout.targets(own)).whole() for own in targets])
+        return LineSampler(together(*sides), shown, section.batch_size, step.seed)
+    share = section.replay if isinstance(section, Adapt) else 0.0
+    return LineSampler(
+        examples(layout.tokens(language), language),
+        Targets(layout.targets(language)),
+        section.batch_size,
+        step.seed,
+        others=examples(layout.tokens(language) / SOURCE, step.source) if share else None,
+        share=share,
+    )
+
+
 def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampler:
     """Samples of a step that trains on one language's text; the main rank verifies the token stores
     first.
@@ -354,7 +393,7 @@ def train_on_source(
     job's `folder`.
     """
     world = context.world
-    sampler = text_sampler(context, step, step.source)
+    sampler = samples_of(context, step, step.source)
     split_model(module, world.tensor)
     run = text_run(step, world, cost)
     evaluation = held_out_evaluation(context, step, step.source, run)

@@ -23,6 +23,7 @@ from ds_minimodel.report.curves import (
     speedups,
     training_curves,
 )
+from ds_minimodel.report.found import retrieval_tables
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts_of
 
@@ -75,6 +76,7 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     """Page over a base: what was there before, what is there after, and what that took."""
     blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
     blocks += [Heading("Before and after"), tables.change_table(verdicts)]
+    blocks += retrieval_tables(run)
     for (system, language), kept in run.kept.items():
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
         blocks += [tables.samples_table("Texts continued", kept.samples, _CONTINUED)]

@@ -4,18 +4,24 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.ops.parallel import SOLO, Group
 from ds_minimodel.pipeline import lines
 from ds_minimodel.pipeline.lines import (
+    SOURCE,
     LineSampler,
+    Targets,
     examples_of,
-    open_targets,
     part_of,
-    write_lines,
+    together,
+    write_sides,
     write_targets,
 )
+from ds_minimodel.text.pairs import Pair
+from ds_minimodel.training.world import World
 
 TEXTS = ["abc", "", "defghij", "k", "a" * 40]
 
@@ -37,12 +43,22 @@ def rows_of(examples):
 @pytest.mark.parametrize("shard_lines", [2, 100])
 def test_a_store_gives_its_lines_back_in_their_places(shard_lines, tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "SHARD_LINES", shard_lines)
-    write_lines(tmp_path / "store", Letters(), TEXTS)
+    pairs = [Pair(text[::-1], text) for text in TEXTS]
+    assert write_sides(tmp_path / "store", pairs, Letters(), Letters(), 99) == len(TEXTS)
     examples = examples_of(TokenStore(tmp_path / "store", verify=True), 12)
+    others = examples_of(TokenStore(tmp_path / "store" / SOURCE, verify=True), 99)
+    assert rows_of(others) == [[1, *map(ord, text[::-1]), 2] for text in TEXTS]
     expected = [[1, *map(ord, text[:10]), 2] for text in TEXTS]
     assert rows_of(examples) == expected
     assert examples.targets[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert rows_of(part_of(examples, 1, 3)) == expected[1:3]
+
+
+def test_lines_of_which_the_model_does_not_read_all_are_left_out(tmp_path):
+    pairs = [Pair("abc", "x" * 50), Pair("abcd", "y"), Pair("ab", "z")]
+    assert write_sides(tmp_path / "store", pairs, Letters(), Letters(), 5) == 2
+    examples = examples_of(TokenStore(tmp_path / "store"), 5)
+    assert rows_of(examples) == [[1, *map(ord, "xxx"), 2], [1, ord("z"), 2]]
 
 
 def some_lines(count, seed=0):
@@ -92,6 +108,25 @@ def test_any_slices_are_parts_of_one_order():
         assert sum(batch["count"] for batch in slices) == 300
 
 
+def test_a_share_of_samples_are_other_sides_with_the_same_targets():
+    examples, targets = some_lines(500)
+    others = lines.Examples(examples.tokens + 1000, examples.bounds, examples.targets, False)
+    sampler = LineSampler(examples, targets, 10, seed=1, others=others, share=0.3)
+    batch = sampler.batch(0, 500)
+    is_other = batch["tokens"][:, 0] >= 1000
+    assert 0.2 < is_other.mean() < 0.4
+    of_tokens = batch["tokens"][:, 0] - 1000 * is_other
+    assert (of_tokens == batch["targets"][:, 0]).all()
+    assert {*of_tokens.tolist()} == {*range(500)}
+    again = np.concatenate([sampler.batch(at, at + 5)["tokens"][:, 0] for at in range(0, 500, 5)])
+    assert (again == batch["tokens"][:, 0]).all()
+
+
+def test_examples_stand_one_after_another():
+    first, second = some_lines(3)[0], some_lines(4, seed=1)[0]
+    assert rows_of(together(first, second)) == rows_of(first) + rows_of(second)
+
+
 def test_batches_are_of_like_length_and_in_random_order():
     sampler = LineSampler(*some_lines(4096), 16, seed=1)
     batches = [sampler.batch(at, at + 16) for at in range(0, 4096, 16)]
@@ -100,6 +135,9 @@ def test_batches_are_of_like_length_and_in_random_order():
     widths = [batch["tokens"].shape[1] for batch in batches]
     rising = sum(one < other for one, other in itertools.pairwise(widths))
     assert 0.35 < rising / len(widths) < 0.65
+
+
+ALONE = World(0, 1, torch.device("cpu"), None, Group(0, 1), SOLO)
 
 
 def vectors(examples):
@@ -114,9 +152,11 @@ def rows_with_numbers(examples):
 def test_targets_go_on_after_a_kill_at_any_place(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "BLOCK_LINES", 16)
     examples, _ = some_lines(70)
-    write_targets(tmp_path / "whole", examples, 2, vectors)
+    write_targets(tmp_path / "whole", examples, 2, vectors, ALONE)
     expected = (tmp_path / "whole/targets.bin").read_bytes()
-    assert (open_targets(tmp_path / "whole") == vectors(examples)).all()
+    targets = Targets(tmp_path / "whole")
+    assert (targets.whole() == vectors(examples)).all()
+    assert (targets[np.array([69, 3, 3])] == vectors(examples)[[69, 3, 3]]).all()
     for written in (0, 3, 16 * 8, 16 * 8 + 5, len(expected)):
         folder = tmp_path / f"killed-{written}"
         folder.mkdir()
@@ -127,6 +167,6 @@ def test_targets_go_on_after_a_kill_at_any_place(tmp_path, monkeypatch):
             computed.append(len(part))
             return vectors(part)
 
-        write_targets(folder, examples, 2, noted)
+        write_targets(folder, examples, 2, noted, ALONE)
         assert (folder / "targets.bin").read_bytes() == expected
         assert sum(computed) == 70 - written // (16 * 8) * 16

@@ -43,6 +43,7 @@ from ds_minimodel.pipeline.training import (
     finished_checkpoints,
     held_out_evaluation,
     language_model,
+    samples_of,
     snapshot_folder,
     text_run,
     text_sampler,
@@ -90,7 +91,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         section, stable_steps = step.training, step.training.lr_schedule.stable_steps
         parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
-        parents += map(layout.tokens, [language, source] if section.reads_source else [language])
+        reads_source = section.reads_source and not recipe.learns_from_pairs
+        parents += map(layout.tokens, [language, source] if reads_source else [language])
         parents += [layout.own_replay()] if section.replays_own else []
         parents += [layout.chats(language)] if language in recipe.data.chats else []
         parents += [layout.pairs(language)] if section.aligns else []
@@ -121,8 +123,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         step.language,
     )
     folder = layout.adapt(system, language)
-    sampler = text_sampler(context, step, language)
-    vocabulary = sampler.reader.store.vocabulary
+    vocabulary = open_tokenizer(layout.tokenizer(language)).vocabulary
     num_base = vocabulary.num_base
     body, source = load_model(layout.model(system))
     work = step.work(body.config, vocabulary.size, num_base)
@@ -165,6 +166,9 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     num_layers = body.config.num_layers
     chats = layout.chats(language)
     ends = read_artifact(chats, StoreManifest).ends if language in step.data.chats else []
+    if not section.steps and not step.trained_by.predicts_tokens:
+        save(0, {}, folder / "pack")  # nothing has been made yet that lines would train toward
+        return
 
     @functools.cache
     def whole() -> trainable.Model:
@@ -183,7 +187,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     evaluated = WholeBody(num_layers, frozen.config.num_layers, section.snapshots(), plugged)
     weights = train_job(
         module,
-        sampler,
+        samples_of(context, step, language),
         run,
         world,
         folder,

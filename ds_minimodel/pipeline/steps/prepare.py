@@ -1,8 +1,9 @@
-"""Token stores: of each language's corpus, of a target's dialogues, and of self-generated
-replay.
+"""Token stores: of each language's corpus or of its pairs' lines, of a target's dialogues, and of
+self-generated replay.
 """
 
 import os
+import sys
 from functools import partial
 from typing import cast
 
@@ -12,10 +13,13 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.prepare import prepare
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.lines import write_sides
+from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.records import Job
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.text.reader import find_text, identity_of_text
 from ds_minimodel.text.workers import MpiRanks
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 MOST_OWN = 200_000  # tokens that a base writes by itself, where more are trained on
 
@@ -23,11 +27,35 @@ MOST_OWN = 200_000  # tokens that a base writes by itself, where more are traine
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
     own_replay = [_own_replay(recipe, context.layout)] if recipe.adapt.replays_own else []
     chats = [_chats(recipe, context.layout, language) for language in recipe.data.chats]
+    if recipe.learns_from_pairs:
+        return [_lines(recipe, context.layout, language) for language in recipe.languages.targets]
     return [
         *(_job(recipe, context, language) for language in recipe.languages_of_text),
         *chats,
         *own_replay,
     ]
+
+
+def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+    """Both sides of the lines to train on, without those that the base does not read whole."""
+    pairs, out = layout.pairs(language), layout.tokens(language)
+    source, target = layout.tokenizer(recipe.languages.source), layout.tokenizer(language)
+    head = recipe.body_config.head
+    assert head is not None
+
+    def make() -> None:
+        lines = PairCorpus(pairs).lines
+        kept = write_sides(
+            out, lines, open_tokenizer(source), open_tokenizer(target), head.max_length
+        )
+        print(
+            f"{language}: {kept:,} lines to train on; {len(lines) - kept:,} are longer than the "
+            f"{head.max_length} tokens that the model reads",
+            file=sys.stderr,
+        )
+
+    inputs = {"lines": {"max_length": head.max_length}}
+    return Job(out, inputs, (pairs, source, target), make)
 
 
 def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:

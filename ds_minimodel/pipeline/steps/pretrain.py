@@ -8,14 +8,20 @@ from typing import Self
 import torch
 
 from ds_minimodel.artifacts.base import identity_of_base, refer
-from ds_minimodel.artifacts.models import BodyArtifact, save_model, space_of
+from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_model, space_of
+from ds_minimodel.common.progress import Progress
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.systems import SYSTEMS, System
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.evaluation.sentences import outputs_of_examples
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.initialisation import zero_padding_row
-from ds_minimodel.models.trainable import Model, tensors_under
+from ds_minimodel.models.tensor_parallel import split_model
+from ds_minimodel.models.trainable import Model, load_into, materialise, tensors_under
+from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.lines import SOURCE, examples_of, write_targets
 from ds_minimodel.pipeline.records import Job
 from ds_minimodel.pipeline.training import (
     TextStepConfig,
@@ -55,9 +61,11 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         (body,), tokenizer = recipe.bodies, layout.tokenizer(source)
         taken_over = partial(refer, recipe.base, layout.model(body), source, tokenizer)
         make = lambda: context.world.broadcast_from_rank0(taken_over)
-        return [
-            Job(layout.pretrain(body), {"base": identity_of_base(recipe.base)}, (tokenizer,), make)
-        ]
+        inputs = {"base": identity_of_base(recipe.base)}
+        taken = [Job(layout.pretrain(body), inputs, (tokenizer,), make)]
+        needs_targets = recipe.learns_from_pairs and (recipe.adapt.steps or recipe.builds_minis)
+        languages = recipe.languages.targets if needs_targets else []
+        return taken + [_targets(recipe, context, body, language) for language in languages]
     return [
         Job(
             layout.pretrain(body),
@@ -68,6 +76,40 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         )
         for body in recipe.bodies
     ]
+
+
+def _targets(recipe: Recipe, context: Context, body: System, language: str) -> Job:
+    """What the untouched model makes of the source sides of a language's lines."""
+    layout, folder = context.layout, context.layout.targets(language)
+    tokens, source = layout.tokens(language), layout.tokenizer(recipe.languages.source)
+    head = recipe.body_config.head
+    assert head is not None
+
+    def make() -> None:
+        world = context.world
+        artifact, pack = load_model(layout.model(body))
+        with torch.device("meta"):
+            module = recipe.trained_by.model(artifact.config, pack.rows, artifact.head_depths)
+        precision = resolve_precision(recipe.engine.precision, world.device)
+        materialise(module.requires_grad_(False), DTYPES[precision], world.device)
+        load_into(module, artifact.tensors, "body.")
+        load_into(module, pack.embeddings, "pack.")
+        split_model(module, world.tensor)
+        examples = examples_of(TokenStore(tokens / SOURCE), head.max_length)
+        label = f"targets {language}"
+        progress = Progress(label, len(examples), "lines", quiet=not world.is_main)
+        write_targets(
+            folder,
+            examples,
+            head.outputs(artifact.config.hidden_size),
+            partial(outputs_of_examples, module.eval()),
+            world,
+            progress.update,
+        )
+        progress.close()
+
+    inputs = {"precision": recipe.engine.precision}
+    return Job(folder, inputs, (layout.pretrain(body), tokens, source), make)
 
 
 def pretrained_model(step: PretrainConfig, vocab_size: int) -> Model:

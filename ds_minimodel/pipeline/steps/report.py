@@ -12,6 +12,7 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.records import Job, record_of
 from ds_minimodel.pipeline.training import seeds_of_task
 from ds_minimodel.report import curves
@@ -127,11 +128,17 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
 
 
 def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
-    """Names and sizes of the target languages' text, and whether what is held out of it is new to
+    """Names and sizes of the target languages' text and pairs, and whether what is held out of it is new to
     training.
     """
     lines = {}
+    for language in recipe.data.pairs:
+        pairs = PairCorpus(layout.pairs(language))
+        named = [f"{len(text.pairs):,} of {text.name}" for text in pairs.training]
+        lines[f"Pairs, {language}"] = f"{', '.join(named)}; {len(pairs.lines):,} are lines"
     for language in recipe.languages.targets:
+        if language not in recipe.languages_of_corpora:
+            continue
         facts = Corpus(layout.corpus(language)).facts
         lines[f"Text, {language}"] = (
             f"{', '.join(facts.text)}: {facts.bytes[0]:,} bytes, {facts.bytes[1]:,} held out"

@@ -4,8 +4,9 @@ from ds_minimodel.artifacts.base import check_base, identity_of_base, keep_vocab
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.records import Job
-from ds_minimodel.text.corpus import Corpus, words_of
+from ds_minimodel.text.corpus import Corpus, count_words, words_of
 from ds_minimodel.tokenizers.extension import extend_tokenizer
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
@@ -31,12 +32,15 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     section, out, corpus = recipe.tokenizer, layout.tokenizer(language), layout.corpus(language)
     base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)
     kept = [layout.corpus(own) for own in recipe.languages_kept]
+    corpora = [corpus] if language in recipe.languages_of_corpora else []
+    pairs = [layout.pairs(language)] if language in recipe.data.pairs and base else []
 
     def extend() -> None:
         assert base is not None
-        extend_tokenizer(
-            base, recipe.num_base, Corpus(corpus).words(), words_of(kept), out, section.vocab_size
-        )
+        lines = [pair for folder in pairs for pair in PairCorpus(folder).pairs]
+        words = words_of(corpora) + count_words([[pair.target for pair in lines]])
+        kept_words = words_of(kept) + count_words([[pair.source for pair in lines]])
+        extend_tokenizer(base, recipe.num_base, words, kept_words, out, section.vocab_size)
 
     def train() -> None:
         train_tokenizer(
@@ -54,7 +58,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
                 f"the objective {recipe.trained_by.name}"
             )
 
-    parents = [corpus, *filter(None, (base, *kept))]
+    parents = [*corpora, *pairs, *filter(None, (base, *kept))]
     return Job(
         out, {"tokenizer": section.recorded()}, parents, extend if recipe.num_base else train
     )

@@ -1,0 +1,50 @@
+"""What an embedding model finds, before a language was added, aligned, and trained."""
+
+from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from ds_minimodel.report.curves import OF_SOURCE, Row, RunResults, name_of
+from ds_minimodel.report.render import Cell, CellRow, Table
+
+_SHOWN = ("recall_at_1", "recall_at_10", "mrr")
+_BACK = "back_"
+
+
+def retrieval_tables(run: RunResults) -> list[Table]:
+    """A table for each system, task and language of retrieval, both ways."""
+    rows = [row for row in run.target_scores if _SHOWN[0] in row]
+    by_task = itemgetter("system", "task", "language")
+    return [
+        _table(run, [*own], *key) for key, own in groupby(sorted(rows, key=by_task), key=by_task)
+    ]
+
+
+def _table(run: RunResults, rows: list[Row], system: str, task: str, language: str) -> Table:
+    source = run.recipe.languages.source
+    ways = {"": f"{language} → {source}", _BACK: f"{source} → {language}"}
+    columns = ["", *(f"{way}, {of}" for way in ways.values() for of in ("@1", "@10", "MRR"))]
+    rows = sorted(rows, key=itemgetter("step"))
+    shown: list[CellRow] = []
+    if OF_SOURCE + _SHOWN[0] in rows[0]:
+        shown.append(["untouched", *_cells(rows[0], OF_SOURCE)])
+    for row in rows:
+        aligned = "aligned" if run.recipe.adapt.aligns else "as it starts"
+        name = f"after {row['step']:,} steps" if row["step"] else aligned
+        shown.append([name, *_cells(row)])
+    there, back = (int(rows[0][f"{prefix}candidates"]) for prefix in ("", _BACK))
+    note = (
+        f"Percent of texts that find what belongs to them among {there:,} and {back:,}, first or "
+        "among the first ten, and the mean of one over its place. In brackets an interval of 95 %."
+    )
+    return Table(f"{task}, {name_of(system)}", columns, shown, notes=[note])
+
+
+def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
+    cells = []
+    for way in (prefix, f"{prefix}{_BACK}"):
+        low, high = row[f"{way}low"], row[f"{way}high"]
+        for name in _SHOWN:
+            detail = f"({low:.1f}–{high:.1f})" if name == _SHOWN[0] else ""
+            cells.append(Cell(f"{row[way + name]:.1f}", detail))
+    return cells

@@ -1,0 +1,70 @@
+"""A language for an embedding model by a recipe: aligned, trained toward the untouched model's
+vectors, and found.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from ds_minimodel.artifacts.adaptation import load_adaptation, whole
+from ds_minimodel.artifacts.models import load_model
+from ds_minimodel.evaluation.packs import plugged_module
+from ds_minimodel.evaluation.sentences import encode_texts
+from ds_minimodel.pipeline.lines import Targets
+from ds_minimodel.pipeline.pairs import PairCorpus
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+
+from ..forks import done
+from .sentence_world import make_sentence_world, pairs_of
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sentence")
+    recipe = make_sentence_world(folder)
+    done("run", recipe)
+    return folder
+
+
+def scores_in(folder, system="bl_base"):
+    path = folder / f"run/evaluate/{system}/xx/found/seed-3/scores.json"
+    return {row["step"]: row for row in json.loads(path.read_text())}
+
+
+def test_what_is_aligned_is_found_and_what_is_trained_better(world):
+    rows = scores_in(world)
+    assert [*rows] == [0, 6]
+    assert rows[0]["source_pack_score"] < 30 < 60 < rows[0]["score"]
+    assert rows[6]["candidates"] == 40
+    losses = [
+        json.loads(line) for line in (world / "run/adapt/bl_base/xx/run/metrics.jsonl").open()
+    ]
+    assert losses[-1]["loss"] < losses[0]["loss"]
+
+
+def test_targets_are_the_untouched_models_vectors_of_the_source_sides(world):
+    body, source = load_model(world / "run/pretrain/bl_base/model")
+    model = plugged_module(body, source)
+    lines = PairCorpus(world / "run/corpus/the-pairs-of-xx").lines
+    tokenizer = open_tokenizer(world / "run/tokenizer/en")
+    expected = encode_texts(model, tokenizer, [pair.source for pair in lines])
+    targets = Targets(world / "run/pretrain/the-targets-of-xx").whole()
+    assert targets.shape == expected.shape
+    assert np.abs(targets - expected).max() < 1e-6
+    assert np.abs(np.linalg.norm(targets, axis=1) - 1).max() < 1e-5
+
+
+def test_english_keeps_its_vectors_to_the_bit(world):
+    body, source = load_model(world / "run/pretrain/bl_base/model")
+    pack = load_adaptation(world / "run/adapt/bl_base/xx/pack")
+    extended = plugged_module(body, whole(pack, source))
+    lines = [source for source, _ in pairs_of(60, seed=9)]
+    names = [world / "run/tokenizer/en", world / "run/tokenizer/xx"]
+    before, after = (open_tokenizer(name).encode(lines) for name in names)
+    assert before == after
+    vectors = [
+        encode_texts(model, open_tokenizer(name), lines)
+        for model, name in zip((plugged_module(body, source), extended), names, strict=True)
+    ]
+    assert (vectors[0] == vectors[1]).all()
