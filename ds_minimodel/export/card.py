@@ -30,7 +30,9 @@ from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.config.systems import SYSTEMS
 from ds_minimodel.hf.source import LICENSE, hub_name
-from ds_minimodel.pipeline.layout import ADAPT, FINETUNE, REPORT, TOKENS
+from ds_minimodel.models.heads import FinishedHead, SentenceHead
+from ds_minimodel.pipeline.layout import ADAPT, FINETUNE, REPORT, TOKENS, WorkdirLayout
+from ds_minimodel.pipeline.pairs import PairsManifest
 from ds_minimodel.report.render import escape_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
 from ds_minimodel.tokenizers.tokenizer import SETTINGS_FILE, tokenizer_in
@@ -128,6 +130,73 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
     return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
 
 
+_SENTENCE_TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+
+
+def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) -> str:
+    """Return README.md of the export of a model with a finished head.
+
+    Args:
+        pack: folder of an adaptation, or the model.
+        model: reference to the base.
+        class_name: of transformers.
+        head: of the model.
+    """
+    own = read_artifact(model, ModelManifest)
+    facts: ModelManifest | AdaptationManifest = own
+    if not is_model(pack):
+        facts = read_artifact(pack, AdaptationManifest)
+    origin = as_model(
+        own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy"
+    )
+    place = _Place.of(pack)
+    languages = [own.language, *facts.language.split("+")]
+    known = [name for name in dict.fromkeys(languages) if name != UNKNOWN_LANGUAGE]
+    gives_vectors = isinstance(head, SentenceHead)
+    training: dict[str, Any] = {"steps": facts.steps, "embedding_space": own.body.space}
+    front = ModelCardData(
+        language=[name for name in known if re.fullmatch(LANGUAGE_CODE, name)] or None,
+        license=origin.license,
+        base_model=hub_name(origin.base_model),
+        library_name="sentence-transformers" if gives_vectors else "transformers",
+        pipeline_tag="sentence-similarity" if gives_vectors else "text-classification",
+        tags=_SENTENCE_TAGS if gives_vectors else None,
+        ds_minimodel=training,
+    )
+    learned = "aligned" if not facts.steps else f"aligned, and trained for {facts.steps:,} steps"
+    table = {
+        "languages": ", ".join(known) or "not known",
+        "base": hub_name(origin.base_model) or origin.imported_from or "not known",
+        "license of the base": origin.license or "not known",
+        "pairs": (place and place.pairs(facts.language)) or "not known",
+        "token embeddings": f"{facts.rows:,}, {learned}" if facts is not own else "the base's",
+    }
+    lines = [
+        f"# {hub_name(origin.base_model) or origin.imported_from or class_name} in "
+        f"{escape_markdown(' and '.join(known) or 'an unknown language')}",
+        *(place.verdict(facts, None) if place else ()),
+        "\nMade with ds_minimodel. Texts that are cut into the base's own tokens have the base's "
+        f"{'vectors' if gives_vectors else 'scores'}."
+        * (facts is own or facts.files.keys().isdisjoint({ADAPTER, UPDATE})),
+        "\n| | |\n|---|---|",
+        *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
+        "\n```python",
+    ]
+    if gives_vectors:
+        lines += [
+            "from sentence_transformers import SentenceTransformer\n",
+            'model = SentenceTransformer("FOLDER")  # this one, or its name on the Hub',
+            'print(model.encode(["TEXT"]))',
+        ]
+    else:
+        lines += [
+            "from transformers import pipeline\n",
+            'classify = pipeline("text-classification", "FOLDER")  # or its name on the Hub',
+            'print(classify("TEXT"))',
+        ]
+    return f"---\n{front}\n---\n" + "\n".join([*lines, "```"]) + "\n"
+
+
 @dataclass(frozen=True)
 class _Place:
     """Where an adaptation lies in a workdir, as pipeline/layout.py lays it out."""
@@ -171,3 +240,13 @@ class _Place:
             return None
         facts = read_artifact(folder, _Text)
         return f"{', '.join(facts.text)} ({facts.tokens:,} tokens)"
+
+    def pairs(self, language: str) -> str | None:
+        """Names of the kinds of text whose pairs were learned from, with their numbers; None where
+        they are gone.
+        """
+        folder = WorkdirLayout(self.root).pairs(language)
+        if not (folder / MANIFEST).is_file():
+            return None
+        texts = read_artifact(folder, PairsManifest).texts
+        return ", ".join(f"{text.name} ({text.training:,})" for text in texts if text.training)

@@ -38,12 +38,13 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.evaluation import task_of
-from ds_minimodel.export.card import model_card
+from ds_minimodel.export.card import finished_card, model_card
+from ds_minimodel.export.finished import write_finished, write_modules
 from ds_minimodel.hf.lazy import LazyTensors, lazily, save_tensors
 from ds_minimodel.hf.names import architecture_of
 from ds_minimodel.hf.source import CARD, CONFIG, WEIGHTS
 from ds_minimodel.hf.tokenizers import token_ids, write_tokenizer
-from ds_minimodel.models import BodyConfig
+from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.low_rank import is_low_rank
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.ops.precision import DTYPES
@@ -68,6 +69,9 @@ def export_hf(
     "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states.
     strength: share of what the body has learned that it keeps. Raises UserError where a part is
     missing or does not fit, or that library has no such bodies.
+
+    A model with a finished head comes out as the folder that it was taken from, with the language's
+    vocabulary and embeddings (export/finished.py).
     """
     artifact, out = Path(artifact), Path(out)
     refuse_existing(out)
@@ -86,6 +90,26 @@ def export_hf(
             raise UserError(f"--{what} {given}: there are {', '.join(known)}")
     if pool and body.config.causal:
         raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
+    head = body.config.head
+    if head is not None:
+        if pool or depth is not None or not is_model(artifact):
+            raise UserError(
+                f"{artifact}: has a finished head; export the model itself, without --pool and "
+                "--depth"
+            )
+        with atomic_folder(out, is_new=True) as temporary:
+            class_name = write_finished(
+                temporary,
+                model_folder,
+                body,
+                own,
+                tokenizer,
+                strength=strength,
+                dtype=DTYPES[dtype] if dtype else None,
+            )
+            card = finished_card(place, model_folder, class_name, head)
+            (temporary / CARD).write_text(card, encoding="utf-8")
+        return
     model = exported(artifact, body, own, vocabulary, depth, strength)
     as_type = DTYPES[dtype] if dtype else lazily(base.embeddings)["tokens"].dtype
     with atomic_folder(out, is_new=True) as temporary:
@@ -97,7 +121,12 @@ def export_hf(
         )
         save_tensors(temporary / WEIGHTS, model.in_type(as_type, artifact))
         if pool:
-            _write_pooling(temporary, config, pool)
+            of_pool = SentenceHead(
+                pooling="mean" if pool == "mean" else "cls",
+                max_length=config.max_positions,
+                normalises=True,
+            )
+            write_modules(temporary, of_pool, config.hidden_size)
         card = model_card(
             place, model_folder, model.class_name, model.num_layers, (body.task or {}).get("name")
         )
@@ -124,29 +153,6 @@ def export_adapter(
     check_strength(strength)
     refuse_existing(out)
     save_adaptation(out, learned, adaptation, body.config, strength)
-
-
-def _write_pooling(folder: Path, config: BodyConfig, pool: str) -> None:
-    """Write the files by which sentence-transformers reads a folder of transformers: pooling and
-    normalisation.
-    """
-    parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [
-        {
-            "idx": place,
-            "name": str(place),
-            "path": path,
-            "type": f"sentence_transformers.models.{name}",
-        }
-        for place, (name, path) in enumerate(parts.items())
-    ]
-    write_json(folder / "modules.json", modules)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_positions})
-    reads = {"pooling_mode_mean_tokens": pool == "mean", "pooling_mode_cls_token": pool == "first"}
-    write_json(
-        folder / parts["Pooling"] / "config.json",
-        {"word_embedding_dimension": config.hidden_size, **reads},
-    )
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,8 @@ def read_configuration(
     classes = values.get("architectures")
     head = read_head(source.path, theirs, classes, config, pooling)
     config = config.model_copy(update={"head": head})
-    name = name or hub_name(values.get("_name_or_path"))
+    if head is None:  # else it is what the model was finetuned from
+        name = name or hub_name(values.get("_name_or_path"))
     return Foreign(source, architecture, theirs, config, notes, name, revision)
 
 

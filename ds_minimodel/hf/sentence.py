@@ -182,6 +182,11 @@ def _sentence_head(folder: Path, config: BodyConfig) -> SentenceHead:
     )
 
 
+def lowercases(folder: Path) -> bool:
+    """Whether a model lowercases texts before its tokenizer does anything with them."""
+    return is_sentence_model(folder) and settings_of(folder).do_lower_case
+
+
 def settings_of(folder: Path) -> _Settings:
     """How texts become ids, by sentence_bert_config.json; UserError for what is not served."""
     settings = _read(folder / SETTINGS, _Settings)

@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
+from tokenizers import normalizers
 from torch import Tensor
 
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import MANIFEST, NameInside, Stored, read_json, read_model
 from ds_minimodel.hf.lazy import Lazy, LazyTensors, open_tensors
 from ds_minimodel.hf.names.architecture import Architecture
-from ds_minimodel.hf.sentence import projection_files, projection_headers, settings_files
+from ds_minimodel.hf.sentence import (
+    lowercases,
+    projection_files,
+    projection_headers,
+    settings_files,
+)
 from ds_minimodel.hf.tokenizers import GENERATION_FILE
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE
@@ -182,7 +188,8 @@ class Folder(Source):
             raise UserError(
                 f"{self.path}: no tokenizer; it must hold one of {', '.join(VOCABULARIES)}"
             )
-        return tokenizer_of(self.path, config=config)
+        tokenizer = tokenizer_of(self.path, config=config)
+        return lowercased(tokenizer) if lowercases(self.path) else tokenizer
 
     def license(self) -> str | None:
         from huggingface_hub import metadata_load
@@ -237,6 +244,15 @@ def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
         )
 
 
+def lowercased(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A tokenizer that lowercases a text first, where it does not anyway."""
+    backend: Any = tokenizer
+    backend = backend.backend_tokenizer
+    steps = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    return tokenizer
+
+
 def license_name(value: object) -> str | None:
     """`value` where it has the form of a license's name, such as apache-2.0."""
     return value if isinstance(value, str) and re.fullmatch(LICENSE, value) else None
@@ -286,14 +302,17 @@ def as_transformers_names(
     have written them: without the `prefix` of the model under a head, and norms' as gamma and
     beta.
     """
-    tensors = {}
-    for name in names:
-        older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
-        known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
-        at = next((own for own in known if own in headers), None)
-        if at is not None:
-            tensors[name] = headers[at]
-    return tensors
+    there = {name: name_there(name, headers, prefix) for name in names}
+    return {name: headers[found] for name, found in there.items() if found is not None}
+
+
+def name_there(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | None:
+    """What a file calls the tensor `name` of transformers' model; None where it has none. headers,
+    prefix: as of as_transformers_names.
+    """
+    older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
+    known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
+    return next((found for found in known if found in headers), None)
 
 
 def open_weights(

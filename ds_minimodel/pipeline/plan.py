@@ -18,7 +18,7 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.systems import SYSTEMS, System
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.tensor_parallel import split_model
-from ds_minimodel.models.trainable import LanguageModel
+from ds_minimodel.models.trainable import Model
 from ds_minimodel.ops.parallel import Group
 from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.pipeline.memory import Device, Load, Memory, device_named, memory_of_step
@@ -45,7 +45,7 @@ class Planner:
         device: Where.
     """
 
-    module: LanguageModel
+    module: Model
     load: Load
     device: Device
 
@@ -183,7 +183,7 @@ def planner_of(recipe: Recipe, system: System, step: str, device: Device) -> Pla
     return Planner(module, load, device)
 
 
-def model_of(recipe: Recipe, system: System, step: str) -> LanguageModel:
+def model_of(recipe: Recipe, system: System, step: str) -> Model:
     """Return the whole model of a step, with fresh weights on torch's default device, frozen as the
     step freezes it.
     """

@@ -1,0 +1,40 @@
+"""Tiny models of sentence-transformers and tiny classifiers, made on the spot."""
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+
+from .conftest import SIZES, make_roberta, make_xlm_r
+from .test_bases import make_bert
+from .test_modernbert import save_modernbert
+
+
+def save_sentence_model(source, folder, pooling="mean", dense=None, normalise=True, **settings):
+    """Write a model over the encoder in `source` as sentence-transformers does.
+
+    dense: outputs of a projection, tanh behind it. settings: of its Transformer.
+    """
+    transformer = modules.Transformer(str(source), **settings)
+    parts = [transformer, modules.Pooling(SIZES["hidden_size"], pooling)]
+    if dense is not None:
+        torch.manual_seed(0)
+        parts.append(modules.Dense(SIZES["hidden_size"], dense))
+    if normalise:
+        parts.append(modules.Normalize())
+    SentenceTransformer(modules=parts).save(str(folder), create_model_card=False)
+    return folder
+
+
+def make_encoder(family, text_file, unigram_folder, folder):
+    """Write a tiny encoder with a masked head and a tokenizer."""
+    match family:
+        case "bert-uncased" | "bert-cased":
+            make_bert(text_file, folder, lowercase=family == "bert-uncased")
+        case "roberta":
+            folder.mkdir()
+            make_roberta(text_file, folder)
+        case "xlm-r":
+            make_xlm_r(unigram_folder, folder)
+        case "modernbert":
+            save_modernbert(text_file, folder)
+    return folder
