@@ -4,6 +4,7 @@ anything is started.
 
 import json
 import math
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,17 @@ def _plan(options: steps.Options) -> int:
     from ds_minimodel.pipeline.plan import plans
 
     rows = plans(recipe, options.ranks, options.device, options.peak)
-    _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets)))
+    what = ""
+    if is_model:
+        adapt = recipe.adapt
+        tokens = adapt.steps * adapt.batch_size * adapt.seq_length
+        what = (
+            f"What extend would train: {recipe.systems[0]} with {recipe.tokenizer.vocab_size:,} new "
+            f"tokens, {adapt.steps:,} steps of {adapt.batch_size} x {adapt.seq_length} tokens, "
+            f"{tokens:,} in all. KEY=VALUE (adapt.steps=100, tokenizer.vocab_size=1000) plans "
+            "another size."
+        )
+    _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets), what))
     return 0
 
 
@@ -148,26 +159,32 @@ def _show(
     if options.json:
         print(json.dumps({"rows": rows}, indent=1))
     else:
-        print(to_markdown(title, tables()))
+        for line in to_markdown(title, tables()).splitlines():
+            is_text = line and not line.startswith(("|", "#", "-"))
+            print(textwrap.fill(line, 100) if is_text else line)
 
 
-def plan_tables(rows: list[dict[str, Any]], languages: int = 1) -> "list[Table]":
+def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") -> "list[Table]":
     """Return the tables of a plan: memory of the steps, and their FLOPs.
 
     Args:
         rows: Of `pipeline.plan.plans`.
         languages: So many share what is paid once.
+        what: A sentence that says what is planned.
     """
     from ds_minimodel.config.systems import SYSTEMS
     from ds_minimodel.report.render import Table, duration, size_of
     from ds_minimodel.report.tables import cost_table
 
     first = rows[0]
-    notes = [
+    notes = [what] if what else []
+    notes.append(
         f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for "
         f"each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one device at the "
-        "fullest moment of a step, and sent by each rank in one step. Predicted, within some 20 %."
-    ]
+        "fullest moment of a step, and sent by each rank in one step; state: gradients, fp32 copies "
+        "and Adam's moments. Predicted, within some 20 %. Micro-batches of up to so many samples "
+        "fit, and ZeRO stages from the lowest named on."
+    )
     if first["tensor_parallel"] > 1:
         notes.append(
             f"{first['tensor_parallel']} ranks hold one replica between them; the activations that "
@@ -178,17 +195,28 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1) -> "list[Table]"
             f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, "
             "writing and the network come on top. adapt is one language."
         )
-    columns = ["System", "Step", "micro-batch", *first["memory"], "sent a step", "fits"]
-    columns += ["smallest ZeRO", "largest micro-batch"]
+    columns = ["System", "Step", "batch", "up to", "weights", "state", "activations", "total"]
+    columns += ["sent", "fits", "ZeRO"]
     if first["peak"]:
         columns.append("at least")
     cells = []
     for row in rows:
-        cell = [SYSTEMS[row["system"]].title, row["step"], str(row["micro_batch_size"])]
-        cell += [size_of(size) for size in row["memory"].values()]
-        cell += [size_of(row["traffic"]["total"]), "yes" if row["fits"] else "NO"]
-        for key in ("smallest_zero_stage", "largest_micro_batch"):
-            cell.append("none" if row[key] is None else str(row[key]))
+        memory = row["memory"]
+        largest = row["largest_micro_batch"]
+        stage = row["smallest_zero_stage"]
+        cell = [
+            SYSTEMS[row["system"]].title,
+            row["step"],
+            str(row["micro_batch_size"]),
+            "none" if largest is None else str(largest),
+            size_of(memory["weights"]),
+            size_of(memory["gradients"] + memory["optimizer"]),
+            size_of(memory["activations"]),
+            size_of(memory["total"]),
+            size_of(row["traffic"]["total"]),
+            "yes" if row["fits"] else "NO",
+            "none" if stage is None else str(stage),
+        ]
         if first["peak"]:
             cell.append(duration(row["least_hours"]))
         cells.append(cell)
