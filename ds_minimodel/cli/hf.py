@@ -1,14 +1,14 @@
 """Models of others on the command line: `ds-minimodel extend` and `export-hf`."""
 
 import argparse
-import importlib
 import math
-from types import ModuleType
+from typing import Any
 
 from ds_minimodel.cli.options import add_options, given_of
 from ds_minimodel.cli.steps import Commands, Options
 from ds_minimodel.cli.streams import say
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.extend.config import ExtendConfig, read_config
 from ds_minimodel.launch.hosts import restart_with_cpu_settings
 
@@ -88,9 +88,6 @@ def _export_hf(options: Options) -> None:
     say(f"{options.out}: written")
 
 
-def hugging_face_module(name: str) -> ModuleType:
+def hugging_face_module(name: str) -> Any:
     """A module of the package; UserError where what it needs of the extra `hf` is not installed."""
-    try:
-        return importlib.import_module(f"ds_minimodel.{name}")
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
+    return import_extra(f"ds_minimodel.{name}", "hf")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.common.files import CANNOT_WRITE
 
 
@@ -16,15 +17,9 @@ def hub_api(repository: str) -> Iterator[Any]:
     """huggingface_hub's HfApi of the Hub that HF_ENDPOINT names; what goes wrong with it becomes a
     UserError.
     """
-    try:
-        import huggingface_hub
-        from huggingface_hub.utils.tqdm import disable_progress_bars
-    except ModuleNotFoundError:
-        raise UserError(
-            "huggingface_hub is not installed; pip install 'ds_minimodel[hf]'"
-        ) from None
+    huggingface_hub = import_extra("huggingface_hub", "hf")
     if not sys.stderr.isatty():
-        disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()
     api = huggingface_hub.HfApi(library_name="ds_minimodel")
     try:
         yield api

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ds_minimodel.common.errors import UserError, one_line, reason_of
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.hf.names.architecture import Architecture
 from ds_minimodel.hf.sentence import has_labels, read_head
@@ -90,11 +91,7 @@ class Foreign:
 
 def library() -> Any:
     """transformers, which takes seconds to import; UserError where it is not installed."""
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed; pip install 'ds_minimodel[hf]'") from None
-    return transformers
+    return import_extra("transformers", "hf")
 
 
 def read_configuration(

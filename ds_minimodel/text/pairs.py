@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.text import rows
 from ds_minimodel.text.reader import bytes_of, form_of
 
@@ -330,13 +331,7 @@ def _elements(path: Path, tags: Sequence[str], stack: contextlib.ExitStack) -> I
 
     No entity is resolved and nothing outside the file is opened.
     """
-    try:
-        from lxml import etree
-    except ImportError:
-        raise UserError(
-            f"{path}: lxml, which reads TMX and XLIFF, is not installed; pip install "
-            "'ds_minimodel[pairs]'"
-        ) from None
+    etree = import_extra("lxml.etree", "pairs")
     parser = etree.XMLPullParser(
         events=("end",),
         tag=[f"{{*}}{tag}" for tag in tags],
@@ -440,13 +435,7 @@ def _catalog_pairs(
     path: Path, languages: tuple[str, str], columns: Columns, stack: contextlib.ExitStack
 ) -> RawPairs:
     """Messages of a gettext catalog that are translated, and not marked as doubtful."""
-    try:
-        import polib
-    except ImportError:
-        raise UserError(
-            f"{path}: polib, which reads catalogs, is not installed; pip install "
-            "'ds_minimodel[pairs]'"
-        ) from None
+    polib = import_extra("polib", "pairs")
     with one_line(path, "not a gettext catalog"):
         read = polib.mofile if path.suffix.lower() == ".mo" else polib.pofile
         catalog: Any = read(str(path))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.common.files import Content
 from ds_minimodel.text import rows
 
@@ -349,12 +350,7 @@ def _decompressed(file: IO[bytes], new_stream: Callable[[], Any]) -> Iterator[by
 
 
 def _zstd_stream() -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        raise UserError(
-            "a .zst file is read with the package zstandard; pip install 'ds_minimodel[zstd]'"
-        ) from None
+    zstandard = import_extra("zstandard", "zstd")
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # as zstd --long=31
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.common.hub import hub_api
 
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"  # suffixes
@@ -90,16 +91,10 @@ def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
     """The rows of a Parquet file with those of the `columns` that it has, some in memory at a time;
     where it has none, one row of all columns without values.
     """
+    arrow = import_extra("pyarrow", "parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet")
     try:
-        import pyarrow as arrow
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise UserError(
-            f"{path}: pyarrow, which reads .parquet files, is not installed; pip install "
-            "'ds_minimodel[parquet]'"
-        ) from None
-    try:
-        with ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+        with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             names = file.schema_arrow.names
             present, number = [name for name in columns if name in names], 0
             if not present:
@@ -245,13 +240,7 @@ class HubText(NamedTuple):
 
 def rows_of_hub(text: HubText) -> Rows:
     """The rows of a data set, as they are streamed."""
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(
-            f"{text}: datasets, which reads hf:// names, is not installed; pip install "
-            "'ds_minimodel[datasets]'"
-        ) from None
+    datasets = import_extra("datasets", "datasets")
     with hub_api(str(text)):
         rows: Any = datasets.load_dataset(
             text.name, text.config, split=text.split, revision=text.revision, streaming=True

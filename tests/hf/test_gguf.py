@@ -199,7 +199,7 @@ SCALED = {
         "factor": 8.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
+        "original_max_position_embeddings": 8192,
     },
 }
 
@@ -210,28 +210,22 @@ def test_angles_are_scaled_as_it_says(folder, tmp_path, kind):
     theirs = shutil.copytree(folder, tmp_path / "theirs")
     change(
         theirs / "config.json",
-        rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **SCALED[kind]},
+        rope_parameters={"rope_type": kind, "rope_theta": 500_000.0, **SCALED[kind]},
     )
     facts = {"type": "linear", "factor": 4.0, "original_context_length": 16}
     changes = {"facts": {f"llama.rope.scaling.{key}": value for key, value in facts.items()}}
     if kind == "llama3":
         slow, _ = ROPE_INIT_FUNCTIONS[kind](transformers.AutoConfig.from_pretrained(theirs), "cpu")
-        changes = {"tensors": {"rope_freqs.weight": 1e4 ** -(torch.arange(0, 8, 2) / 8) / slow}}
+        changes = {
+            "tensors": {"rope_freqs.weight": 500_000.0 ** -(torch.arange(0, 8, 2) / 8) / slow}
+        }
     comes_in_as(theirs, write_gguf(theirs, tmp_path / "tiny.gguf", **changes), tmp_path)
 
 
-def test_a_model_in_parts(folder, tmp_path):
+def test_a_part_of_a_model(folder, tmp_path):
     write_gguf(folder, tmp_path / "tiny.gguf", split=8)
-    parts = sorted(tmp_path.glob("*.gguf"))
-    assert [part.name for part in parts] == [f"tiny-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
-    comes_in_as(folder, parts[1], tmp_path)
-    stranger = parts[2].rename(tmp_path / "stranger")
-    refused(parts[0], tmp_path / "out", f"one of 3 parts of a model; {parts[2]} must be beside it")
-    parts[2].write_bytes(parts[1].read_bytes())
-    refused(parts[2], tmp_path / "out", "not part 3 of 3")
-    parts[2].unlink()
-    stranger.rename(tmp_path / "tiny.gguf")
-    refused(tmp_path / "tiny.gguf", tmp_path / "out", "must be beside it")
+    first, *_ = sorted(tmp_path.glob("*.gguf"))
+    refused(first, tmp_path / "out", "a part of a model; join them by llama-gguf-split --merge")
 
 
 def by_split(pattern_of):
@@ -357,7 +351,11 @@ def test_what_is_none_is_refused(folder, tmp_path):
     path = tmp_path / "bad.gguf"
     whole = write_gguf(folder, tmp_path / "tiny.gguf").read_bytes()
     many = (1 << 62).to_bytes(8, "little")
+    key = b"tokenizer.ggml.eos_token_id"
+    endless = whole.replace(key + bytes([4, 0, 0, 0]), key + bytes([9, 0, 0, 0, 0, 0, 0, 0]) + many)
+    assert endless != whole, "a list of more numbers than there are bytes"
     for content in (
+        endless,
         b"",
         b"GG",
         b"GGUF" + bytes(20),
