@@ -75,7 +75,10 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
 def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     """Page over a base: what was there before, what is there after, and what that took."""
     blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
-    blocks += [Heading("Before and after"), tables.change_table(verdicts)]
+    if any(verdict.measures for verdict in verdicts):
+        blocks += [Heading("Before and after"), tables.change_table(verdicts)]
+    elif any(row["held_out"] for row in run.losses):
+        blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
     blocks += retrieval_tables(run)
     for (system, language), kept in run.kept.items():
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]

@@ -7,6 +7,7 @@ The page, the last lines of `run` and the cards of exports say it.
 import math
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -63,10 +64,11 @@ class Verdict(Stored):
 
 def verdicts_of(run: curves.RunResults) -> list[Verdict]:
     """Those of a recipe with a base; without one nothing was there before."""
-    systems = curves.in_order(row["system"] for row in run.target_scores) if run.recipe.base else []
+    if not run.recipe.base:
+        return []
     return [
         _verdict(run, system, language)
-        for system in systems
+        for system in run.recipe.systems
         for language in run.recipe.languages.targets
     ]
 
@@ -113,6 +115,7 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
                 worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
+    clauses = clauses or {"held-out text": _trained(run, system, language)}
     facts: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse}
     if kept := run.kept.get((system, language)):
         measures += kept.measures
@@ -121,6 +124,19 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
     return Verdict(
         system=system, language=language, steps=steps, cost=_cost(run, system, language), **facts
     )
+
+
+def _trained(run: curves.RunResults, system: str, language: str) -> str:
+    """What step 2 has done, where no task has scored it."""
+    for loss in run.losses:
+        of_run = loss["system"], loss["stage"], loss["language"]
+        if of_run == (system, "adapt", language) and loss["held_out"]:
+            (first, before), (last, after) = loss["held_out"][0], loss["held_out"][-1]
+            return (
+                f"{language}, held-out text: {before:.3f} bits per byte after {first:,} updates, "
+                f"{after:.3f} after {last:,}"
+            )
+    return f"{language}: {run.recipe.adapt.steps:,} updates, and nothing was scored"
 
 
 def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:
@@ -158,8 +174,11 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
     """What the page and the last lines of `run` say first: verdicts, or how systems compare with
     BL_BASE.
     """
-    if verdicts or not run.target_scores:
+    if verdicts:
         return [line for verdict in verdicts for line in verdict.lines]
+    if not run.target_scores:
+        each = product(run.recipe.systems, run.recipe.languages.targets)
+        return [f"{curves.name_of(system)}, {_trained(run, system, own)}." for system, own in each]
     points, costs, said = (
         curves.training_curves(run.target_scores),
         adapt_costs(recipe_costs(run.recipe)),

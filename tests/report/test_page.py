@@ -84,6 +84,21 @@ def kept(**more):
     )
 
 
+@pytest.mark.parametrize("base", [None, "base"])
+def test_a_page_says_what_was_done_where_nothing_was_scored(tmp_path, base):
+    """Held-out loss, or at least the number of updates."""
+    run = some_run(languages=("de",), tasks=(), scores=[])
+    run = replace(run, recipe=run.recipe.model_copy(update={"base": base}))
+    said = write_report(tmp_path, run)
+    losses = "BL_BASE, de, held-out text: 2.000 bits per byte after 0 updates, 1.600 after 10"
+    assert said[0].startswith(losses) and len(said) == 2
+    markdown, _ = texts(tmp_path)
+    assert "Fewer bits are better" not in markdown, "of a table without a row"
+    assert "1.600 best 1.500 at step 5" in re.sub(r"[^\w. ]", "", markdown)
+    said = write_report(tmp_path, replace(run, losses=[]))
+    assert said[0].startswith("BL_BASE, de: 10 updates, and nothing was scored")
+
+
 def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
     run = some_run(languages=("de",))
     own = {"source_pack_score": 58.5, "on_source_score": 79.9, "on_source_cut": 0.04}
