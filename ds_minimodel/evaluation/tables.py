@@ -47,6 +47,7 @@ class Columns:
 _SPELLINGS = {
     "contradictory": "contradiction"
 }  # in XNLI's translated training files (facebookresearch/XNLI#11)
+_MISSING = "<NA> NA N/A n/a #N/A NaN nan -NaN -nan NULL null None".split()  # pandas' words
 SENTENCE = Columns(("text",))
 PAIR = Columns(("sentence1", "sentence2"))
 XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", _SPELLINGS)
@@ -144,12 +145,13 @@ def read_table(
 
 def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str]:
     """Which of the labels `names` say that a row has none, as MultiNLI's and SNLI's without a
-    majority, in integers -1.
+    majority, in integers -1; and as what pandas writes or reads as missing.
 
     labels: the task's, of which none is one; where None, neither are "-" beside "+", nor -1 beside
     1 without 0.
     """
-    opposite = {"-": "+" in names, "-1": "1" in names and "0" not in names}
+    opposite = dict.fromkeys(_MISSING, False)
+    opposite |= {"-": "+" in names, "-1": "1" in names and "0" not in names}
     return [
         name
         for name in opposite

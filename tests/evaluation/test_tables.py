@@ -61,6 +61,8 @@ def test_numbers_are_labels_by_their_digits_in_all_forms(tmp_path):
         (["-", "+"], None, ["-", "+"]),
         ([-1, 0, 1], ["-1", "0", "1"], ["-1", "0", "1"]),
         ([-1, 1], ["0", "1"], ["1"]),
+        (["yes", "NA", "no", "nan"], None, ["yes", "no"]),  # as pandas knows a missing one
+        (["EU", "NA"], ["EU", "NA"], ["EU", "NA"]),
     ],
 )
 @pytest.mark.parametrize("columns", [{}, {"label": "gold"}])
