@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import os
@@ -30,6 +31,7 @@ from ds_minimodel.common.files import (
     write_manifest,
 )
 from ds_minimodel.common.hub import hub_api, is_answer
+from ds_minimodel.common.memory import trim
 from ds_minimodel.common.names import check_name
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.hf import proof
@@ -166,11 +168,35 @@ def _read_config(
     return base
 
 
+_shared: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
+    "shared", default=None
+)
+
+
+@contextlib.contextmanager
+def shared_modules() -> Iterator[None]:
+    """Keep what module_of loads in memory while this is open, for those who ask again."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+        trim()
+
+
 def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
     """transformers' own module of a base, in evaluation mode; dtype: of its weights, by default as
     its token embeddings are.
     """
-    return proof.module_of(_read_config(*place_of(model)), dtype)
+    place = place_of(model)
+    shared = _shared.get()
+    key = (place, dtype)
+    if shared is not None and key in shared:
+        return shared[key]
+    module = proof.module_of(_read_config(*place), dtype)
+    if shared is not None:
+        shared[key] = module
+    return module
 
 
 def check_base(model: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any
 
 from ds_minimodel.cli.options import add_options, given_of
@@ -11,6 +12,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.extras import import_extra
 from ds_minimodel.extend.config import ExtendConfig, read_config
 from ds_minimodel.launch.hosts import restart_with_cpu_settings
+from ds_minimodel.pipeline.layout import CALL
 
 _AGAIN = (
     "The model itself stays as it is. The same command goes on after an interruption; delete --out "
@@ -30,7 +32,9 @@ def add_arguments(commands: Commands) -> None:
         "export-hf", help="write a body or task model for Hugging Face's library"
     )
     exporting.add_argument(
-        "artifact", metavar="ARTIFACT", help="folder of a model, mini-model or task model"
+        "artifact",
+        metavar="ARTIFACT",
+        help="folder of a model, mini-model or task model, or of extend",
     )
     exporting.add_argument("out", metavar="OUT", help="folder to write")
     exporting.add_argument("--pack", metavar="PACK", help="of a language; default: the model's own")
@@ -78,13 +82,16 @@ def _extend(options: Options) -> None:
 
 def _export_hf(options: Options) -> None:
     room = hugging_face_module("export.folder")
+    artifact, pack = Path(options.artifact), options.pack
+    if (artifact / CALL).exists() and not pack:
+        artifact, pack = hugging_face_module("extend.call").made_in(artifact)
     if options.adapter:
-        if options.pack is None or options.depth or options.dtype or options.pool:
+        if pack is None or options.depth or options.dtype or options.pool:
             raise UserError("--adapter: takes --pack, and --strength alone beside it")
-        room.export_adapter(options.artifact, options.out, options.pack, options.strength)
+        room.export_adapter(artifact, options.out, pack, options.strength)
     else:
         more = options.depth, options.dtype, options.pool, options.strength
-        room.export_hf(options.artifact, options.out, options.pack, *more)
+        room.export_hf(artifact, options.out, pack, *more)
     say(f"{options.out}: written")
 
 

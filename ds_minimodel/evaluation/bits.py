@@ -1,12 +1,16 @@
-"""Bits per byte of texts by a body with each of several packs: what an added language brings, and
-what it takes.
+"""Bits per byte of texts: one measure for a body of ours with each of several packs, and for
+decoders of transformers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ds_minimodel.artifacts.adaptation import plug
 from ds_minimodel.artifacts.mini import tensors_of
@@ -14,22 +18,28 @@ from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import paths_of
 from ds_minimodel.evaluation.batches import outputs
-from ds_minimodel.evaluation.kind import C, R, Scores
-from ds_minimodel.evaluation.likelihood import LikelihoodKind, Scored, Text, TextConfig
+from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES, Documents, Text, TextConfig
 from ds_minimodel.evaluation.packs import open_pack
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into, materialise
 from ds_minimodel.ops import gpu
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
+from ds_minimodel.text.reader import COLUMN, read_documents
+from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
-CONTEXT = 600  # bytes
+MAX_LOGITS = 25_000_000  # in memory, of a decoder of transformers
+
+
+class TextScore(NamedTuple):
+    """How well a text is predicted, and how many tokens it takes; an unknown byte is a token."""
+
+    bits_per_byte: float
+    bytes_per_token: float
 
 
 class Bits(NamedTuple):
-    """Of a text by a pack: bits per byte, and bytes per token, which generation costs; an unknown
-    byte is one.
-    """
+    """The score of a text by a pack, which generation costs by its tokens."""
 
     pack: str
     text: str
@@ -37,74 +47,134 @@ class Bits(NamedTuple):
     bytes_per_token: float
 
 
+class TheirLikelihoods(nn.Module):
+    """The likelihoods of tokens by a decoder of transformers, as TokenLikelihoods has ours."""
+
+    def __init__(self, decoder: Any):
+        super().__init__()
+        self.decoder = decoder
+
+    def logits(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the logarithm of each token's probability, (B, S) fp32; 0 for the first of a row.
+
+        What fills a row up changes nothing before it, since the model is causal.
+        """
+        tokens_BS = batch["tokens"]
+        size = tokens_BS.shape[1] * self.decoder.get_output_embeddings().weight.shape[0]
+        parts = list[Tensor]()
+        for ids_BS in tokens_BS.split(max(1, MAX_LOGITS // size)):
+            logits_BSV = self.decoder(ids_BS, use_cache=False).logits[:, :-1].float()
+            found_BS1 = logits_BSV.log_softmax(-1).gather(-1, ids_BS[:, 1:, None])
+            parts.append(F.pad(found_BS1[..., 0], (1, 0)))
+        return torch.cat(parts)
+
+
+def score_text(
+    module: TokenLikelihoods | TheirLikelihoods,
+    tokenizer: Tokenizer,
+    documents: Documents,
+    max_length: int,
+    context_bytes: int = CONTEXT_BYTES,
+) -> TextScore:
+    """Score documents by a module that says how likely their tokens are.
+
+    Args:
+        module: gives the log-probabilities of tokens.
+        tokenizer: its vocabulary.
+        documents: text.
+        max_length: most tokens of a sequence.
+        context_bytes: most bytes before a token, from which it is predicted; by these, and not by
+            tokens, vocabularies compare.
+    """
+    kind = Text()
+    task = TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes)
+    encoded = kind.encode(tokenizer, documents, task, max_length)
+    scores = kind.score(task, "", documents, encoded, outputs(module, encoded.examples))
+    tokens = int((encoded.examples.lengths - 1).sum()) + sum(encoded.unknown)
+    return TextScore(scores["bits_per_byte"], documents.num_bytes / max(1, tokens))
+
+
+def beginning_of(patterns: Iterable[str | Path], max_bytes: int, column: str = COLUMN) -> Documents:
+    """Read the first documents of a text, at most `max_bytes` of it, the last one cut off."""
+    texts = list[str]()
+    left = max_bytes
+    for document in read_documents(patterns, column):
+        text = "\n".join(document).encode()[:left].decode(errors="ignore")
+        if text.strip():
+            texts.append(text)
+        left -= len(text.encode())
+        if left <= 0:
+            break
+    return Documents(texts)
+
+
 def bits_per_byte(
     body_folder: str | Path,
     packs: Mapping[str, str | Path],
     texts: Sequence[str | Path],
-    context_bytes: int = CONTEXT,
+    context_bytes: int = CONTEXT_BYTES,
     precision: str | None = None,
     strength: float = 1.0,
 ) -> list[Bits]:
-    """Rows for each text and pack. texts: files of documents, with an empty line between them.
+    """Score each text with each pack.
 
     A token is predicted from at most `context_bytes` bytes before it, by all packs alike; the
-    probabilities are over all ids that a pack has. precision: fp32, bf16, fp16 or auto. strength:
-    share of what a body has learned that it keeps. UserError for a body that does not predict next
-    tokens, and for what is missing, damaged or does not fit.
+    probabilities are over all ids that a pack has.
+
+    Args:
+        body_folder: a body that predicts next tokens.
+        packs: folders of languages by their names.
+        texts: files of documents, with an empty line between them.
+        context_bytes: at least 1.
+        precision: fp32, bf16, fp16 or auto; by default fp32 on a CPU, as the exported model has it
+            there, and auto on a GPU.
+        strength: share of what a body has learned that it keeps.
+
+    Raises:
+        UserError: for another body, and for what is missing, damaged or does not fit.
     """
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
-    task, texts = (
-        TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes),
-        paths_of(texts),
-    )
-    rows = []
-    for name, text, records, encoded, score in score_files(
-        Text(), task, body_folder, packs, texts, precision, strength
-    ):
-        tokens = int((encoded.examples.lengths - 1).sum()) + sum(encoded.unknown)
-        rows.append(
-            Bits(name, text, float(score["bits_per_byte"]), records.num_bytes / max(1, tokens))
+    files = paths_of(texts)
+    documents = {file: Text().read(file, None, "", None) for file in files}
+    rows = [
+        Bits(name, file, *score_text(module, tokenizer, documents[file], length, context_bytes))
+        for name, module, tokenizer, length in _plugged(
+            body_folder, packs, context_bytes, precision, strength
         )
-    return sorted(rows, key=lambda row: texts.index(row.text))
+        for file in files
+    ]
+    return sorted(rows, key=lambda row: files.index(row.text))
 
 
-def score_files(
-    kind: LikelihoodKind[R, C],
-    task: C,
+def _plugged(
     body_folder: str | Path,
     packs: Mapping[str, str | Path],
-    files: Sequence[str | Path],
-    precision: str | None = None,
-    strength: float = 1.0,
-) -> Iterator[tuple[str, str, R, Scored, Scores]]:
-    """(pack, file, what is in it, as encoded, its scores) of each pack on each file. task: the
-    kind's settings.
-    """
+    context_bytes: int,
+    precision: str | None,
+    strength: float,
+) -> Iterator[tuple[str, TokenLikelihoods, Tokenizer, int]]:
+    """Yield (name of a pack, a module with it, its tokenizer, most tokens of a sequence)."""
     body = load_body(body_folder)
     if body.task is not None or not OBJECTIVES[body.objective].causal:
         raise UserError(
             f"{body_folder}: predicts no next tokens; bits per byte are of a body that does"
         )
-    if (positions := body.config.max_positions) <= task.least_length:
+    positions = body.config.max_positions
+    if positions <= max(3, context_bytes):
         raise UserError(
             f"{body_folder}: has {positions} positions, and a byte may take one, so packs would "
-            "see unequal contexts; "
-            f"give --context-bytes {positions - 1} or fewer"
+            f"see unequal contexts; give --context-bytes {positions - 1} or fewer"
         )
     device, dtype = _place(precision)
     opened = {name: open_pack(folder, body, body_folder) for name, folder in packs.items()}
-    read = {file: kind.read(file, task, "", None) for file in map(str, files)}
     for name, (language, tokenizer) in opened.items():
         with torch.device("meta"):
             module = TokenLikelihoods(body.config, language.rows).requires_grad_(False)
         materialise(module, dtype, device)
         load_into(module, tensors_of(body, module.body), "body.")
         plug(module.eval(), language, body, strength)
-        for file, records in read.items():
-            encoded = kind.encode(tokenizer, records, task, body.config.max_positions)
-            score = kind.score(task, name, records, encoded, outputs(module, encoded.examples))
-            yield name, file, records, encoded, score
+        yield name, module, tokenizer, positions
 
 
 def _place(precision: str | None) -> tuple[torch.device, torch.dtype]:

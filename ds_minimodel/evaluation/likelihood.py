@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
+CONTEXT_BYTES = 600  # from which a token is predicted, where nothing else is said
 SHARE = 0.15  # of words that are hidden
 
 

@@ -82,6 +82,7 @@ def write_replay(
         )  # fp16 has too few numbers for some models
         model = module_of(base, torch.bfloat16 if wide else torch.float32).to(device)
         past = range(vocabulary.size, rows_of_base)  # rows that are no token's
+        settings = model.generation_config
         model.generation_config = GenerationConfig(
             do_sample=True,
             top_k=0,
@@ -117,6 +118,7 @@ def write_replay(
             for ids in texts:
                 add(ids, [len(ids)])
         progress.close()
+        model.generation_config = settings
         facts = {"tokenizer_sha256": tokenizer.sha256, "shards": 1, "whole_documents": True}
         write_manifest(folder, kind="token_store", **vocabulary.facts(), **facts, seed=seed)
 

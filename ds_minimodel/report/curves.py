@@ -19,7 +19,7 @@ from pydantic import Field
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.systems import BASELINE, SYSTEMS
-from ds_minimodel.report.kept import Kept
+from ds_minimodel.evaluation.comparison import Kept
 
 Row = Mapping[str, Any]  # of scores or costs, as JSON holds it
 

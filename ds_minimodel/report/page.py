@@ -9,6 +9,7 @@ import pandas as pd
 
 from ds_minimodel.common.files import atomic_folder, write_json
 from ds_minimodel.config.flops import recipe_costs
+from ds_minimodel.evaluation.comparison import DIALOGUES, OPENINGS, QUESTIONS, Comparison
 from ds_minimodel.report import plots, tables
 from ds_minimodel.report.curves import (
     BITS,
@@ -28,9 +29,12 @@ from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts_of
 
 TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
-_CONTINUED = "The likeliest tokens after the first words of a held-out document."
-_ANSWERED = "First those that were right before and are not any more."
-_SAID = "What was asked first in dialogues that were held out."
+MAX_SHOWN = 10  # samples of a kind
+_NOTES = {
+    OPENINGS: "The likeliest tokens after the first words of a held-out document.",
+    QUESTIONS: "First those that were right before and are not any more.",
+    DIALOGUES: "What was asked first in dialogues that were held out.",
+}
 _NEXT = (
     "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with "
     "more --hours, and "
@@ -82,11 +86,7 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     blocks += retrieval_tables(run)
     for (system, language), kept in run.kept.items():
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
-        blocks += [tables.samples_table("Texts continued", kept.samples, _CONTINUED)]
-        blocks += [tables.samples_table("Questions answered", kept.answers, _ANSWERED)]
-        blocks += [tables.samples_table("Questions of your dialogues", kept.chats, _SAID)] * bool(
-            kept.chats
-        )
+        blocks += samples_blocks(kept)
     blocks += _held_out_blocks(run)
     if len(run.recipe.systems) > 1:
         blocks += [Heading("Systems"), Facts(_systems(run))]
@@ -94,6 +94,16 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
     return [*blocks, Heading("Cost"), costs, Heading("What to do next"), Findings([_NEXT])]
+
+
+def samples_blocks(comparison: Comparison) -> list[Block]:
+    """What two decoders write, side by side, in a table for each kind of prompt."""
+    blocks: list[Block] = []
+    for kind, note in _NOTES.items():
+        samples = [sample for sample in comparison.samples if sample.kind == kind]
+        if samples:
+            blocks.append(tables.samples_table(kind, samples[:MAX_SHOWN], note))
+    return blocks
 
 
 def _systems(run: RunResults) -> dict[str, str]:

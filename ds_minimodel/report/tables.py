@@ -14,6 +14,8 @@ import pandas as pd
 
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
 from ds_minimodel.config.systems import BASELINE
+from ds_minimodel.evaluation.comparison import Measure, Sample
+from ds_minimodel.evaluation.questions import loops
 from ds_minimodel.models.flops import EFLOPS_PER_V100_DAY
 from ds_minimodel.report.curves import (
     ALL_TASKS,
@@ -31,7 +33,6 @@ from ds_minimodel.report.curves import (
     name_of,
     names_in,
 )
-from ds_minimodel.report.kept import Sample, loops
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
 
 if TYPE_CHECKING:
@@ -233,13 +234,28 @@ def change_table(verdicts: Sequence[Verdict]) -> Table:
     rows: list[CellRow] = []
     for verdict in verdicts:
         named = f"{name_of(verdict.system)}, {verdict.language}: " if len(verdicts) > 1 else ""
-        for own in verdict.measures:
-            change = f"{100 * (own.after / own.before - 1):+.1f} %" if own.before else EMPTY
-            rows.append([f"{named}{own.what}", own.unit, *own.texts, change])
-    notes = ["Fewer bits are better. All text was held out of the training."]
-    return Table(
-        "Before and after", ["Of what", "unit", "before", "after", "change"], rows, notes=notes
-    )
+        rows += _measured(verdict.measures, named)
+    return _before_and_after(rows, "Fewer bits are better. All text was held out of the training.")
+
+
+def measures_table(measures: Sequence[Measure]) -> Table:
+    """What was measured of two models."""
+    return _before_and_after(_measured(measures), "Fewer bits are better.")
+
+
+def _measured(measures: Sequence[Measure], named: str = "") -> list[CellRow]:
+    rows: list[CellRow] = []
+    for measure in measures:
+        change = EMPTY
+        if measure.before:
+            change = f"{100 * (measure.after / measure.before - 1):+.1f} %"
+        rows.append([f"{named}{measure.what}", measure.unit, *measure.texts, change])
+    return rows
+
+
+def _before_and_after(rows: list[CellRow], note: str) -> Table:
+    columns = ["Of what", "unit", "before", "after", "change"]
+    return Table("Before and after", columns, rows, notes=[note])
 
 
 def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:

@@ -14,21 +14,18 @@ from typing import Any
 from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.config.flops import recipe_costs
 from ds_minimodel.config.systems import BASELINE, SYSTEMS
+from ds_minimodel.evaluation.comparison import Measure
 from ds_minimodel.report import curves
-from ds_minimodel.report.kept import Measure
 from ds_minimodel.report.render import duration
 from ds_minimodel.report.tables import PERCENT, SCALES, adapt_costs, averages, retained
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
-FORGETS = {  # by whether the body trains
-    False: "has become worse: raise adapt.new_token_penalty in the recipe, or lower adapt.lr",
-    True: (
-        "has become worse: export-hf with a smaller --strength keeps more of it, or take --train "
-        "embeddings"
-    ),
+_KEEPS = {  # what keeps more of the source, by whether the body trains
+    False: "raise adapt.new_token_penalty in the recipe, or lower adapt.lr",
+    True: "raise adapt.replay in the recipe, or export-hf with a smaller --strength",
 }
-_MOST_LOST = 0.002  # of the source's score, without a line that says so
+MAX_SOURCE_LOSS = 1.0  # percent of the source's score, without a warning
 
 
 class Verdict(Stored):
@@ -104,15 +101,10 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
                 clauses[task] += (
                     f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
                 )
-            lost = (
-                abs(of_source[1] - of_source[0]) > _MOST_LOST * of_source[0]
-            )  # a Kept says it by its own bounds
-            if (
-                lost
-                and of_source[1] != scale.best(of_source)
-                and (system, language) not in run.kept
-            ):
-                worse.append(f"{clauses[task]}: {source} {FORGETS[bool(SYSTEMS[system].trains)]}.")
+            lost = 100 * abs(of_source[1] / of_source[0] - 1) if of_source[0] else 0.0
+            if lost > MAX_SOURCE_LOSS and of_source[1] != scale.best(of_source):
+                advice = _KEEPS[bool(SYSTEMS[system].trains)]
+                worse.append(f"{source}{named}: {lost:.1f} % worse than before: {advice}.")
         if scores[1] != scale.best(scores):
             worse.append(f"{clauses[task]}: {_WORSE}.")
     clauses = clauses or {"held-out text": _trained(run, system, language)}
@@ -120,7 +112,7 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
     if kept := run.kept.get((system, language)):
         measures += kept.measures
         worse += kept.worse
-        facts["kept"] = [*kept.sentences, *kept.texts]
+        facts["kept"] = kept.sentences
     return Verdict(
         system=system, language=language, steps=steps, cost=_cost(run, system, language), **facts
     )

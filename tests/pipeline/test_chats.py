@@ -7,10 +7,10 @@ import json
 import pytest
 from transformers import AutoTokenizer, GenerationConfig
 
-from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.base import module_of, refer
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.evaluation.retention import Decoder
 from ds_minimodel.export.folder import export_adapter, export_hf
-from ds_minimodel.extend.retention import Comparison
 
 from ..forks import KILLED_AFTER, Fork, done
 from ..hf.test_chats import TEMPLATES, write
@@ -70,13 +70,9 @@ def test_answers_are_learned_of_dialogues(world):
     ends = [2, tokenizer.convert_tokens_to_ids(END)]  # config.json has the first
     for folder in (world / "exported", world / "adapter"):
         assert GenerationConfig.from_pretrained(folder).eos_token_id == ends
-    assert (
-        tokenizer.eos_token == END
-        and Comparison(
-            world / "base", world / "base/tokenizer", pack, {}, world / "cache.json", count=2
-        ).untouched.settings["eos_token_id"]
-        == ends
-    )
+    assert tokenizer.eos_token == END
+    looked_at = Decoder(module_of(world / "base"), pack)
+    assert looked_at.module.generation_config.eos_token_id == ends
 
 
 def test_refusals(world):
@@ -102,4 +98,4 @@ def test_refusals(world):
     assert not (world / "out/recipe.yaml").exists(), "a mended file may follow"
     begin = [*map(str, extend), "--chats", chats]
     Fork(KILLED_AFTER, "recipe.yaml", begin).wait()
-    assert "chats.jsonl (--chats): another file than" in refused(*extend), "which it was begun with"
+    assert "chats.jsonl: another file than" in refused(*extend), "which it was begun with"

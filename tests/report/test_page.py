@@ -11,8 +11,8 @@ from html import escape
 import pytest
 from markdown_it import MarkdownIt
 
+from ds_minimodel.evaluation.comparison import OPENINGS, QUESTIONS, Kept, Measure, Sample
 from ds_minimodel.report.curves import read_losses
-from ds_minimodel.report.kept import Kept, Measure, Sample
 from ds_minimodel.report.page import write_report
 from ds_minimodel.report.render import Cell, Facts, Heading, Plot, Table, to_html, to_markdown
 
@@ -61,26 +61,22 @@ def test_report_holds_scores_page_and_plots(tmp_path):
         assert text in html and text in markdown
 
 
-def kept(**more):
-    """What a decoder has kept, as extend/retention.py finds it."""
+def kept():
+    """What a decoder has kept, as evaluation/comparison.py finds it."""
+    measure = Measure(what="cs, held-out pages", unit="bits per byte", before=2, after=1.5)
     answer = Sample(
-        opening="Who?", before="Ann", after="no no no no", was_right=True, is_right=False
+        kind=QUESTIONS, opening="Who?", before="Ann", after="no no no no", was_right=True
     )
-    measure = Measure(
-        what="de, held-out pages of your text, tokens 0–128",
-        unit="bits per byte",
-        before=2,
-        after=1.5,
-    )
-    facts = {
-        "sentences": ["strength 1."],
-        "texts": ["de: 2 before, 1.5 after."],
-        "worse": [],
-        "measures": [measure],
-    }
-    sample = Sample(opening="Das Boot", before="is a", after="fährt")
     return Kept(
-        key="", strength=1.0, **facts, answers=[answer], samples=[sample], chats=[sample], **more
+        key="",
+        pack="",
+        strength=1.0,
+        asked=1,
+        lost=100.0,
+        sentences=["strength 1.", "de: 2 before, 1.5 after."],
+        worse=["cs: 4.0 % more bits."],
+        measures=[measure],
+        samples=[answer, Sample(kind=OPENINGS, opening="Das Boot", before="is a", after="fährt")],
     )
 
 
@@ -122,8 +118,8 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
     for row in (
         "| BL_BASE, de: de, topic | accuracy | 58.5 | 60.5 | +3.4 % |",
         "| BL_BASE, de: en, topic | accuracy | 80.0 | 79.9 | -0.1 % |",
-        "| BL_BASE, de: de, held-out pages of your text, tokens 0–128 | bits per byte | 2.000 | "
-        "1.500 | -25.0 % |",
+        "| BL_BASE, de: cs, held-out pages | bits per byte | 2.000 | 1.500 | -25.0 % |",
+        "- BL_BASE, cs: 4.0 % more bits.",
         "| Das Boot | is a | fährt |",
         "| Who? | Ann (right) | no no no no (loops) |",
     ):
@@ -166,12 +162,12 @@ def test_the_papers_page_begins_with_what_came_out(tmp_path):
 def test_a_source_that_has_become_worse_is_said(tmp_path):
     run = some_run(systems=("bl_base",), languages=("de",))
     recipe = run.recipe.model_copy(update={"base": "base"})
-    for after, is_said in ((79.85, False), (80.5, False), (79.8, True)):
+    for after, is_said in ((79.3, False), (81.0, False), (79.1, True)):
         own = {"source_pack_score": 30.0, "on_source_score": after}
         scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
         said = write_report(tmp_path, replace(run, scores=scores, recipe=recipe))
         assert (
-            (f"en: 80.0 before, {after:.1f} after: en has become worse" in said[-1])
+            ("en: 1.1 % worse than before: raise adapt.new_token_penalty" in said[-1])
             == is_said
             == (len(said) == 2)
         )

@@ -130,9 +130,11 @@ def _say_gone(language: str, *patterns: str) -> None:
     print(gone, file=sys.stderr)
 
 
-def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
-    """Write the test files, of documents that are held out, without lines that stand on many;
-    UserError where there are none.
+def write_tests(
+    recipe: Recipe, say: Callable[[str], None] = print, max_bytes: int = TEST_BYTES
+) -> None:
+    """Write the test files, each of at most `max_bytes` and its last document, of documents that
+    are held out, without lines that stand on many; UserError where there are none.
     """
     (task,) = recipe.finetune.tasks.values()
     for language, path in task.test.items():
@@ -145,10 +147,10 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
             )
         documents, size = list[list[str]](), 0
         every = max(
-            1, corpus.facts.bytes[1] // TEST_BYTES
+            1, corpus.facts.bytes[1] // max_bytes
         )  # from all over the text, which may be of several files
         for document in islice(read_documents(corpus.held_out), 0, None, every):
-            if size >= TEST_BYTES:
+            if size >= max_bytes:
                 break
             documents.append(document)
             size += sum(len(line.encode()) + 1 for line in document)
@@ -165,7 +167,7 @@ def write_tests(recipe: Recipe, say: Callable[[str], None] = print) -> None:
                 f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and "
                 "more are not scored"
             )
-        if len(text) < TEST_BYTES / 3:
+        if len(text) < max_bytes / 3:
             say(
                 f"{language}: only {len(text):,} characters are held out, and scores of so little "
                 "say little"

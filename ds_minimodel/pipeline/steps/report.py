@@ -10,13 +10,13 @@ from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.files import Stored, read_manifest, read_model
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.evaluation import KINDS
+from ds_minimodel.evaluation.comparison import Kept
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.records import Job, record_of
 from ds_minimodel.pipeline.training import seeds_of_task
 from ds_minimodel.report import curves
-from ds_minimodel.report.kept import Kept
 from ds_minimodel.report.page import write_report
 from ds_minimodel.text.corpus import Corpus
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from ds_minimodel.report.kept import loops
+from ds_minimodel.evaluation.questions import loops
 from ds_minimodel.report.render import escape_markdown
 from study.third.cells import read
 from study.third.picture import picture

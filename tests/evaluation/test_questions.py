@@ -4,20 +4,19 @@ import re
 
 import pytest
 
-from ds_minimodel.extend.questions import (
-    COUNT,
+from ds_minimodel.evaluation.questions import (
+    MAX_QUESTIONS,
     TABLES,
     Question,
-    begins_alike,
+    language_test,
+    loops,
     question_set,
-    spoken,
 )
-from ds_minimodel.report.kept import loops
 
 CAPITAL = Question("What is the capital of France?", ("Paris",), ("Rome", "Bern"))
 MONTH = Question("Which month comes after March?", ("April",), ("January", "March", "May"))
 SUM = Question("What is 7 plus 5?", ("12", "twelve"), ("2", "5", "7", "57", "120"))
-ASKED = {own.text: own for own in sum(question_set("en", 0, 10_000).halves, [])}
+ASKED = {question.text: question for question in question_set("en", 10_000)[2]}
 OPPOSITE = Question('What is the opposite of "hot"?', ("cold", "cool"))
 
 
@@ -36,7 +35,8 @@ OPPOSITE = Question('What is the opposite of "hot"?', ("cold", "cool"))
         (SUM, "7 + 5 = 120", False),
         (SUM, "12.5", False),
         (SUM, "-12", False),
-        (ASKED["What is 6 times 8?"], "6 times 8 is forty-eight.", True),
+        (ASKED["How many days are in April?"], "30, thirty", True),
+        (Question("?", ("twenty",)), "twenty-five", False),
         (ASKED["How many days are in April?"], "thirty-three", False),
         (ASKED["How many grams are in a kilogram?"], "1 kilogram is one thousand grams.", True),
         (OPPOSITE, "The opposite of 'hot' is 'Cool'.", True),
@@ -48,12 +48,12 @@ def test_an_answer_is_right_where_the_first_one_named_is(question, said, is_righ
 
 
 @pytest.mark.parametrize("language", TABLES)
-def test_the_set_is_drawn_by_a_seed_in_halves(language):
-    first, second = (own := question_set(language, 1)).halves
-    assert own == question_set(language, 1) != question_set(language, 2)
-    assert COUNT >= 300 and len(first) == len(second) == COUNT // 2
-    assert len({own.text for own in first + second}) == COUNT
-    assert len(question_set(language, 1, 20).halves[0]) == 10 and len(set(own.instructions)) == 20
+def test_the_set_is_drawn_by_a_seed(language):
+    code, frame, questions = question_set(language, seed=1)
+    assert questions == question_set(language, seed=1)[2] != question_set(language, seed=2)[2]
+    assert len({question.text for question in questions}) == MAX_QUESTIONS == 250
+    assert code == language and len(frame) == 2
+    assert question_set(language, 20, 1)[2] == questions[:20]
 
 
 def test_questions_are_english_where_a_language_has_none():
@@ -62,21 +62,18 @@ def test_questions_are_english_where_a_language_has_none():
 
 @pytest.mark.parametrize("language", TABLES)
 def test_every_question_takes_its_answers_and_gives_none_away(language):
-    for question in sum(question_set(language, 3, 10_000).halves, []):
+    for question in question_set(language, 10_000)[2]:
         assert not any(
-            re.search(rf"(?i)(?<!\w){re.escape(own)}(?!\w)", question.text)
-            for own in question.answers
+            re.search(rf"(?i)(?<!\w){re.escape(answer)}(?!\w)", question.text)
+            for answer in question.answers
         )
-        assert not question.is_right(question.text) and not question.is_right(
-            f"{question.text} I do not know."
-        )
+        assert not question.is_right(question.text)
+        assert not question.is_right(f"{question.text} I do not know.")
         for answer in question.answers:
             assert question.is_right(f"{question.text} It is {answer}."), question
 
 
-def test_openings_and_loops():
-    assert begins_alike("The capital of France is Paris.", "The capital of France is Rome.")
-    assert not begins_alike("The capital of France", "the capital of France is")
+def test_what_loops():
     for said in (
         "La France, la France, la France",
         "-Fantasy-Fantasy-Fantasy",
@@ -98,7 +95,7 @@ def test_answers_in_the_language_that_was_added():
         "The capital of France is Paris.",
         "Paris ist da.",
     )  # too short
-    assert [*map(spoken("de", "en"), said)] == [True, False, False]
-    assert [*map(spoken("en", "de"), said)] == [False, True, False]
-    assert not spoken("fr", "en")("Hlavní město Francie je Paříž, a Německa je Berlín.")
-    assert spoken("en", "en") is None and spoken("xx", "en") is None
+    assert [*map(language_test("de", "en"), said)] == [True, False, False]
+    assert [*map(language_test("en", "de"), said)] == [False, True, False]
+    assert not language_test("fr", "en")("Hlavní město Francie je Paříž, a Německa je Berlín.")
+    assert language_test("en", "en") is None and language_test("xx", "en") is None

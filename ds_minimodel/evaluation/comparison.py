@@ -1,0 +1,252 @@
+"""What became of a decoder: answers and scores of texts, before and after, and the merge strength
+that is taken for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ds_minimodel.common.files import Amount, Count, Stored
+from ds_minimodel.evaluation.likelihood import Documents
+from ds_minimodel.evaluation.questions import Question, language_test, loops
+from ds_minimodel.text.chats import Dialogue
+
+STRENGTHS = (1.0, 0.75, 0.5)  # merge strengths that are tried, one after the other
+MAX_POINTS_LOST = 5.0  # of right answers, at a strength that is taken
+MIN_QUESTIONS = 40  # of fewer, none is asked
+MIN_TO_CHOOSE = 100  # questions by which less than the first is taken
+MAX_RISE = 3.0  # percent more bits of a text, without a warning
+PAGE_BYTES = 4000
+ANSWERS = "answers"  # a unit
+QUESTIONS = "Questions answered"
+DIALOGUES = "Questions of your dialogues"
+OPENINGS = "Texts continued"
+MORE_REPLAY = "train for less, or raise adapt.replay in the recipe"
+_ERRORS = 1.96  # standard errors on each side of an interval of 95 %
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Something that a decoder is to go on with.
+
+    Attributes:
+        kind: QUESTIONS, DIALOGUES or OPENINGS.
+        text: what is shown of it.
+        chat: a dialogue up to an answer, or a question; None where the text goes on.
+        question: by which the answer is judged.
+    """
+
+    kind: str
+    text: str
+    chat: str | Dialogue | None = None
+    question: Question | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What decoders are compared by.
+
+    Attributes:
+        code: of the language of the questions.
+        frame: what stands around them for a model without a chat template.
+        prompts: what is to be answered and continued, questions last.
+        texts: documents to score, by what they are called.
+    """
+
+    code: str
+    frame: tuple[str, str]
+    prompts: Sequence[Prompt]
+    texts: Mapping[str, Documents]
+
+
+class Look(Stored):
+    """What a decoder makes of a Probe.
+
+    Attributes:
+        answers: to each prompt.
+        bits: per byte of each text.
+        tokens: of PAGE_BYTES bytes of each text.
+    """
+
+    answers: list[str]
+    bits: dict[str, Amount]
+    tokens: dict[str, Amount]
+
+
+class Measure(Stored):
+    """Something before and after; decimals: that are printed."""
+
+    what: str
+    unit: str
+    before: Amount
+    after: Amount
+    decimals: Count = 3
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Before and after, as they are printed."""
+        return f"{self.before:.{self.decimals}f}", f"{self.after:.{self.decimals}f}"
+
+    @property
+    def sentence(self) -> str:
+        """Both, in words."""
+        before, after = self.texts
+        unit = "" if self.unit == ANSWERS else f" {self.unit}"
+        return f"{self.what}: {before}{unit} before, {after} after."
+
+
+class Sample(Stored):
+    """What is written after an opening, before and after; of a question, whether that is right."""
+
+    kind: str
+    opening: str
+    before: str
+    after: str
+    was_right: bool = False
+    is_right: bool = False
+
+
+class Comparison(Stored):
+    """What two looks tell.
+
+    Attributes:
+        asked: number of questions.
+        lost: right answers to them that were lost, in points.
+        sentences: what was found.
+        worse: warnings, each with a number and what helps.
+        measures: of all that was measured.
+        samples: to look at, answers that were lost first.
+    """
+
+    asked: Count
+    lost: float
+    sentences: list[str]
+    worse: list[str]
+    measures: list[Measure]
+    samples: list[Sample]
+
+
+class Kept(Comparison):
+    """What a decoder has kept at a merge strength.
+
+    Attributes:
+        key: hash of all that it depends on.
+        pack: identity of the adaptation.
+        strength: that is written.
+    """
+
+    key: str
+    pack: str
+    strength: Amount
+
+
+def points_lost(answers: Sequence[Sample]) -> tuple[float, float]:
+    """Count right answers that were lost, in points, and half the width of its interval of 95 %.
+
+    The interval is that of half an answer more lost and half a one more won (Agresti and Min,
+    2005), so that it is not empty where none is.
+    """
+    lost = [answer.was_right - answer.is_right for answer in answers]
+    number = len(lost) + 2
+    error = math.sqrt(sum(map(abs, lost)) + 1 - sum(lost) ** 2 / number) / number
+    return 100 * sum(lost) / max(1, len(lost)), 100 * _ERRORS * error
+
+
+def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comparison:
+    """Say what became of a decoder.
+
+    Args:
+        before: what the untouched one makes of the probe.
+        after: what the other one does.
+        probe: what both were asked.
+        language: that was added, if one was.
+    """
+    samples = [
+        Sample(
+            kind=prompt.kind,
+            opening=prompt.text,
+            before=one,
+            after=other,
+            was_right=bool(prompt.question and prompt.question.is_right(one)),
+            is_right=bool(prompt.question and prompt.question.is_right(other)),
+        )
+        for prompt, one, other in zip(probe.prompts, before.answers, after.answers, strict=True)
+    ]
+    sentences = list[str]()
+    worse = list[str]()
+    measures = list[Measure]()
+    questions = [sample for sample in samples if sample.kind == QUESTIONS]
+    dialogues = [sample for sample in samples if sample.kind == DIALOGUES]
+    lost, half = points_lost(questions)
+    if questions:
+        was_right = [answer.was_right for answer in questions]
+        is_right = [answer.is_right for answer in questions]
+        of_right = f"right answers to {len(questions)} questions ({probe.code})"
+        measures.append(_counted(of_right, was_right, is_right))
+        interval = f"at 95 % from {-lost - half:+.1f} to {half - lost:+.1f}"
+        sentences.append(f"right answers: {0 - lost:+.1f} points, {interval}.")
+        if lost > MAX_POINTS_LOST:
+            worse.append(f"right answers fall by {lost:.1f} points: {MORE_REPLAY}.")
+    is_in_language = language_test(language, probe.code)
+    for name, answers in (("questions", questions), ("held-out dialogues", dialogues)):
+        if not answers:
+            continue
+        name = f"answers to {len(answers)} {name} that"
+        before_loops = [loops(answer.before) for answer in answers]
+        after_loops = [loops(answer.after) for answer in answers]
+        measures.append(_counted(f"{name} loop", before_loops, after_loops))
+        more = sum(after_loops) - sum(before_loops)
+        if 100 * more / len(answers) > MAX_POINTS_LOST:
+            worse.append(f"{name} loop: {more} more: {MORE_REPLAY}.")
+        if is_in_language:
+            was_in = [is_in_language(answer.before) for answer in answers]
+            is_in = [is_in_language(answer.after) for answer in answers]
+            measures.append(_counted(f"{name} are in {language}", was_in, is_in))
+    for name, bits in before.bits.items():
+        rise = 100 * (after.bits[name] / bits - 1)
+        measures.append(
+            Measure(what=name, unit="bits per byte", before=bits, after=after.bits[name])
+        )
+        if rise > MAX_RISE:
+            worse.append(f"{name}: {rise:.1f} % more bits: give such text to --known-text.")
+    sentences += [measure.sentence for measure in measures]
+    samples.sort(key=lambda sample: not sample.was_right or sample.is_right)
+    return Comparison(
+        asked=len(questions),
+        lost=lost,
+        sentences=sentences,
+        worse=worse,
+        measures=measures,
+        samples=samples,
+    )
+
+
+def _counted(what: str, before: Sequence[bool], after: Sequence[bool]) -> Measure:
+    return Measure(what=what, unit=ANSWERS, before=sum(before), after=sum(after), decimals=0)
+
+
+def choose_strength(
+    comparison_at: Callable[[float], Comparison], strengths: Sequence[float]
+) -> tuple[float, Comparison, str]:
+    """Take the first merge strength at which at most MAX_POINTS_LOST right answers are lost, else the
+    last; the first where it is the only one, or few questions were asked.
+
+    Returns:
+        The strength, the comparison at it, and a clause that says why.
+    """
+    tried = list[str]()
+    for strength in strengths:
+        found = comparison_at(strength)
+        if len(strengths) == 1:
+            return strength, found, "as asked for"
+        if not found.asked:
+            few = f"fewer than {MIN_QUESTIONS} fit into a tenth of the training's time"
+            return strength, found, f"no questions were asked, since {few}"
+        if found.asked < MIN_TO_CHOOSE:
+            return strength, found, f"{found.asked} questions are too few to take less"
+        tried.append(f"{found.lost:.1f} points at {strength:g}")
+        if found.lost <= MAX_POINTS_LOST:
+            break
+    return strength, found, f"right answers fall by {', '.join(tried)}"
