@@ -70,12 +70,14 @@ def save_adaptation(
     config: BodyConfig | None = None,
     strength: float = 1.0,
     ends: Sequence[int] = (),
+    adapter: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> None:
     """Write an adaptation with the vocabulary in `tokenizer`; `facts` go into the manifest.
 
     config: of the body that it updates, where it does. strength: share of a low-rank update that a
-    reader of the adapter adds. ends: tokens that end an answer, as it has learned.
+    reader of the adapter adds. ends: tokens that end an answer, as it has learned. adapter: what
+    PEFT's configuration says beside it.
     """
     architecture = adaptation.architecture
     low_rank = {name: tensor for name, tensor in adaptation.update.items() if is_low_rank(name)}
@@ -91,9 +93,8 @@ def save_adaptation(
                 if name in embeddings:
                     tensors[theirs] = Lazy.of(embeddings.pop(name))
             save_tensors(out / ADAPTER, LazyTensors(tensors))
-            files.write_json(
-                out / ADAPTER_CONFIG, _adapter_config(tensors, architecture, adaptation, strength)
-            )
+            own = _adapter_config(tensors, architecture, adaptation, strength)
+            files.write_json(out / ADAPTER_CONFIG, own | dict(adapter or {}))
         for name, part in ((EMBEDDINGS, embeddings), (UPDATE, others)):
             if part:
                 save_tensors(out / name, part)

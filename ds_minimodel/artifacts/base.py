@@ -246,7 +246,11 @@ def refer(
         objective=base.objective,
         model_type=base.architecture.model_type,
     )
-    origin = {"license": source.license(), "base_model": base.name, "revision": base.revision}
+    origin = {
+        "license": source.license(),
+        "base_model": base.name or source.hub_name(),
+        "revision": base.revision,
+    }
     facts = {"imported_from": base.name or source.name} | {
         key: value for key, value in origin.items() if value
     }

@@ -59,6 +59,9 @@ def add_arguments(commands: Commands) -> None:
         choices=("mean", "first"),
         help="of an encoder: sentence-transformers reads the folder, too",
     )
+    exporting.add_argument(
+        "--text-license", metavar="NAME", help="of the text that trained the pack, for the card"
+    )
     exporting.set_defaults(run=_export_hf)
 
 
@@ -87,10 +90,18 @@ def _export_hf(options: Options) -> None:
         artifact, pack = hugging_face_module("extend.call").made_in(artifact)
     if options.adapter:
         if pack is None or options.depth or options.dtype or options.pool:
-            raise UserError("--adapter: takes --pack, and --strength alone beside it")
-        room.export_adapter(artifact, options.out, pack, options.strength)
+            raise UserError(
+                "--adapter: takes --pack, --strength and --text-license alone beside it"
+            )
+        room.export_adapter(
+            artifact,
+            options.out,
+            pack,
+            strength=options.strength,
+            text_license=options.text_license,
+        )
     else:
-        more = options.depth, options.dtype, options.pool, options.strength
+        more = options.depth, options.dtype, options.pool, options.strength, options.text_license
         room.export_hf(artifact, options.out, pack, *more)
     say(f"{options.out}: written")
 

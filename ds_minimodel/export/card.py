@@ -7,7 +7,9 @@ that the pack lies in. What is not known is left out.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,12 +39,15 @@ from ds_minimodel.report.render import escape_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict
 from ds_minimodel.tokenizers.tokenizer import SETTINGS_FILE, tokenizer_in
 
+NOT_KNOWN = "not known"
+
 
 class _Origin(Stored):
     """The keys of a model's manifest that say where it comes from."""
 
     imported_from: str | None = None
     base_model: str | None = None
+    revision: str | None = None
     license: Annotated[str, Field(pattern=LICENSE)] | None = None
 
 
@@ -53,39 +58,45 @@ class _Text(Manifest):
     tokens: Count
 
 
-def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: str | None) -> str:
+def base_of(model: Path) -> dict[str, str | None]:
+    """What PEFT's configuration says of the base: its name and commit where it came from the Hub,
+    else its folder, or the name that it gives itself.
+    """
+    about = _About.of(model, model)
+    name, source = hub_name(about.origin.base_model), about.model.source
+    if source is not None and about.origin.revision is None and Path(source.path).is_dir():
+        name = source.path
+    return {"base_model_name_or_path": name, "revision": about.origin.revision}
+
+
+def model_card(
+    pack: Path,
+    model: Path,
+    class_name: str,
+    num_layers: int,
+    task: str | None,
+    text_license: str | None = None,
+) -> str:
     """Return README.md of the export of a model, mini-model or task model with a language pack,
     perhaps its own.
 
-    class_name: of transformers. task: name of the task in the recipe.
+    class_name: of transformers. task: name of the task in the recipe. text_license: of the text
+    that it was trained on, where somebody has said it.
     """
-    facts: ModelManifest | AdaptationManifest
-    own = facts = read_artifact(model, ModelManifest)
-    if not is_model(pack):
-        facts = read_artifact(pack, AdaptationManifest)
-    origin = as_model(
-        own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy"
-    )
-    language, place = facts.language, _Place.of(pack)
-    trains_body = facts is not own and not facts.files.keys().isdisjoint({ADAPTER, UPDATE})
+    about = _About.of(pack, model)
+    facts, place = about.facts, about.place
     training: dict[str, Any] = {"system": place.system} if place else {}
     training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
-    training |= {"embedding_space": own.body.space, "layers": num_layers}
+    training |= {"embedding_space": about.model.body.space, "layers": num_layers}
     front = ModelCardData(
-        language=language
-        if re.fullmatch(LANGUAGE_CODE, language) and language != UNKNOWN_LANGUAGE
-        else None,
-        license=origin.license,
-        base_model=hub_name(origin.base_model),
+        **about.front,
         library_name="transformers",
-        tags=["mini-model-adaptation"] if facts.steps and not trains_body else None,
+        tags=["mini-model-adaptation"] if facts.steps and not about.trains_body else None,
         ds_minimodel=training,
     )
-    table = {
-        "language": "not known" if language == UNKNOWN_LANGUAGE else language,
-        "base": hub_name(origin.base_model) or origin.imported_from or "not known",
-        "license of the base": origin.license or "not known",
-        "text": (place and place.text(language)) or "not known",
+    table = about.table | {
+        "text": (place and place.text(facts.language)) or "not known",
+        "license of the text": text_license or "not stated",
         **{name.replace("_", " "): value for name, value in training.items()},
     }
     made = (
@@ -93,17 +104,14 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         if facts.steps
         else "of a base, not trained,"
     )
-    made = (
-        "by training token embeddings and the body (a LoRA, or all weights)"
-        if trains_body
-        else made
-    )
+    if about.trains_body:
+        made = "by training token embeddings and the body (a LoRA, or all weights)"
     lines = [
-        f"# {class_name} with the language pack {escape_markdown(language)}",
+        f"# {class_name} with the language pack {escape_markdown(facts.language)}",
         *(place.verdict(facts, task) if place else ()),
         f"\nMade {made} with ds_minimodel.",
-        "\n| | |\n|---|---|",
-        *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
+        *_rows(table),
+        *about.limits,
     ]
     load = '.from_pretrained("FOLDER")  # this one, or its name on the Hub'
     lines += ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
@@ -127,7 +135,44 @@ def model_card(pack: Path, model: Path, class_name: str, num_layers: int, task: 
         else "print(model(**inputs))",
         "```",
     ]
-    return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
+    return _page(front, lines)
+
+
+def adapter_card(
+    pack: Path, model: Path, class_name: str, base: str | None, text_license: str | None = None
+) -> str:
+    """Return README.md of an adapter for PEFT.
+
+    Args:
+        pack: folder of the adaptation.
+        model: reference to the base.
+        class_name: of transformers, such as AutoModelForCausalLM.
+        base: what `from_pretrained` takes for the base; None where it is not known.
+        text_license: as of `model_card`.
+    """
+    about = _About.of(pack, model)
+    language = about.facts.language
+    front = ModelCardData(**about.front, library_name="peft")
+    table = about.table | {
+        "text": (about.place and about.place.text(language)) or "not known",
+        "license of the text": text_license or "not stated",
+    }
+    lines = [
+        f"# Adapter of {escape_markdown(about.base)} for {escape_markdown(language)}",
+        *(about.place.verdict(about.facts, None) if about.place else ()),
+        "\nA LoRA and new token embeddings, made with ds_minimodel.",
+        *_rows(table),
+        *about.limits,
+        "\n```python",
+        "from peft import PeftModel",
+        f"from transformers import {class_name}, AutoTokenizer\n",
+        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")  # this one, or its name on the Hub',
+        f"base = {class_name}.from_pretrained({json.dumps(base or 'BASE')})",
+        "base.resize_token_embeddings(len(tokenizer))",
+        'model = PeftModel.from_pretrained(base, "FOLDER")',
+        "```",
+    ]
+    return _page(front, lines)
 
 
 _SENTENCE_TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
@@ -142,44 +187,32 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
         class_name: of transformers.
         head: of the model.
     """
-    own = read_artifact(model, ModelManifest)
-    facts: ModelManifest | AdaptationManifest = own
-    if not is_model(pack):
-        facts = read_artifact(pack, AdaptationManifest)
-    origin = as_model(
-        own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy"
-    )
-    place = _Place.of(pack)
-    languages = [own.language, *facts.language.split("+")]
-    known = [name for name in dict.fromkeys(languages) if name != UNKNOWN_LANGUAGE]
+    about = _About.of(pack, model)
+    facts, place, known = about.facts, about.place, about.languages
     gives_vectors = isinstance(head, SentenceHead)
-    training: dict[str, Any] = {"steps": facts.steps, "embedding_space": own.body.space}
+    training: dict[str, Any] = {"steps": facts.steps, "embedding_space": about.model.body.space}
     front = ModelCardData(
-        language=[name for name in known if re.fullmatch(LANGUAGE_CODE, name)] or None,
-        license=origin.license,
-        base_model=hub_name(origin.base_model),
+        **about.front,
         library_name="sentence-transformers" if gives_vectors else "transformers",
         pipeline_tag="sentence-similarity" if gives_vectors else "text-classification",
         tags=_SENTENCE_TAGS if gives_vectors else None,
         ds_minimodel=training,
     )
     learned = "aligned" if not facts.steps else f"aligned, and trained for {facts.steps:,} steps"
-    table = {
-        "languages": ", ".join(known) or "not known",
-        "base": hub_name(origin.base_model) or origin.imported_from or "not known",
-        "license of the base": origin.license or "not known",
+    is_base = facts is about.model
+    table = about.table | {
         "pairs": (place and place.pairs(facts.language)) or "not known",
-        "token embeddings": f"{facts.rows:,}, {learned}" if facts is not own else "the base's",
+        "token embeddings": "the base's" if is_base else f"{facts.rows:,}, {learned}",
     }
+    title = class_name if about.base == NOT_KNOWN else about.base
     lines = [
-        f"# {hub_name(origin.base_model) or origin.imported_from or class_name} in "
+        f"# {escape_markdown(title)} in "
         f"{escape_markdown(' and '.join(known) or 'an unknown language')}",
         *(place.verdict(facts, None) if place else ()),
         "\nMade with ds_minimodel. Texts that are cut into the base's own tokens have the base's "
-        f"{'vectors' if gives_vectors else 'scores'}."
-        * (facts is own or facts.files.keys().isdisjoint({ADAPTER, UPDATE})),
-        "\n| | |\n|---|---|",
-        *(f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()),
+        f"{'vectors' if gives_vectors else 'scores'}." * (not about.trains_body),
+        *_rows(table),
+        *about.limits,
         "\n```python",
     ]
     if gives_vectors:
@@ -194,7 +227,82 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
             'classify = pipeline("text-classification", "FOLDER")  # or its name on the Hub',
             'print(classify("TEXT"))',
         ]
-    return f"---\n{front}\n---\n" + "\n".join([*lines, "```"]) + "\n"
+    return _page(front, [*lines, "```"])
+
+
+def _rows(table: Mapping[str, Any]) -> list[str]:
+    rows = [f"| {name} | {escape_markdown(str(value))} |" for name, value in table.items()]
+    return ["\n| | |\n|---|---|", *rows]
+
+
+def _page(front: ModelCardData, lines: Iterable[str]) -> str:
+    return f"---\n{front}\n---\n" + "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class _About:
+    """What every card says. facts: manifest of the pack, or of the model where that is its own."""
+
+    model: ModelManifest
+    facts: ModelManifest | AdaptationManifest
+    origin: _Origin
+    place: _Place | None
+
+    @classmethod
+    def of(cls, pack: Path, model: Path) -> _About:
+        own = read_artifact(model, ModelManifest)
+        origin = as_model(
+            own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy"
+        )
+        facts = own if is_model(pack) else read_artifact(pack, AdaptationManifest)
+        return cls(own, facts, origin, _Place.of(pack))
+
+    @property
+    def languages(self) -> list[str]:
+        """The base's, and those that were added."""
+        names = dict.fromkeys([self.model.language, *self.facts.language.split("+")])
+        return [name for name in names if name != UNKNOWN_LANGUAGE]
+
+    @property
+    def base(self) -> str:
+        return hub_name(self.origin.base_model) or self.origin.imported_from or NOT_KNOWN
+
+    @property
+    def trains_body(self) -> bool:
+        return not self.facts.files.keys().isdisjoint({ADAPTER, UPDATE})
+
+    @property
+    def front(self) -> dict[str, Any]:
+        """What a Hub reads of the base."""
+        codes = [name for name in self.languages if re.fullmatch(LANGUAGE_CODE, name)]
+        return {
+            "language": codes or None,
+            "license": self.origin.license,
+            "base_model": hub_name(self.origin.base_model),
+        }
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return {
+            "languages": ", ".join(self.languages) or NOT_KNOWN,
+            "base": self.base,
+            "license of the base": self.origin.license or NOT_KNOWN,
+        }
+
+    @property
+    def limits(self) -> list[str]:
+        lines = ["\n## Limits\n", "- What the base gets wrong, or says of people, stays."]
+        if self.trains_body:
+            lines.append(
+                "- The body has changed: what is not scored above, such as other languages, may "
+                "have become worse."
+            )
+        if self.facts.steps:
+            lines.append(
+                f"- What it has of {escape_markdown(self.facts.language)} is that of the text "
+                "above. Scores are of pages of the same kind."
+            )
+        return lines
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 from ds_minimodel.evaluation import task_of
-from ds_minimodel.export.card import finished_card, model_card
+from ds_minimodel.export.card import adapter_card, base_of, finished_card, model_card
 from ds_minimodel.export.finished import write_finished, write_modules
 from ds_minimodel.hf.lazy import LazyTensors, lazily, save_tensors
 from ds_minimodel.hf.names import architecture_of
@@ -59,6 +59,7 @@ def export_hf(
     dtype: str | None = None,
     pool: str | None = None,
     strength: float = 1.0,
+    text_license: str | None = None,
 ) -> None:
     """Write a model, mini-model or task model with a language as a Hugging Face folder.
 
@@ -67,7 +68,8 @@ def export_hf(
     (tasks/), such as RobertaForSequenceClassification. language: of an adaptation; default the
     model's own. dtype: of the weights, as in ops/precision.py; default the model's. pool: "mean" or
     "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states.
-    strength: share of what the body has learned that it keeps. Raises UserError where a part is
+    strength: share of what the body has learned that it keeps. text_license: of the text that the
+    pack was trained on, for the card. Raises UserError where a part is
     missing or does not fit, or that library has no such bodies.
 
     A model with a finished head comes out as the folder that it was taken from, with the language's
@@ -128,15 +130,26 @@ def export_hf(
             )
             write_modules(temporary, of_pool, config.hidden_size)
         card = model_card(
-            place, model_folder, model.class_name, model.num_layers, (body.task or {}).get("name")
+            place,
+            model_folder,
+            model.class_name,
+            model.num_layers,
+            (body.task or {}).get("name"),
+            text_license,
         )
         (temporary / CARD).write_text(card, encoding="utf-8")
 
 
 def export_adapter(
-    model: str | Path, out: str | Path, adaptation: str | Path, strength: float = 1.0
+    model: str | Path,
+    out: str | Path,
+    adaptation: str | Path,
+    strength: float = 1.0,
+    text_license: str | None = None,
 ) -> None:
-    """Write a low-rank adaptation for PEFT, beside its tokenizer; strength: as of export_hf."""
+    """Write a low-rank adaptation for PEFT, beside its tokenizer; strength, text_license: as of
+    export_hf.
+    """
     body = load_body(model)
     learned = load_adaptation(adaptation, body.space)
     if learned.architecture is None or not any(map(is_low_rank, learned.update)):
@@ -152,7 +165,12 @@ def export_adapter(
         )
     check_strength(strength)
     refuse_existing(out)
-    save_adaptation(out, learned, adaptation, body.config, strength)
+    base = base_of(Path(model))
+    save_adaptation(out, learned, adaptation, body.config, strength, adapter=base)
+    ending = OBJECTIVES[body.objective].hugging_face_class
+    name = base["base_model_name_or_path"]
+    card = adapter_card(Path(adaptation), Path(model), f"AutoModel{ending}", name, text_license)
+    (Path(out) / CARD).write_text(card, encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.extras import import_extra
 from ds_minimodel.hf.lazy import Lazy
 from ds_minimodel.hf.names.architecture import Architecture
-from ds_minimodel.hf.source import Source, license_name, tokenizer_of
+from ds_minimodel.hf.source import Source, hub_name, license_name, tokenizer_of
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.modern import Rotation
 from ds_minimodel.models.modern.model import waves
@@ -89,6 +89,15 @@ _CUTS: dict[str, list[Any]] = {
     "qwen2": _split(r"\p{N}"),
     **dict.fromkeys(_LLAMA3, _split(r"\p{N}{1,3}")),
 }
+
+
+# Metadata that name what a file was made from, or what that was trained from, nearest first.
+_ORIGINS = (
+    "source.huggingface.repository",
+    "source.repo_url",
+    "repo_url",
+    "base_model.0.repo_url",
+)
 
 
 class GgufFile(Source):
@@ -282,6 +291,14 @@ class GgufFile(Source):
 
     def license(self) -> str | None:
         return license_name(self.facts.get("general.license"))
+
+    def hub_name(self) -> str | None:
+        for key in _ORIGINS:
+            value = str(self.facts.get(f"general.{key}", ""))
+            name = hub_name(value.removeprefix("https://huggingface.co/").rstrip("/"))
+            if name is not None:
+                return name
+        return None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Lazy]]:

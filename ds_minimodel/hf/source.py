@@ -109,6 +109,10 @@ class Source(ABC):
         """The license that it names."""
         return None
 
+    def hub_name(self) -> str | None:
+        """The name on the Hub that its metadata give it."""
+        return None
+
     def generation(self) -> dict[str, Any] | None:
         """Its settings of generation, where it has some, as transformers takes them."""
         return None

@@ -23,6 +23,7 @@ from ds_minimodel.report.verdict import Verdict
 from .conftest import save_task_model
 from .refusing import change
 from .test_decoders import save_llama
+from .test_gguf import write_gguf
 
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
 
@@ -33,7 +34,7 @@ def imported(xlm_r, tmp_path_factory):
     folder = shutil.copytree(xlm_r, tmp_path_factory.mktemp("card") / "xlm-r")
     (folder / "README.md").write_text(CARD)
     change(folder / "config.json", _name_or_path="FacebookAI/xlm-roberta-base")
-    refer(folder, folder.parent / "in")
+    refer(folder, folder.parent / "in", "en")
     return folder.parent / "in"
 
 
@@ -89,7 +90,7 @@ def test_of_a_run(workdir, tmp_path):
     card, text = card_of(tmp_path / "out")
     front = [card[key] for key in ("language", "license", "base_model", "library_name", "tags")]
     assert front == [
-        "de",
+        ["en", "de"],
         "cc-by-4.0",
         "FacebookAI/xlm-roberta-base",
         "transformers",
@@ -107,16 +108,24 @@ def test_of_a_run(workdir, tmp_path):
         "2 min on" in text
     )
     assert "topic:" not in text and "qa:" not in text, "those are scores of task models"
-    assert (
-        "| license of the base | cc-by-4.0 |" in text
-        and "| text | de.txt.xz (1,234 tokens) |" in text
-    )
+    for row in (
+        "| languages | en, de |",
+        "| license of the base | cc-by-4.0 |",
+        "| text | de.txt.xz (1,234 tokens) |",
+        "| license of the text | not stated |",
+        "## Limits",
+        "- What it has of de is that of the text above.",
+    ):
+        assert f"\n{row}" in text
+    assert "The body has changed" not in text, "of embeddings alone"
     (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)
     exec(code.replace("FOLDER", str(tmp_path / "out")))
 
     save_task_model(workdir / "pretrain/bl_base/model", "qa", None, tmp_path / "model", name="qa")
-    export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack")
+    of_text = {"text_license": "cc0-1.0"}
+    export_hf(tmp_path / "model", tmp_path / "task", workdir / "adapt/minipost/de/pack", **of_text)
     card, text = card_of(tmp_path / "task")
+    assert "| license of the text | cc0-1.0 |" in text
     assert "\nde, qa: 35.5 F1 before, 36.0 after; 2 min on this machine.\n" in text
 
 
@@ -133,8 +142,12 @@ def test_names_that_a_hub_would_not_take(workdir, tmp_path):
     )  # no workdir, for all its name
     export_hf(base, tmp_path / "out", tmp_path / "adapt/packs/zh-tw")
     card, text = card_of(tmp_path / "out")
-    assert not {"language", "base_model"} & card.keys() and "system" not in card["ds_minimodel"]
-    assert "| language | zh-tw |" in text and "| base | my base |" in text
+    assert (
+        card["language"] == ["en"]
+        and "base_model" not in card
+        and "system" not in card["ds_minimodel"]
+    )
+    assert "| languages | en, zh-tw |" in text and "| base | my base |" in text
 
 
 @pytest.mark.parametrize(
@@ -182,3 +195,19 @@ def test_a_model_that_chats_is_asked_in_its_template(text_file, tmp_path, templa
     (code,) = re.findall("```python\n(.*)```", text, re.DOTALL)
     assert ("apply_chat_template" in code) == (template is not None)
     exec(code.replace("FOLDER", str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize(
+    "facts, name",
+    [
+        ({"general.source.repo_url": "https://huggingface.co/owner/model"}, "owner/model"),
+        ({"general.base_model.0.repo_url": "https://huggingface.co/owner/model/"}, "owner/model"),
+        ({"general.repo_url": "https://github.com/owner/model"}, None),
+    ],
+)
+def test_a_file_names_what_it_was_made_from(text_file, tmp_path, facts, name):
+    theirs = save_llama(text_file, tmp_path / "theirs", "$A")
+    refer(write_gguf(theirs, tmp_path / "file.gguf", facts=facts), tmp_path / "in")
+    export_hf(tmp_path / "in", tmp_path / "out")
+    card, text = card_of(tmp_path / "out")
+    assert card.get("base_model") == name and f"| base | {name or 'file'} |" in text

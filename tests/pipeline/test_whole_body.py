@@ -3,11 +3,12 @@ low-rank updates.
 """
 
 import json
+import re
 import shutil
+from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
@@ -80,9 +81,12 @@ def test_peft_reads_the_adapter(folder, tmp_path):
             done("export-hf", model, tmp_path / out / strength, *written, *more)
         whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / strength).eval()
         assert not (tmp_path / "whole" / strength / "adapter_config.json").exists()
-        base = AutoModelForCausalLM.from_pretrained(folder / "theirs")
-        base.resize_token_embeddings(whole.config.vocab_size)
-        adapted = PeftModel.from_pretrained(base, tmp_path / "adapter" / strength).eval()
+        adapter, names = tmp_path / "adapter" / strength, dict[str, Any]()
+        own = json.loads((adapter / "adapter_config.json").read_text())
+        assert own["base_model_name_or_path"] == str(folder / "theirs")
+        (code,) = re.findall("```python\n(.*)```", (adapter / "README.md").read_text(), re.DOTALL)
+        exec(code.replace("FOLDER", str(adapter)), names)
+        adapted = names["model"].eval()
         ids = torch.arange(whole.config.vocab_size)[-60:][None]
         with torch.inference_mode():
             torch.testing.assert_close(adapted(ids).logits, whole(ids).logits, rtol=1e-4, atol=1e-5)
