@@ -162,7 +162,7 @@ PACKAGES_FOLDER = "debian-packages"
 def fetch(
     out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print
 ) -> dict:
-    """Write text/, test/, chats/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`;
+    """Write text/, test/, chats/, pairs/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`;
     return the manifest.
 
     languages: codes; None: the set's own. English comes always: the tasks are trained in it. What
@@ -274,11 +274,12 @@ def _write_corpora(
     splits: Splits | None,
     log: Log,
 ) -> dict[str, dict[str, int]]:
-    """Write text/LANGUAGE.txt and, of LibreOffice's help, test/LANGUAGE.txt and
-    chats/LANGUAGE.jsonl; return {language: {documents, lines, bytes, chats}}.
+    """Write text/LANGUAGE.txt and, of LibreOffice's help, test/LANGUAGE.txt,
+    chats/LANGUAGE.jsonl and pairs/LANGUAGE.tsv; return {language: {documents, lines, bytes, chats,
+    pairs}}.
 
     Held-out pages of LibreOffice's help are test/LANGUAGE.txt alone, and what is asked of their
-    headings is chats/LANGUAGE.test.jsonl. Where `splits` are given all pages that these hold out
+    headings is chats/LANGUAGE.test.jsonl, their pairs are pairs/LANGUAGE.test.tsv. Where `splits` are given all pages that these hold out
     are left out of the text.
     """
     counts: dict[str, dict[str, int]] = {}
@@ -322,7 +323,41 @@ def _write_corpora(
             )
         if language == SOURCE:
             english = {same_text_key(clean(line)) for lines in documents for line in lines}
+        else:
+            tested = _pairs(pages[SOURCE], pages[language], True)
+            learned = _pairs(pages[SOURCE], pages[language], False)
+            for text in tested:
+                learned.pop(text, None)
+            for name, pairs in (("", learned), (".test", tested)):
+                path = folder / "pairs" / f"{language}{name}.tsv"
+                counts[language][f"pairs{name}"] = _write_pairs(path, language, pairs)
     return counts
+
+
+def _pairs(
+    english: dict[str, list[Element]], other: dict[str, list[Element]], held: bool
+) -> dict[str, str]:
+    """Return {English text: translation} of the pages that are held out, or of those that are not.
+
+    Pages pair where they have as many elements; what is not translated is left out, and of equal
+    English texts the first counts.
+    """
+    pairs: dict[str, str] = {}
+    for page in sorted(english.keys() & other.keys()):
+        if is_held_out(page) == held and len(english[page]) == len(other[page]):
+            for source, target in zip(english[page], other[page], strict=True):
+                if source.text != target.text:
+                    pairs.setdefault(source.text, target.text)
+    return pairs
+
+
+def _write_pairs(path: Path, language: str, pairs: dict[str, str]) -> int:
+    """Write pairs as a table with a header of language codes; return how many there are."""
+    with atomic_write(path, "w") as file:
+        file.write(f"{SOURCE}\t{language}\n")
+        for texts in pairs.items():
+            file.write("\t".join(" ".join(text.split()) for text in texts) + "\n")
+    return len(pairs)
 
 
 def _dialogues(

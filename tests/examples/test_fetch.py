@@ -41,6 +41,7 @@ def test_what_a_sample_holds(sample):
         "dev.en test.de test.en train.en",
     )
     names = {"LICENSES.md", *(f"chats/{name}" for name in chats.split())}
+    names |= {"pairs/de.tsv", "pairs/de.test.tsv"}
     names |= {f"{part}/{language}.txt" for part in ("text", "test") for language in ("de", "en")}
     assert manifest["files"].keys() == names | {
         f"tasks/topic/{name}.jsonl" for name in topic.split()
@@ -65,6 +66,22 @@ def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_pa
         assert held_out and not held_out & text and test and test <= held_out
         missing = others - held_out - text
         assert bool(missing) == (language == "de")  # only what is not translated is missing
+
+
+def test_pairs_are_of_pages_that_are_held_out_or_not(sample):
+    out, manifest = sample
+    learned, tested = (
+        (out / f"pairs/de{name}.tsv").read_text(encoding="utf-8").splitlines()
+        for name in ("", ".test")
+    )
+    assert learned[0] == tested[0] == "en\tde"
+    assert len(learned) - 1 == manifest["text"]["de"]["pairs"] > 0
+    assert len(tested) - 1 == manifest["text"]["de"]["pairs.test"] > 0
+    sources = {pair.split("\t")[0] for pair in tested[1:]}
+    assert sources <= {*(out / "test/en.txt").read_text().split("\n")}
+    for pair in learned[1:]:
+        source, target = pair.split("\t")
+        assert source != target and source not in sources
 
 
 def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
