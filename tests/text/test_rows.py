@@ -58,7 +58,7 @@ def test_another_column(tmp_path, name):
     words = (
         "holds no text"
         if name == "rows.CSV"
-        else "'text' is null, not text; data.column names the column"
+        else "'text' is null, not text; data.column .--column. names the column"
     )
     with pytest.raises(UserError, match=words):
         list(read_documents([path]))
@@ -136,7 +136,7 @@ def test_quotes_and_byte_order_marks_in_tables(tmp_path):
         ),
         (
             '{"title": "a"}',
-            "rows.jsonl:2: no 'text'; there are: title; data.column names the column",
+            "rows.jsonl:2: no 'text'; there are: title; data.column .--column. names the column",
         ),
         ('{"text": 7}', "rows.jsonl:2: 'text' is 7, not text"),
         ('{"text": "a\\u0000"}', "rows.jsonl:2: 'text' holds a NUL character"),
@@ -153,7 +153,7 @@ def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
 @pytest.mark.parametrize(
     "rows, words",
     [
-        ([{"title": "a"}], "rows.parquet: no 'text'; there are: title; data.column names"),
+        ([{"title": "a"}], "rows.parquet: no 'text'; there are: title; data.column .--column. names"),
         ([{"text": 7}], "rows.parquet: row 1: 'text' is 7, not text"),
         (
             [{"text": "a"}] * 99 + [{"text": None}],
