@@ -3,14 +3,13 @@ needs it.
 """
 
 import argparse
-import contextlib
 import difflib
 import io
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ds_minimodel import __version__
@@ -32,18 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    # Nothing is shown on a screen, and matplotlib does not load with nonsense there.
+    os.environ["MPLBACKEND"] = "agg"
     rank = 0
     try:
         try:
-            _check_environment()
             rank = process.rank_of_environment()
-            sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+            options = parse(sys.argv[1:] if arguments is None else arguments)
+            sys.exit(options.run(options) or 0)
         finally:
             if arguments is None:
                 process.end_undisturbed()
-    except UserError as error:
-        streams.say(f"ds-minimodel: {f'rank {rank}: ' if rank else ''}{error}")
-        sys.exit(USER_ERROR)
+            sys.stdout.flush()
     except process.Stopped as stopped:
         if rank == 0:
             streams.say(f"ds-minimodel: {stopped}")
@@ -53,67 +52,38 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(ends if stopped.signal_number == signal.SIGTERM else launch.INTERRUPTED)
     except OtherRankFailed as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
-    except RuntimeError as error:
-        if not (process.launched() and _CONNECTION_LOST in str(error)):
-            raise
-        streams.say(
-            f"ds-minimodel: rank {rank}: another rank is gone; the same command goes on from the "
-            "last checkpoint"
-        )
-        sys.exit(FAILURE)
     except KeyboardInterrupt:
         streams.say("ds-minimodel: interrupted; the same command goes on from what is complete")
         sys.exit(FAILURE)
-    except BrokenPipeError:
-        os._exit(FAILURE)
-
-
-def _check_environment() -> None:
-    """UserError where the current folder is gone."""
-    try:
-        os.getcwd()
-    except OSError:
-        raise UserError("the current folder is gone; change to one that is there") from None
-    os.environ["MPLBACKEND"] = (
-        "agg"  # nothing is shown on a screen, and matplotlib does not load with nonsense there
-    )
-
-
-def _run(arguments: Sequence[str]) -> int:
-    """The exit code of a command that does not fail; UserError, too, where its answer cannot be
-    printed.
-    """
-    with _clear_errors(), streams.checked_output():
-        options = parse(arguments)
-        return options.run(options) or 0
-
-
-@contextlib.contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Turn errors without a message of their own, of files that cannot be used or of memory, into a
-    UserError.
-    """
-    try:
-        yield
-    except UserError:
-        raise
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            raise UserError(
-                f"{os.fsdecode(error.filename)}: {error.strerror}; fix this and run again"
-            ) from error
-        if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
-            raise UserError(
-                f"{error.object:.200}: not a name in UTF-8, as all must have that is noted; rename "
-                "it"
-            ) from None
-        if not is_out_of_memory(error):
-            raise
-        raise UserError(
+        if not isinstance(error, BrokenPipeError):
+            said = f"rank {rank}: {_line_of(error)}" if rank else _line_of(error)
+            streams.say(f"ds-minimodel: {said}")
+        is_fault = isinstance(error, BrokenPipeError) or _CONNECTION_LOST in str(error)
+        streams.exit_unwritten(FAILURE if is_fault else USER_ERROR)
+
+
+def _line_of(error: Exception) -> str:
+    """What is said of an error in place of a traceback; raises one that is a fault of the program.
+
+    What the system and libraries say of files that cannot be used is said as they do.
+    """
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{place}{error.strerror or error}; fix this and run again"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object:.200}: {error.reason} in UTF-8; rename it"
+    if is_out_of_memory(error):
+        return (
             f"out of memory ({str(error).partition(chr(10))[0]}); halve engine.micro_batch_size, "
             "which changes no result, or lower the model's sizes; `ds-minimodel plan` says which "
             "sizes fit"
-        ) from error
+        )
+    if process.launched() and _CONNECTION_LOST in str(error):
+        return "another rank is gone; the same command goes on from the last checkpoint"
+    raise error
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,50 +1,27 @@
-"""Standard output and standard error: what cannot be printed there, and lines that show
-throughout.
-"""
+"""Standard output and standard error: closed ones, and lines that show throughout."""
 
 import contextlib
-import errno
 import os
 import sys
-from collections.abc import Iterator
+from typing import NoReturn
 
-from ds_minimodel.common.errors import UserError, printable
-
-# Of a write to standard output; those to files come with the file's name, by clear_write_errors.
-_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+from ds_minimodel.common.errors import printable
 
 
 def open_closed() -> None:
-    """Open the standard streams that are closed, whose numbers the next files would get; an answer
-    is not taken.
-    """
-    for name, mode, flags in (
-        ("stdin", "r", os.O_RDONLY),
-        ("stdout", "w", os.O_RDONLY),
-        ("stderr", "w", os.O_WRONLY),
-    ):
+    """Open the standard streams that are closed, whose numbers the next files would get."""
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  (to the end)
 
 
-@contextlib.contextmanager
-def checked_output() -> Iterator[None]:
-    """Write out, at the end of the block, what was printed in it; UserError where standard output
-    takes no more.
-    """
+def exit_unwritten(code: int) -> NoReturn:
+    """End the process; what standard output does not take, Python would else try again."""
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.filename is not None or error.errno not in _NOT_WRITTEN:
-            raise
-        with contextlib.suppress(OSError, ValueError):  # Python would else try again at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise UserError(
-            f"standard output: cannot write: {error.strerror}; what was asked for is not shown"
-        ) from None
+        sys.stdout.flush()
+    except OSError:
+        os._exit(code)
+    sys.exit(code)
 
 
 def say(line: str) -> None:

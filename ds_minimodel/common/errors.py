@@ -3,9 +3,7 @@
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from typing import IO
 
 LONGEST = 1000  # characters of a message
 
@@ -29,52 +27,23 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn any error of a library into a UserError that begins with file and `what`, drop what it
-    writes to standard error, and let it read nothing from standard input: what it asked there,
-    nobody would see.
+    """Turn any error of a foreign reader into a UserError that begins with file and `what`, and
+    drop what it writes to standard error.
 
-    A panic of Rust's code is no Exception.
+    A panic of Rust's code is no Exception, and is said to the descriptor itself.
     """
-    stdin = sys.stdin
+    kept = os.dup(2)
     try:
-        with (
-            open(os.devnull) as nothing,
-            open(os.memfd_create("said"), "w") as said,
-            contextlib.redirect_stderr(said),
-            _in_place_of(0, nothing),
-            _in_place_of(2, said),
-        ):
-            sys.stdin = nothing
+        with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
+            os.dup2(nothing.fileno(), 2)
             yield
     except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
         raise
     except BaseException as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(
-                cause, KeyboardInterrupt
-            ):  # which transformers takes for a module that is missing
-                raise KeyboardInterrupt from None
-            cause = cause.__cause__ or cause.__context__
         reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
         raise UserError(f"{path}: {what} ({reason:.200})") from None
     finally:
-        sys.stdin = stdin
-
-
-@contextlib.contextmanager
-def _in_place_of(descriptor: int, file: IO[str]) -> Iterator[None]:
-    """Let `descriptor` be that of `file` for all of the process, where it is open."""
-    try:
-        kept = os.dup(descriptor)
-    except OSError:  # begun without it
-        yield
-        return
-    try:
-        os.dup2(file.fileno(), descriptor)
-        yield
-    finally:
-        os.dup2(kept, descriptor)
+        os.dup2(kept, 2)
         os.close(kept)
 
 

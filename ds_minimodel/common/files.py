@@ -3,7 +3,6 @@ artifacts together.
 """
 
 import contextlib
-import errno
 import fcntl
 import functools
 import hashlib
@@ -25,48 +24,32 @@ from ds_minimodel.common.errors import UserError, reason_of
 MANIFEST = "manifest.json"
 _FOREIGN = "a model of Hugging Face's is taken by `base:` of a recipe, or by `extend`"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
-# Of a disk that takes no more, or of what stands in the way of a file.
-CANNOT_WRITE = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-}
-# How a failed write looks in torch.save, whose error comes after the system's, and in what quotes
-# the number of that: safetensors, tokenizers, copies of folders.
+# How a failed write looks in torch.save, whose error comes after the system's, and how the system's
+# number is quoted: by itself, by safetensors, tokenizers, copies of folders.
 _OF_TORCH = ("PytorchStreamWriter failed", "unexpected pos")
 _QUOTED = re.compile(r"(?:\(os error |\[Errno )(\d+)")
 
 
 @contextlib.contextmanager
 def clear_write_errors(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
-    """Turn a full, read-only or forbidden disk under `path`, or a file in its way, into a
-    UserError.
+    """Turn errors of writing that name no file, as of a full disk, into a UserError of `path`.
 
     temporary: file or folder that becomes `path`; messages name `path` in its place.
     """
-    path, temporary = Path(path), Path(temporary or path)
     try:
         yield
     except UserError as error:
-        if str(temporary) == str(path) or str(temporary) not in str(error):
+        if temporary is None or str(temporary) not in str(error):
             raise
         raise UserError(str(error).replace(str(temporary), str(path))) from error
     except Exception as error:
-        said = error.__context__ if any(text in str(error) for text in _OF_TORCH) else error
-        own, number = False, int((_QUOTED.search(str(said)) or "00")[1])
-        if isinstance(
-            said, OSError
-        ):  # /proc says of its files that they are not there; others were to be read
-            own = said.filename is not None and Path(os.fsdecode(said.filename)) in (
-                temporary,
-                path,
-                *path.parents,
-            )
-        if not own and number not in CANNOT_WRITE:
+        is_of_torch = any(text in str(error) for text in _OF_TORCH)
+        number = _QUOTED.search(str(error.__context__ if is_of_torch else error))
+        if number is None or getattr(error, "filename", None) is not None:
             raise
-        reason = os.strerror(number)
         raise UserError(
-            f"{path}: cannot write: {reason}; nothing that was complete is changed; fix this and "
-            "run again"
+            f"{path}: cannot write: {os.strerror(int(number[1]))}; nothing that was complete is "
+            "changed; fix this and run again"
         ) from error
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.extras import import_extra
-from ds_minimodel.common.files import CANNOT_WRITE
 
 
 @contextlib.contextmanager
@@ -25,15 +24,10 @@ def hub_api(repository: str) -> Iterator[Any]:
         yield api
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # what the library raises depends on its version, the transport and the server
-        if (
-            isinstance(error, OSError)
-            and error.errno in CANNOT_WRITE
-            and error.filename is not None
-        ):
-            # Of this machine's disk; what else there is comes of names and ETags that the Hub gave
+    except Exception as error:
+        # What the library raises depends on its version, the transport and the server; what has a
+        # file's name is of this machine's disk.
+        if getattr(error, "filename", None) is not None:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2]).rstrip(".") or type(error).__name__

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ds_minimodel.common.errors import UserError, one_line, printable
+from ds_minimodel.common.errors import UserError, printable
 from ds_minimodel.text.reader import read_rows
 from ds_minimodel.text.rows import Rows, rows_of_table, text_field
 
@@ -171,8 +171,7 @@ def rows_of_file(path: str | Path, columns: Iterable[str]) -> Rows:
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file; check the path")
     if Path(path).suffix.lower() == ".txt":  # MultiNLI's
-        with one_line(path, "cannot be read"):
-            return rows_of_table([Path(path).read_bytes()], Path(path), ".tsv")
+        return rows_of_table([Path(path).read_bytes()], Path(path), ".tsv")
     return read_rows([path], [*columns])
 
 

@@ -361,7 +361,7 @@ def test_mistakes_are_one_line(texts):
     )
     assert "no slash" in refused(*extend(texts, "--source", "e/n", "--out", texts / "other"))
     said = refused(*extend(texts, "--out", texts / "b\udcff"))
-    assert r"b\udcff" in said and "not a name in UTF-8" in said
+    assert r"b\udcff" in said and "surrogates not allowed in UTF-8; rename it" in said
     assert "was not begun by extend" in refused(*extend(texts, "--out", texts))
     with lock(texts / "new/.lock"):
         assert "another run is at work here" in refused(*extend(texts, "--out", texts / "new"))

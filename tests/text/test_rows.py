@@ -153,7 +153,10 @@ def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
 @pytest.mark.parametrize(
     "rows, words",
     [
-        ([{"title": "a"}], "rows.parquet: no 'text'; there are: title; data.column .--column. names"),
+        (
+            [{"title": "a"}],
+            "rows.parquet: no 'text'; there are: title; data.column .--column. names",
+        ),
         ([{"text": 7}], "rows.parquet: row 1: 'text' is 7, not text"),
         (
             [{"text": "a"}] * 99 + [{"text": None}],
