@@ -12,7 +12,7 @@ from ds_minimodel.evaluation.batches import Examples, join, outputs
 from ds_minimodel.models.heads import FinishedHead
 
 if TYPE_CHECKING:
-    from ds_minimodel.models.sentence import SentenceEncoder
+    from ds_minimodel.models.trainable import Model
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 
@@ -29,8 +29,11 @@ def sentence_examples(
     return join(sequences, np.zeros(len(texts)), reads_start=False)
 
 
-def outputs_of_examples(model: SentenceEncoder, examples: Examples) -> NDArray[np.float32]:
+def outputs_of_examples(model: Model, examples: Examples) -> NDArray[np.float32]:
     """What a finished model gives for each of the examples, (N, D), in batches of like length."""
+    from ds_minimodel.models.sentence import SentenceEncoder
+
+    assert isinstance(model, SentenceEncoder)
     config = model.body.config
     assert config.head is not None
     width = config.head.outputs(config.hidden_size)
@@ -41,7 +44,7 @@ def outputs_of_examples(model: SentenceEncoder, examples: Examples) -> NDArray[n
 
 
 def encode_texts(
-    model: SentenceEncoder, tokenizer: Tokenizer, texts: Sequence[str], prompt: str = ""
+    model: Model, tokenizer: Tokenizer, texts: Sequence[str], prompt: str = ""
 ) -> NDArray[np.float32]:
     """What a finished model gives for each of the texts, (N, D), in their order.
 

@@ -7,7 +7,7 @@ shall give. Shapes: B texts, S positions, T real tokens, H hidden, D numbers tha
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,35 @@ class VectorHead(nn.Module):
         return F.normalize(x, dim=-1) if self.normalises else x
 
 
+class ScoreHead(nn.Module):
+    """The modules of a LabelHead: the final norm of a family that has one, a dense layer with what
+    follows it, and scores.
+    """
+
+    def __init__(self, body: Body):
+        super().__init__()
+        config = body.config
+        assert isinstance(config.head, LabelHead)
+        # Of a family whose tasks read the language model's head it is that one's
+        inner: Any = body.language_head() if config.tasks_read_head else None
+        self.final_norm: nn.Module | None = getattr(inner, "final_norm", None)
+        self.dense: nn.Module | None = getattr(inner, "dense", None)
+        self.norm: nn.Module | None = getattr(inner, "norm", None)
+        self.activation = _ACTIVATIONS["gelu"]()
+        if self.dense is None:
+            self.dense = Linear(config.hidden_size, config.hidden_size)
+            self.activation = _ACTIVATIONS[config.task_activation]()
+        self.out = Linear(config.hidden_size, len(config.head.labels))
+        self.apply(init_weights)
+
+    def forward(self, pooled_BH: Tensor) -> Tensor:
+        """Scores (B, labels), fp32, of pooled states."""
+        x_BH = self.activation(_in_fp32(cast(Linear, self.dense), pooled_BH))
+        if self.norm is not None:
+            x_BH = self.norm(x_BH.to(self.norm.weight.dtype)).float()
+        return _in_fp32(self.out, x_BH)
+
+
 def _in_fp32(linear: Linear, x: Tensor) -> Tensor:
     bias = linear.bias
     return F.linear(x, linear.weight.float(), None if bias is None else bias.float())
@@ -59,7 +88,7 @@ def _in_fp32(linear: Linear, x: Tensor) -> Tensor:
 
 def finished_head(body: Body) -> nn.Module:
     """Fresh modules of the finished head that a body's configuration has."""
-    return VectorHead(body)
+    return VectorHead(body) if isinstance(body.config.head, SentenceHead) else ScoreHead(body)
 
 
 class SentenceEncoder(TaskModel):
@@ -108,10 +137,15 @@ class SentenceEncoder(TaskModel):
     def losses(self, outputs_BD: Tensor, targets_BD: Tensor) -> Tensor:
         """The loss of each text, (B,) fp32."""
         head = self.body.config.head
+        assert head is not None
         if isinstance(head, SentenceHead) and head.normalises:
             return 1 - (outputs_BD * targets_BD).sum(-1)
-        if isinstance(head, SentenceHead) or (
-            isinstance(head, LabelHead) and head.applies == "number"
-        ):
+        if isinstance(head, SentenceHead) or head.applies == "number":
             return (outputs_BD - targets_BD).square().mean(-1)
-        raise NotImplementedError
+        if head.applies == "each":
+            # Of labels that each apply or not, two of a kind: their scores are log-odds.
+            outputs_BD = torch.stack((outputs_BD, torch.zeros_like(outputs_BD)), -1)
+            targets_BD = torch.stack((targets_BD, torch.zeros_like(targets_BD)), -1)
+        log_shown_BD = targets_BD.log_softmax(-1)
+        differ_BD = log_shown_BD - outputs_BD.log_softmax(-1)
+        return (log_shown_BD.exp() * differ_BD).flatten(1).sum(-1)

@@ -1,10 +1,13 @@
 """Tiny models of sentence-transformers and tiny classifiers, made on the spot."""
 
+import shutil
+
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
-from .conftest import SIZES, make_roberta, make_xlm_r
+from .conftest import SIZES, make_roberta, make_xlm_r, randomise
 from .test_bases import make_bert
 from .test_modernbert import save_modernbert
 
@@ -22,6 +25,26 @@ def save_sentence_model(source, folder, pooling="mean", dense=None, normalise=Tr
     if normalise:
         parts.append(modules.Normalize())
     SentenceTransformer(modules=parts).save(str(folder), create_model_card=False)
+    return folder
+
+
+CLASSES = {
+    "bert-uncased": transformers.BertForSequenceClassification,
+    "roberta": transformers.RobertaForSequenceClassification,
+    "xlm-r": transformers.XLMRobertaForSequenceClassification,
+    "modernbert": transformers.ModernBertForSequenceClassification,
+}
+
+
+def save_classifier(source, folder, family, labels=3, **settings):
+    """Write a classifier of random weights over the encoder in `source`. settings: of its
+    configuration.
+    """
+    shutil.copytree(source, folder)
+    (folder / "model.safetensors").unlink()
+    config = transformers.AutoConfig.from_pretrained(source, num_labels=labels, **settings)
+    model = randomise(CLASSES[family](config), seed=2)
+    model.save_pretrained(folder)
     return folder
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
@@ -15,7 +16,7 @@ from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.extension import extend_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS
-from .sentence_models import make_encoder, save_sentence_model
+from .sentence_models import make_encoder, save_classifier, save_sentence_model
 
 LONG = " ".join(TEXTS)  # that every tiny model cuts
 LINES = [*TEXTS, *(text for text in ODD_TEXTS if text.strip()), LONG, "a", LONG.upper()]
@@ -68,6 +69,37 @@ def their_vectors(folder, texts=LINES):
 def test_vectors_are_those_of_sentence_transformers(base):
     theirs, ours = base
     np.testing.assert_allclose(our_vectors(ours), their_vectors(theirs), atol=1e-5)
+
+
+CLASSIFIERS = {
+    "bert": ("bert-uncased", {}),
+    "roberta": ("roberta", {}),
+    "xlm-r": ("xlm-r", {}),
+    "modernbert": ("modernbert", {}),
+    "modernbert-mean": ("modernbert", {"classifier_pooling": "mean"}),
+    "cross-encoder": ("bert-uncased", {"labels": 1}),
+    "several labels": ("roberta", {"problem_type": "multi_label_classification"}),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_scores_are_those_of_transformers(name, encoders, tmp_path):
+    family, settings = CLASSIFIERS[name]
+    save_classifier(encoders[family], tmp_path / "theirs", family, **settings)
+    refer(tmp_path / "theirs", tmp_path / "ours", "en")
+    pack = extended(tmp_path / "ours", tmp_path)
+    export_hf(tmp_path / "ours", tmp_path / "out", pack)
+    length = load_model(tmp_path / "ours")[0].config.head.max_length
+    for folder, language in (("theirs", None), ("out", pack)):
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / folder)
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path / folder)
+        inputs = tokenizer(
+            LINES, truncation=True, max_length=length, padding=True, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            scores = model(**inputs).logits
+        ours = our_vectors(tmp_path / "ours", language)
+        np.testing.assert_allclose(ours, scores, atol=1e-5)
 
 
 def extended(ours, folder):
