@@ -84,6 +84,15 @@ def step_work(
 ) -> Workload:
     """The Workload of `steps` optimizer steps of a section of the recipe that trains on text."""
     share = objective.share_read(section)
+    if body.head is not None:
+        share = body.head.share_read(section.seq_length)
     return Workload(
-        body, vocab_size, section.seq_length, share, section.batch_size, steps, num_base
+        body=body,
+        vocab_size=vocab_size,
+        seq_length=section.seq_length,
+        share_read=share,
+        batch_size=section.batch_size,
+        steps=steps,
+        num_base=num_base,
+        predicts_tokens=objective.predicts_tokens,
     )

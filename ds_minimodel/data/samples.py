@@ -145,7 +145,7 @@ class Samples(NamedTuple):
     """B samples: tokens (B, S), padded to the longest row rounded up to a multiple of 8, at most
     the sequence length; lengths (B,); keys (B,), of all that is drawn for each; replayed (B,),
     which are of another text, where some are; learned (B, S), the tokens that are predicted, where
-    some are not; targets (B, D) fp32, what a finished model shall give for each, where it is one.
+    some are not.
     """
 
     tokens: Integers
@@ -153,7 +153,6 @@ class Samples(NamedTuple):
     keys: Keys
     replayed: NDArray[np.bool_] | None = None
     learned: NDArray[np.bool_] | None = None
-    targets: NDArray[np.float32] | None = None
 
 
 class SampleReader:

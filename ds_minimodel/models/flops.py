@@ -33,7 +33,8 @@ class Workload:
 
     share_read: share of the positions that the heads read (Objective.share_read); with the head's
     products, 0 for none. num_base: ids of the vocabulary whose rows do not train in step 2, as an
-    extended language has them of its base.
+    extended language has them of its base. predicts_tokens: whether heads and the output projection
+    score tokens; a finished head costs next to nothing.
     """
 
     body: BodyConfig
@@ -43,6 +44,7 @@ class Workload:
     batch_size: int = 1
     steps: int = 1
     num_base: int = 0
+    predicts_tokens: bool = True
 
     @property
     def num_sequences(self) -> int:
@@ -83,6 +85,8 @@ def _pairs(work: Workload, layer: LayerProducts, num_queries: float) -> float:
 
 def output_flops(work: Workload) -> float:
     """FLOPs of the h x V output projection at the read positions: the paper's p FLOP_outproj."""
+    if not work.predicts_tokens:
+        return 0.0
     return 2 * work.num_read * work.body.hidden_size * work.vocab_size
 
 
@@ -95,7 +99,8 @@ def lm_head_flops(work: Workload) -> float:
     """FLOP_lm of the paper: a head's own products at the read positions, and the output
     projection.
     """
-    return work.num_read * work.body.products.head + output_flops(work)
+    head = work.body.products.head if work.predicts_tokens else 0.0
+    return work.num_read * head + output_flops(work)
 
 
 # --- The paper's formulas ---

@@ -50,6 +50,10 @@ class FinishedHead(Section):
         """Numbers that it gives for a text, over states of so many."""
         raise NotImplementedError
 
+    def share_read(self, length: int) -> float:
+        """Share of the positions of a text of `length` tokens that are read."""
+        return 1.0 if self.pooling == "mean" else 1 / length
+
 
 class SentenceHead(FinishedHead):
     """A sentence's vector, as sentence-transformers has it.

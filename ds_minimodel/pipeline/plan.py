@@ -172,11 +172,12 @@ def planner_of(recipe: Recipe, system: System, step: str, device: Device) -> Pla
         for name, parameter in module.body.named_parameters()
         if name.startswith("layers.")
     )
+    share_read = heads * recipe.trained_by.share_read(section)
     load = Load(
         config=config,
         tokens=section.seq_length,
         vocab_size=recipe.target_vocab_size if step == "adapt" else recipe.source_vocab_size,
-        share_read=heads * recipe.trained_by.share_read(section),
+        share_read=share_read if recipe.trained_by.predicts_tokens else 0.0,
         trains_body=trains_body,
         recomputes=recipe.engine.recompute_layers,
     )

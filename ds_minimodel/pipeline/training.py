@@ -32,7 +32,7 @@ from ds_minimodel.evaluation.batches import Examples
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Layer
 from ds_minimodel.models.flops import Cost, Workload
-from ds_minimodel.models.objectives import OBJECTIVES, Objective, Sampler
+from ds_minimodel.models.objectives import OBJECTIVES, Objective, Sampler, TextObjective
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import Model, load_into, materialise, to_tensors
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
@@ -328,7 +328,9 @@ def _sampler(
     table = partial(BlockTable, store, blocks, step.training.seq_length, tables)
     # The main rank builds it; the others, on the same disk, open it.
     context.world.broadcast_from_rank0(lambda: len(table()))
-    return Sampler(SampleReader(store, table(), seed), step.trained_by, step.training)
+    objective = step.trained_by
+    assert isinstance(objective, TextObjective)
+    return Sampler(SampleReader(store, table(), seed), objective, step.training)
 
 
 def text_run(step: TextStepConfig, world: World, cost: Cost) -> Run:
@@ -437,7 +439,8 @@ def held_out_evaluation(
     at most, but FEWEST_SAMPLES at least where the text has them: of a short run there are fewer
     evaluations. Steps decide no number of a run that may grow.
     """
-    if not step.trained_by.predicts_tokens:
+    objective = step.trained_by
+    if not isinstance(objective, TextObjective):
         return Evaluation()
     section, world, layout = step.training, context.world, context.layout
     sampler = held_out_sampler(context, step, language, layout.tokens(language), step.blocks)
@@ -457,7 +460,7 @@ def held_out_evaluation(
     affordable = growing or int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
     sizes = bytes_of_ids(open_tokenizer(layout.tokenizer(language)))
-    objective, data = step.trained_by, world.data
+    data = world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
     has_chats = language in step.data.chats
     chats = has_chats and held_out_sampler(

@@ -41,7 +41,8 @@ def save_classifier(source, folder, family, labels=3, **settings):
     configuration.
     """
     shutil.copytree(source, folder)
-    (folder / "model.safetensors").unlink()
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        (folder / name).unlink(missing_ok=True)
     config = transformers.AutoConfig.from_pretrained(source, num_labels=labels, **settings)
     model = randomise(CLASSES[family](config), seed=2)
     model.save_pretrained(folder)

@@ -21,7 +21,7 @@ from ds_minimodel.config.systems import SYSTEMS, System
 from ds_minimodel.models import BODIES
 from ds_minimodel.models.body import Body, Layer, Linear, Projection, init_weights
 from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
-from ds_minimodel.models.objectives import OBJECTIVES, Objective
+from ds_minimodel.models.objectives import OBJECTIVES, TextObjective
 
 # --- A kind of body ---
 
@@ -95,7 +95,7 @@ class ToyBody(Body):
 # --- An objective ---
 
 
-class Unswap(Objective):
+class Unswap(TextObjective):
     """A quarter of the neighbours change places; the body says what stood where."""
 
     name, settings = "unswap", Section

@@ -1,6 +1,6 @@
 """The declaration of a training objective: all that the package asks of masked language modelling …
 
-An objective is one subclass of Objective in one file beside this one, and one entry of OBJECTIVES
+An objective is one subclass of Objective, or of TextObjective, in one file beside this one, and one entry of OBJECTIVES
 (__init__.py). Samplers, training steps, plans and costs read it; none of them asks which one it is.
 """
 
@@ -48,6 +48,22 @@ class Objective(ABC):
     hugging_face_class: ClassVar[str] = ""
 
     @abstractmethod
+    def share_read(self, settings: Section) -> float:
+        """Share of a sequence's positions that the heads read, on average."""
+
+    def model(
+        self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
+    ) -> Model:
+        """A fresh model that is trained with it. num_base: first ids whose rows are a base's."""
+        from ds_minimodel.models.trainable import LanguageModel
+
+        return LanguageModel(config, vocab_size, head_depths, num_base)
+
+
+class TextObjective(Objective):
+    """What a body is trained to do on samples that are cut from a text."""
+
+    @abstractmethod
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
         """The batch of some samples: numpy arrays under the names that models/trainable.py reads.
 
@@ -57,24 +73,12 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def share_read(self, settings: Section) -> float:
-        """Share of a sequence's positions that the heads read, on average."""
-
-    @abstractmethod
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
         """{name: shape of one row} of `batch` for full sequences, of the form that costs most; all
         are int64.
 
         Plans are made of it.
         """
-
-    def model(
-        self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
-    ) -> Model:
-        """A fresh model that is trained with it. num_base: first ids whose rows are a base's."""
-        from ds_minimodel.models.trainable import LanguageModel
-
-        return LanguageModel(config, vocab_size, head_depths, num_base)
 
     def text_bytes(self, batch: Mapping[str, Any], bytes_of_ids: NDArray[np.int64]) -> int:
         """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which
@@ -88,7 +92,9 @@ class Objective(ABC):
 class Sampler:
     """Batches of an objective on a text, as functions of the samples' global numbers."""
 
-    def __init__(self, reader: SampleReader | MixedReader, objective: Objective, settings: Section):
+    def __init__(
+        self, reader: SampleReader | MixedReader, objective: TextObjective, settings: Section
+    ):
         """UserError where the vocabulary of the text has not the special tokens that the objective
         needs.
         """
@@ -114,7 +120,7 @@ class MaskedLmSettings(Section):
     """Encoders: share of tokens to predict."""
 
 
-class MaskedLm(Objective):
+class MaskedLm(TextObjective):
     """Masked language modelling: the positions that are predicted are read, and no others."""
 
     name = "masked-lm"
@@ -179,7 +185,7 @@ def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -
     return np.where(kind < 0.8, mask, np.where(kind < 0.9, pieces, targets))
 
 
-class CausalLm(Objective):
+class CausalLm(TextObjective):
     """Next-token prediction: every position is read, and all but the last of a sequence predict."""
 
     name = "causal-lm"
