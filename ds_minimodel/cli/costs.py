@@ -79,9 +79,14 @@ def _flops(options: steps.Options) -> None:
 
 def _fertility(options: steps.Options) -> None:
     from ds_minimodel.pipeline.fertility import fertility
+    from ds_minimodel.pipeline.registry import STEPS
+    from ds_minimodel.pipeline.run import is_pending, run_step_here
     from ds_minimodel.report.tables import fertility_table
 
-    rows = fertility(steps.recipe_of(options)[0])
+    recipe = steps.recipe_of(options)[0]
+    if recipe.base is not None and is_pending(STEPS["corpus"], recipe):
+        run_step_here(STEPS["corpus"], recipe)
+    rows = fertility(recipe)
     _show(options, rows, "Fertility", lambda: [fertility_table(rows)])
 
 
@@ -119,22 +124,30 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     KEY=VALUE change.
     """
     from ds_minimodel.config.base import read_base
-    from ds_minimodel.config.extension import first_values, set_sizes
     from ds_minimodel.config.reading import recipe_of_values
+    from ds_minimodel.extend.config import ExtendConfig
+    from ds_minimodel.extend.recipe import first_values, set_sizes
     from ds_minimodel.pipeline.memory import device_named
     from ds_minimodel.pipeline.plan import fit
 
-    base, languages = read_base(options.recipe), ("source", "target")
-    texts = {name: [f"{name}.txt"] for name in languages}
-    values = first_values(options.recipe, base, Path(options.recipe), languages, texts)
-    values["tokenizer"]["vocab_size"] = 8_000
+    base = read_base(options.recipe)
+    config = ExtendConfig(
+        model=options.recipe,
+        text=["target.txt"],
+        language="target",
+        source="source",
+        source_text=["source.txt"],
+        vocab_size=8_000,
+        out=options.recipe,
+    )
+    values = first_values(config, base, tokens=4_000_000)
     set_sizes(
         values,
         base,
-        4_000_000,
-        4_000_000,
-        values["adapt"]["seq_length"],
-        timed=False,
+        tokens=4_000_000,
+        text_tokens=4_000_000,
+        seq_length=values["adapt"]["seq_length"],
+        is_timed=False,
         ranks=options.ranks,
     )
     values["adapt"]["warmup_steps"] = (

@@ -208,5 +208,6 @@ def _check_paths(config: ExtendConfig) -> None:
         for path in find_text(files):
             if owners.setdefault(path, owner) != owner:
                 raise UserError(f"{path}: text of {owners[path]} and of {owner}; give each its own")
+    str(config.folder).encode()  # what is not UTF-8 could not be noted in the recipe
     if config.folder.exists() and not config.folder.is_dir():
         raise UserError(f"{config.folder}: a file; --out names a folder")

@@ -3,21 +3,17 @@ their number.
 """
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
-from ds_minimodel.config.extension import FEW_TOKENS, FEWEST_TOKENS, MIN_NEW_TOKENS
 from ds_minimodel.config.flops import step_work
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.records import read_record
-from ds_minimodel.pipeline.registry import STEPS
-from ds_minimodel.pipeline.run import is_pending, run_step_here
 from ds_minimodel.text.corpus import Corpus, words_of
 from ds_minimodel.tokenizers.extension import Extension, read_extension
 
@@ -32,86 +28,19 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     part; an unknown byte counts as a token in the last. unknown: share of the bytes. rarest:
     occurrences of the rarest new piece. output_megabytes: of the new rows in fp32. flops_per_byte:
     of step 2 over the whole body, by which vocabularies compare. best: the cheapest of those that
-    know the text and whose pieces occur OFTEN. Missing corpora are made. UserError for a recipe
+    know the text and whose pieces occur OFTEN. The recipe's corpora are to be complete. UserError for a recipe
     without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
         raise UserError(
             "fertility: the recipe has no base whose vocabulary new tokens would extend"
         )
-    if is_pending(STEPS["corpus"], recipe):
-        run_step_here(STEPS["corpus"], recipe)
     with tempfile.TemporaryDirectory() as folder:
         base = WorkdirLayout(recipe.workdir).tokenizer(recipe.languages.source)
         record = read_record(base)
         if record is None or not record.complete:
             keep_vocabulary(recipe.base, base := Path(folder) / "tokenizer")
         return _rows(recipe, base)
-
-
-def choose_vocabulary(
-    recipe: Recipe,
-    vocab_size: int | None,
-    trained: int,
-    passes: float,
-    say: Callable[[str], None] = print,
-) -> tuple[dict[str, Any], int]:
-    """Choose the number of new tokens: (the row of `fertility` for `vocab_size` or the best one;
-    tokens of a sample).
-
-    trained: tokens in all, of at most so many passes over the text. Where the body trains on too
-    few of them for new ones to pay, the fewest are the best. A sample gets as many bytes as
-    adapt.seq_length tokens have with the best number. UserError where there is too little text, or
-    another number is to be given.
-    """
-    (language,), samples, (system,) = recipe.languages.targets, recipe.adapt, recipe.chosen_systems
-    by_size = {row["new_pieces"]: row for row in fertility(recipe)}
-    before, (cheapest,) = by_size[0], [row for row in by_size.values() if row["best"]]
-    fewest = by_size.get(MIN_NEW_TOKENS, before)
-    is_short = (
-        min(trained, passes * fewest["tokens"]) <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
-    )
-    best = fewest if vocab_size is None and system.trains and is_short else cheapest
-    if best["tokens"] < FEWEST_TOKENS:
-        raise UserError(
-            f"{language}: {best['tokens']:,} tokens of text are less than a step of "
-            f"{FEWEST_TOKENS:,}; give more text"
-        )
-    if vocab_size is None and best["new_pieces"] < MIN_NEW_TOKENS:
-        raise UserError(
-            f"{language}: no new tokens pay: they occur too seldom in this text, or the model's "
-            "own split it as well; "
-            f"give more text, or --vocab-size {MIN_NEW_TOKENS} where the body trains"
-        )
-    chosen = by_size.get(vocab_size or best["new_pieces"])
-    if chosen is None:
-        raise UserError(
-            f"{language}: the text offers no {vocab_size:,} new tokens; lower --vocab-size or give "
-            "more text"
-        )
-    if chosen["unknown"] > MOST_UNKNOWN:
-        raise UserError(
-            f"{language}: {chosen['unknown']:.0%} of the text stays unknown with "
-            f"{chosen['new_pieces']:,} new tokens; "
-            "raise --vocab-size"
-        )
-    others = (
-        ""
-        if chosen is cheapest
-        else f", with {cheapest['new_pieces']:,} {cheapest['bytes_per_token']:.2f}"
-    )
-    pay = (
-        f", which pay in trainings of more than {FEW_TOKENS:,} tokens"
-        if best is not cheapest
-        else ""
-    )
-    say(
-        f"{language}: {chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes "
-        "per token (before "
-        f"{before['bytes_per_token']:.2f}{others}{pay}); {chosen['tokens']:,} tokens of text"
-    )
-    length = round(samples.seq_length * best["bytes_per_token"] / chosen["bytes_per_token"])
-    return chosen, min(recipe.model.max_positions, length)
 
 
 def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:

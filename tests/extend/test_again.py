@@ -43,11 +43,11 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
         kill.wait()
         assert kill.returncode == -signal.SIGKILL, kill.communicate()[1]
 
-    def refuse_other(path, content):
+    def refuse_other(path, content, option="model"):
         former = path.read_bytes()
         path.write_bytes(content)
         said = refused(*call, "--tokens", "30k")
-        assert f"{path.name}: another file than {out} was begun with" in said
+        assert f"{path.name} (--{option}): another file than {out} was begun with" in said
         path.write_bytes(former)
 
     def replayed():
@@ -60,7 +60,7 @@ def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
         theirs / "model.safetensors", save({name: tensor + 1 for name, tensor in weights.items()})
     )
     refuse_other(theirs / "chat_template.jinja", b"{{ messages[1].content }}")
-    refuse_other(tmp_path / "xx.txt", b"other " * 2**16)
+    refuse_other(tmp_path / "xx.txt", b"other " * 2**16, "text")
     kill_after("recipe.yaml", "30k")
     recipe = out / "recipe.yaml"
     chosen = recipe.read_text()
@@ -100,6 +100,4 @@ def test_hours_are_turned_into_steps_once(call, tmp_path):
         assert ("tokens a second here" in err) == (not found), err
         found.append((tmp_path / "out/recipe.yaml").read_text())
     assert found[0] == found[1]
-    assert "tokens of training already; a shorter one takes another --out" in refused(
-        *call[:-1], "0.00001"
-    )
+    assert "tokens is begun; a shorter one takes another --out" in refused(*call[:-1], "0.00001")

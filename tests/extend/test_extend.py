@@ -17,9 +17,10 @@ from ds_minimodel import api
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
 from ds_minimodel.config.base import read_base
-from ds_minimodel.config.extension import first_values
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.extend.call import Call
+from ds_minimodel.extend.config import ExtendConfig
+from ds_minimodel.extend.recipe import first_values
 
 from ..forks import done, run, start
 from ..hf.test_bases import make_bert
@@ -131,17 +132,15 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
         "--source": "de",
         "--train": "lora",
         "--vocab-size": "9",
-        "--strength": "1",
     }
     for option, value in others.items():
-        begun = f"out: was begun with (no )?{option[2:].replace('-', '_')}"
-        assert re.search(begun, refused(*arguments, option, value))
-    assert "has 99,840 tokens of training already; a shorter" in refused(
+        assert re.search(f"{option}: .*out was begun with", refused(*arguments, option, value))
+    assert "a training of 99,840 tokens is begun; a shorter" in refused(
         *arguments, "--tokens", "30k"
     )
     text, stand = (texts / "xx.txt").read_text(), (texts / "xx.txt").stat()
     (texts / "xx.txt").write_text(text + "more\n")
-    assert "xx.txt: another file" in refused(*arguments, "--tokens", "150k"), (
+    assert "xx.txt (--text): another file" in refused(*arguments, "--tokens", "150k"), (
         "before anything is changed"
     )
     (texts / "xx.txt").write_text(text)
@@ -204,6 +203,8 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
     assert code == 0 and "adapt lora" not in err, "all is there"
+    said = f"--strength: {out} was begun with 0.5; `ds-minimodel export-hf {out} NEW --strength S`"
+    assert said in refused(*arguments, "--strength", "1")
 
 
 def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path):
@@ -368,9 +369,16 @@ def test_mistakes_are_one_line(texts):
 
 
 def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch):
-    call, tried, said = Call(tmp_path, "xx", None, None, lambda line: said.append(line)), [], []
-    model, files = str(texts / "theirs"), {"xx": [str(texts / "xx.txt")]}
-    values = first_values(model, read_base(model), tmp_path, ("en", "xx"), files, "embeddings")
+    tried, said = [], []
+    config = ExtendConfig(
+        model=texts / "theirs",
+        text=texts / "xx.txt",
+        language="xx",
+        train="embeddings",
+        out=tmp_path,
+    )
+    call = Call(config, said.append)
+    values = first_values(config, read_base(config.model), tokens=1000)
     call.write({**values, "finetune": {}, "engine": {"micro_batch_size": 8}})
 
     def do_step(step, recipe, **places):

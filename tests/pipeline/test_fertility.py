@@ -10,6 +10,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import OFTEN
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.fertility import fertility
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import run_step_here
 
 from ..forks import run
 from ..hf.test_bases import make_bert
@@ -17,9 +19,14 @@ from .conftest import make_world
 from .test_extension import make_recipe
 
 
+def rows_of(recipe):
+    run_step_here(STEPS["corpus"], recipe)
+    return fertility(recipe)
+
+
 def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, monkeypatch):
     monkeypatch.setattr("ds_minimodel.pipeline.fertility.SIZES", (0, 4, 8, 16, 10**6))
-    rows = fertility(load_recipe(make_recipe(tmp_path)))
+    rows = rows_of(load_recipe(make_recipe(tmp_path)))
     assert [row["new_pieces"] for row in rows] == [0, 4, 8, 16, 24], "and the recipe's own number"
     for fewer, more in pairwise(rows):
         assert (
@@ -41,7 +48,7 @@ def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
     )
     refer(make_bert(tmp_path / "en.txt", tmp_path / "bert"), tmp_path / "of-bert", "en")
     recipe.write_text(recipe.read_text().replace("/base", "/of-bert").split("finetune:")[0])
-    unknown, *others = fertility(load_recipe(recipe))
+    unknown, *others = rows_of(load_recipe(recipe))
     assert unknown["unknown"] > 0.95 and unknown["bytes_per_token"] < 1 and not unknown["best"]
     assert unknown["flops_per_byte"] > others[0]["flops_per_byte"]
     assert all(row["unknown"] < 0.05 for row in others if row["best"])

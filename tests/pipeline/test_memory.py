@@ -6,9 +6,10 @@ import torch
 from transformers import LlamaConfig
 
 from ds_minimodel.config.base import read_base
-from ds_minimodel.config.extension import batch_of, first_values, set_sizes
 from ds_minimodel.config.reading import recipe_of_values
 from ds_minimodel.config.systems import SYSTEMS
+from ds_minimodel.extend.config import ExtendConfig
+from ds_minimodel.extend.recipe import batch_of, first_values, set_sizes
 from ds_minimodel.models.trainable import materialise, to_tensors
 from ds_minimodel.pipeline.memory import Device, activations_of
 from ds_minimodel.pipeline.plan import fit, planner_of, setup_of
@@ -72,8 +73,9 @@ def test_memory_decides(base, device, gigabytes, ranks, stage, tokens, again):
 def test_more_text_takes_a_larger_rank(base, tokens, rank):
     """Of 151,552 numbers a rank."""
     own = read_base(str(base))
-    values = first_values(str(base), own, base, ("en", "xx"), {"xx": ["xx.txt"]})
-    set_sizes(values, own, 1 << 41, tokens, 128, timed=False)
+    config = ExtendConfig(model=base, text="xx.txt", language="xx", out=base)
+    values = first_values(config, own, tokens=1 << 41)
+    set_sizes(values, own, tokens=1 << 41, text_tokens=tokens, seq_length=128, is_timed=False)
     assert values["adapt"]["rank"] == rank
 
 

@@ -1,0 +1,100 @@
+"""How long `extend` trains: the steps that fit into hours, or that tokens take."""
+
+import statistics
+import time
+from typing import NamedTuple
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json_lines
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.extend.call import Call, adaptation_of
+from ds_minimodel.extend.recipe import BATCHES, MAX_PASSES, MIN_STEPS, WARM_STEPS
+from ds_minimodel.extend.vocabulary_size import FEW_TOKENS
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.run import steps_to_run
+
+DEFAULT_HOURS = 1.0
+
+
+class Budget(NamedTuple):
+    """What a training may take: hours, or else tokens."""
+
+    hours: float | None
+    tokens: int | None
+
+
+def budget_of(call: Call) -> Budget:
+    """Return what a call asks for; where it says nothing, a length that was chosen before stays."""
+    config = call.config
+    if config.hours is not None or config.tokens is not None:
+        return Budget(config.hours, config.tokens)
+    if call.state.steps:
+        return Budget(call.state.hours, call.state.tokens)
+    return Budget(DEFAULT_HOURS, None)
+
+
+def set_length(call: Call, budget: Budget) -> None:
+    """Give the recipe the steps that a budget buys; UserError where it has more already."""
+    adapt = call.recipe().adapt
+    tokens_a_step = adapt.batch_size * adapt.seq_length
+    former = call.state.steps
+    if former and budget == (call.state.hours, call.state.tokens):
+        steps = former
+    elif budget.tokens is not None:
+        steps = max(MIN_STEPS, budget.tokens // tokens_a_step)
+        if steps * tokens_a_step > budget.tokens:
+            call.say(
+                f"{budget.tokens:,} tokens: {steps * tokens_a_step:,} are trained on, {steps} "
+                "steps, the fewest"
+            )
+    else:
+        assert budget.hours is not None
+        steps = _steps_in(call, budget.hours)
+    if steps < former:
+        raise UserError(
+            f"{call.path}: a training of {former * tokens_a_step:,} tokens is begun; a shorter "
+            "one takes another --out"
+        )
+    limits = (FEW_TOKENS, *BATCHES)  # of tokens, beyond which other sizes would have been chosen
+    if former and any(former * tokens_a_step <= limit < steps * tokens_a_step for limit in limits):
+        call.say(
+            f"new tokens and the batch stay as chosen for {former * tokens_a_step:,} tokens; "
+            "another --out chooses anew"
+        )
+    if steps != adapt.steps:  # what would be refused is refused before anything is changed
+        steps_to_run(load_recipe(call.path, [f"adapt.steps={steps}"]), ranks=1, rebuild=False)
+    # What is chosen is noted first: after a kill it is not chosen again.
+    call.note(hours=budget.hours, tokens=budget.tokens, steps=steps)
+    if steps != adapt.steps:
+        call.set("adapt", "steps", steps)
+
+
+def _steps_in(call: Call, hours: float) -> int:
+    """Train the first steps, and return how many fit into the hours by their time, less that of all
+    that came before where this is the first call.
+    """
+    begun = time.monotonic()
+    recipe = call.recipe()
+    adapt = recipe.adapt
+    call.run(until="adapt")
+    rows = read_json_lines(adaptation_of(recipe) / "run/metrics.jsonl")
+    rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
+    rate = statistics.median(rates[WARM_STEPS:])
+    tokens_a_step = adapt.batch_size * adapt.seq_length
+    trained = adapt.steps * tokens_a_step
+    seconds = 3600 * hours
+    fewest = tokens_a_step
+    if not call.state.steps:
+        seconds -= max(0, time.monotonic() - begun - trained / rate)
+        fewest = trained
+    layout = WorkdirLayout(recipe.workdir)
+    most = MAX_PASSES * TokenStore(layout.tokens(call.config.language)).num_tokens
+    tokens = int(seconds * rate)
+    passes = f", {MAX_PASSES} passes over the text, the most" if tokens >= most else ""
+    tokens = max(min(tokens, most), fewest)
+    call.say(
+        f"{rate:,.0f} tokens a second here: {tokens:,} tokens{passes} in "
+        f"{tokens / rate / 3600:.1f} hours of training"
+    )
+    return tokens // tokens_a_step
