@@ -2,7 +2,6 @@
 
 import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 from ds_minimodel.cli.options import add_options, given_of
@@ -12,7 +11,6 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.extras import import_extra
 from ds_minimodel.extend.config import ExtendConfig, read_config
 from ds_minimodel.launch.hosts import restart_with_cpu_settings
-from ds_minimodel.pipeline.layout import CALL
 
 _AGAIN = (
     "The model itself stays as it is. The same command goes on after an interruption; delete --out "
@@ -34,10 +32,14 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "artifact",
         metavar="ARTIFACT",
-        help="folder of a model, mini-model or task model, or of extend",
+        help="folder of a model, mini-model or task model, or one that extend made",
     )
     exporting.add_argument("out", metavar="OUT", help="folder to write")
-    exporting.add_argument("--pack", metavar="PACK", help="of a language; default: the model's own")
+    exporting.add_argument(
+        "--pack",
+        metavar="PACK",
+        help="of a language; default: the model's own, or the one that extend added",
+    )
     exporting.add_argument(
         "--depth", metavar="N", type=int, help="language-model head; default: the deepest"
     )
@@ -80,29 +82,29 @@ def _extend(options: Options) -> None:
     config = read_config(given_of(options, ExtendConfig))
     restart_with_cpu_settings()
     model = hugging_face_module("extend.run").extend(config, say)
-    say(f"{model}: for transformers' from_pretrained; {config.folder}/recipe.yaml: what ran")
+    out = config.folder
+    say(f"{model}: for transformers' from_pretrained; {out}/recipe.yaml: what ran")
+    if (out / "adapter").exists():
+        say(f"`ds-minimodel export-hf {out} OUT --strength 0.5` writes another strength in seconds")
 
 
 def _export_hf(options: Options) -> None:
     room = hugging_face_module("export.folder")
-    artifact, pack = Path(options.artifact), options.pack
-    if (artifact / CALL).exists() and not pack:
-        artifact, pack = hugging_face_module("extend.call").made_in(artifact)
     if options.adapter:
-        if pack is None or options.depth or options.dtype or options.pool:
+        if options.depth or options.dtype or options.pool:
             raise UserError(
                 "--adapter: takes --pack, --strength and --text-license alone beside it"
             )
         room.export_adapter(
-            artifact,
+            options.artifact,
             options.out,
-            pack,
+            options.pack,
             strength=options.strength,
             text_license=options.text_license,
         )
     else:
         more = options.depth, options.dtype, options.pool, options.strength, options.text_license
-        room.export_hf(artifact, options.out, pack, *more)
+        room.export_hf(options.artifact, options.out, options.pack, *more)
     say(f"{options.out}: written")
 
 

@@ -74,12 +74,15 @@ def _status(options: Options) -> None:
     name_the_cpu()  # before the import, which brings DeepSpeed
     from ds_minimodel.pipeline.status import look
 
-    options.recipe = _recipe_in(Path(options.recipe))
+    given = Path(options.recipe)
+    options.recipe = _recipe_in(given)
     jobs = look(recipe_of(options)[0], options.verify)
     if options.json:
         print(json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=1))
     else:
         print("\n".join(_lines(jobs)))
+        if (given / CALL).is_file() and any(job.state != "complete" for job in jobs):
+            print("the same call of `ds-minimodel extend` goes on")
     damaged = [job for job in jobs if job.state == "damaged"]
     if options.verify and damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""

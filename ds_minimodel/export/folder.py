@@ -37,6 +37,7 @@ from ds_minimodel.artifacts.models import (
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
+from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.evaluation import task_of
 from ds_minimodel.export.card import adapter_card, base_of, finished_card, model_card
 from ds_minimodel.export.finished import write_finished, write_modules
@@ -48,6 +49,7 @@ from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.low_rank import is_low_rank
 from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.ops.precision import DTYPES
+from ds_minimodel.pipeline.layout import CALL, RECIPE, WorkdirLayout
 from ds_minimodel.tokenizers.tokenizer import tokenizer_in
 
 
@@ -65,8 +67,9 @@ def export_hf(
 
     A model becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of
     `depth` (default: the deepest) and the layers below it; a task model the class of its kind
-    (tasks/), such as RobertaForSequenceClassification. language: of an adaptation; default the
-    model's own. dtype: of the weights, as in ops/precision.py; default the model's. pool: "mean" or
+    (tasks/), such as RobertaForSequenceClassification; a folder that `extend` made the model that it
+    added the language to. language: of an adaptation; default the model's own, or that which
+    `extend` added. dtype: of the weights, as in ops/precision.py; default the model's. pool: "mean" or
     "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states.
     strength: share of what the body has learned that it keeps. text_license: of the text that the
     pack was trained on, for the card. Raises UserError where a part is
@@ -75,7 +78,8 @@ def export_hf(
     A model with a finished head comes out as the folder that it was taken from, with the language's
     vocabulary and embeddings (export/finished.py).
     """
-    artifact, out = Path(artifact), Path(out)
+    artifact, language = _parts_of(Path(artifact), language)
+    out = Path(out)
     refuse_existing(out)
     check_strength(strength)
     body, model_folder = load_body(artifact), model_below(artifact)
@@ -143,13 +147,16 @@ def export_hf(
 def export_adapter(
     model: str | Path,
     out: str | Path,
-    adaptation: str | Path,
+    adaptation: str | Path | None = None,
     strength: float = 1.0,
     text_license: str | None = None,
 ) -> None:
     """Write a low-rank adaptation for PEFT, beside its tokenizer; strength, text_license: as of
-    export_hf.
+    export_hf. adaptation: default that which `extend` added, where it made the folder `model`.
     """
+    model, adaptation = _parts_of(Path(model), adaptation)
+    if adaptation is None:
+        raise UserError(f"{model}: name the adaptation (--pack), or give a folder that extend made")
     body = load_body(model)
     learned = load_adaptation(adaptation, body.space)
     if learned.architecture is None or not any(map(is_low_rank, learned.update)):
@@ -171,6 +178,17 @@ def export_adapter(
     name = base["base_model_name_or_path"]
     card = adapter_card(Path(adaptation), Path(model), f"AutoModel{ending}", name, text_license)
     (Path(out) / CARD).write_text(card, encoding="utf-8")
+
+
+def _parts_of(artifact: Path, language: str | Path | None) -> tuple[Path, str | Path | None]:
+    """Return (model, adaptation) of a folder that `extend` made; of others what is given."""
+    if not (artifact / CALL).is_file():
+        return artifact, language
+    recipe = load_recipe(artifact / RECIPE)
+    layout = WorkdirLayout(artifact / "run")
+    (system,) = recipe.chosen_systems
+    (target,) = recipe.languages.targets
+    return layout.model(system), language or layout.adapt(system, target) / "pack"
 
 
 @dataclass(frozen=True)

@@ -89,3 +89,10 @@ class WorkdirLayout:
 
     def report(self) -> Path:
         return self.root / REPORT
+
+
+def command_of(folder: Path) -> str:
+    """Return the command that makes all of the workdir in which a job's folder lies."""
+    if any((parent / CALL).is_file() for parent in folder.parents):
+        return "the same call of `ds-minimodel extend`"
+    return "`ds-minimodel run`"

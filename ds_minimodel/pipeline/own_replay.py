@@ -8,6 +8,7 @@ al., ICLR 2025). A small model writes too little in the other languages that it 
 in these is added; with `replay_kl` its predictions there are kept, too.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from transformers import GenerationConfig, StoppingCriteriaList
 
 from ds_minimodel.artifacts.base import config_of, module_of
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_folder, write_manifest
+from ds_minimodel.common.files import atomic_folder, atomic_write, write_manifest
 from ds_minimodel.common.progress import Progress
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.hf.vocabularies import SAID, asked
@@ -29,12 +31,11 @@ from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
-ROWS, MOST_ROWS = (
-    64,
-    1024,
-)  # texts at once, and on a GPU, where a token takes as long for few as for many
+ROWS = 64  # texts at once
+MAX_ROWS = 1024  # on a GPU, where a token takes as long for few texts as for many
 LENGTH = 224  # tokens of each, after a template's beginning
 KNOWN = 0.5  # share of text in languages that the model knows, where that is given
+PARTS = "parts"  # folder below the store: what was drawn, in a file for each time of `rows` texts
 
 
 def write_replay(
@@ -47,80 +48,125 @@ def write_replay(
 ) -> None:
     """Write at least `tokens` tokens that a base generates into the token store `out`.
 
-    tokenizer_folder: of its vocabulary, with its chat template. With a template that has a user's
-    turn, texts are dialogues drawn from that turn on, else texts drawn from the start token on;
-    each is cut off at LENGTH. known: files of text for each further language that the model knows;
-    beginnings of their documents are then the share KNOWN of the tokens. The same seed gives the
-    same ids on a machine with the same versions. UserError where the chat template changes what a
-    user says.
+    With a chat template that has a user's turn, texts are dialogues drawn from that turn on, else
+    texts drawn from the start token on; each is cut off at LENGTH. They are drawn in parts, which
+    are kept as they come: after an interruption, and for more tokens than before, it goes on from
+    there.
+
+    Args:
+        tokenizer_folder: of the base's vocabulary, with its chat template.
+        seed: the same gives the same ids on a machine with the same versions.
+        known: files of text for each further language that the model knows. Beginnings of their
+            documents are then the share KNOWN of the tokens.
+
+    Raises:
+        UserError: where the chat template changes what a user says.
     """
     foreign = config_of(base)
-    config, rows_of_base = foreign.config, foreign.theirs.vocab_size
-    device, tokenizer = gpu.device(), open_tokenizer(tokenizer_folder)
+    tokenizer = open_tokenizer(tokenizer_folder)
     vocabulary = tokenizer.vocabulary
-    start, eos = vocabulary.bounds("self-generated replay")
+    start, _ = vocabulary.bounds("self-generated replay")
     opening = _opening(tokenizer_folder) or [start]
-    length = min(LENGTH, config.max_positions - len(opening))
+    length = min(LENGTH, foreign.config.max_positions - len(opening))
     if length < 1:
         raise UserError(
-            f"{base}: its chat template begins with more than the {config.max_positions} positions"
+            f"{base}: its chat template begins with more than the "
+            f"{foreign.config.max_positions} positions"
         )
     texts = [
         ids
-        for text in known
-        for ids in _begun(tokenizer, text, length, KNOWN * tokens / len(known))
+        for files in known
+        for ids in _begun(tokenizer, files, length, KNOWN * tokens / len(known))
     ]
-    tokens = max(1, tokens - sum(map(len, texts)))
-    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-    rows = min(
-        _rows_within(memory // 4, config, rows_of_base, len(opening) + length), -(-tokens // length)
+    parts = _drawn(
+        base,
+        vocabulary,
+        opening,
+        length=length,
+        tokens=max(1, tokens - sum(map(len, texts))),
+        seed=seed,
+        folder=out / PARTS,
     )
-    batches, done = -(-tokens // (rows * length)), 0
+
+    first = 1 if opening[0] == start else 0  # which a reader puts before a text itself
     with atomic_folder(out) as folder:
-        wide = (
-            resolve_precision("auto", device) == "bf16"
-        )  # fp16 has too few numbers for some models
-        model = module_of(base, torch.bfloat16 if wide else torch.float32).to(device)
-        past = range(vocabulary.size, rows_of_base)  # rows that are no token's
-        settings = model.generation_config
-        model.generation_config = GenerationConfig(
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=length,
-            pad_token_id=eos,
-            suppress_tokens=[*past] or None,
-        )
-        ids_RO = torch.tensor([opening] * rows, device=device)
-        progress = Progress("self-generated replay", batches * rows * length, "tokens")
-
-        def show(ids_RS: torch.Tensor, _: object) -> torch.Tensor:
-            progress.update(done + rows * (ids_RS.shape[1] - len(opening)))
-            return ids_RS.new_zeros(rows, dtype=torch.bool)  # none is to end here
-
-        seeded = torch.random.fork_rng([device] if device.type == "cuda" else [])
-        with (
-            write_shard(folder, 0, vocabulary.size, tokenizer.sha256) as add,
-            seeded,
-            torch.inference_mode(),
-        ):
-            torch.manual_seed(seed)
-            for _ in range(batches):
-                steps = StoppingCriteriaList([show])
-                found_RS = model.generate(
-                    ids_RO, attention_mask=torch.ones_like(ids_RO), stopping_criteria=steps
-                )
-                found_RS = found_RS.cpu().numpy()
-                texts_RS = found_RS[
-                    :, opening[0] == start :
-                ]  # which a reader puts before a text itself
-                add(texts_RS.ravel(), [texts_RS.shape[1]] * rows)
-                done += rows * length
+        shutil.copytree(out / PARTS, folder / PARTS)
+        with write_shard(folder, 0, vocabulary.size, tokenizer.sha256) as add:
+            for part_RS in parts:
+                texts_RS = part_RS[:, first:]
+                add(texts_RS.ravel(), [texts_RS.shape[1]] * len(texts_RS))
             for ids in texts:
                 add(ids, [len(ids)])
-        progress.close()
-        model.generation_config = settings
         facts = {"tokenizer_sha256": tokenizer.sha256, "shards": 1, "whole_documents": True}
         write_manifest(folder, kind="token_store", **vocabulary.facts(), **facts, seed=seed)
+
+
+def _drawn(
+    base: str | Path,
+    vocabulary: Vocabulary,
+    opening: list[int],
+    *,
+    length: int,
+    tokens: int,
+    seed: int,
+    folder: Path,
+) -> list[NDArray[np.int64]]:
+    """Draw what is missing of so many tokens, and keep each part in a file of `folder`.
+
+    Args:
+        opening: ids that stand before each text.
+        length: tokens that are drawn after it.
+
+    Returns:
+        Ids of all parts, (texts, len(opening) + length) each.
+    """
+    parts = [np.load(path) for path in sorted(folder.glob("*.npy"))]
+    done = length * sum(len(part) for part in parts)
+    if done >= tokens:
+        return parts
+    device = gpu.device()
+    is_cuda = device.type == "cuda"
+    foreign = config_of(base)
+    num_rows = foreign.theirs.vocab_size
+    memory = torch.cuda.get_device_properties(device).total_memory if is_cuda else 0
+    positions = len(opening) + length
+    most = _rows_within(memory // 4, foreign.config, num_rows, positions)
+    rows = min(most, -(-tokens // length))
+    # fp16 has too few numbers for some models.
+    is_wide = resolve_precision("auto", device) == "bf16"
+    model = module_of(base, torch.bfloat16 if is_wide else torch.float32).to(device)
+    settings = model.generation_config  # which others who share the module go on with
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=length,
+        pad_token_id=vocabulary.bounds("self-generated replay")[1],
+        # Rows that are no token's are never drawn.
+        suppress_tokens=[*range(vocabulary.size, num_rows)] or None,
+    )
+    ids_RO = torch.tensor([opening] * rows, device=device)
+    progress = Progress("self-generated replay", tokens, "tokens")
+
+    def show(ids_RS: torch.Tensor, _: object) -> torch.Tensor:
+        progress.update(min(tokens, done + rows * (ids_RS.shape[1] - len(opening))))
+        return ids_RS.new_zeros(rows, dtype=torch.bool)  # no text is to end here
+
+    with torch.random.fork_rng([device] if is_cuda else []), torch.inference_mode():
+        while done < tokens:
+            # A part is a function of the seed and its number, whatever came before it.
+            torch.manual_seed(seed + (len(parts) << 32))
+            drawn_RS = model.generate(
+                ids_RO,
+                attention_mask=torch.ones_like(ids_RO),
+                stopping_criteria=StoppingCriteriaList([show]),
+            )
+            parts.append(drawn_RS.cpu().numpy())
+            with atomic_write(folder / f"{len(parts):05}.npy") as file:
+                np.save(file, parts[-1])
+            done += rows * length
+    progress.close()
+    model.generation_config = settings
+    return parts
 
 
 def _begun(
@@ -138,11 +184,11 @@ def _begun(
 
 
 def _rows_within(memory: int, config: BodyConfig, vocab_size: int, positions: int) -> int:
-    """How many texts' keys, values and scores so many bytes hold: ROWS at least, MOST_ROWS at
+    """How many texts' keys, values and scores so many bytes hold: ROWS at least, MAX_ROWS at
     most.
     """
     keys_values = 2 * positions * config.num_layers * config.num_key_heads * config.head_width
-    return min(max(ROWS, memory // (4 * keys_values + 16 * vocab_size)), MOST_ROWS)
+    return min(max(ROWS, memory // (4 * keys_values + 16 * vocab_size)), MAX_ROWS)
 
 
 def _opening(pack: Path) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.layout import WorkdirLayout, command_of
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,13 @@ def current_inputs(
         parent = read_record(folder)
         if parent is None or not parent.complete:
             raise UserError(
-                f"{folder}: missing or not finished; run the step that makes it, or `ds-minimodel "
-                "run`"
+                f"{folder}: missing or not finished; run the step that makes it, or "
+                f"{command_of(folder)}"
             )
         if not _is_as_made(folder, parent) and to_be_read:  # children that are complete do without
             raise UserError(
-                f"{folder}: no longer all there; run the step that makes it, or `ds-minimodel run`"
+                f"{folder}: no longer all there; run the step that makes it, or "
+                f"{command_of(folder)}"
             )
         parents[os.path.relpath(folder, job.folder)] = parent.identity  # a workdir may be moved
     return files.as_json({**job.inputs, "parents": parents}, record.hashes if record else {})

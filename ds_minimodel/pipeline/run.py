@@ -15,7 +15,7 @@ from ds_minimodel.common.files import lock
 from ds_minimodel.common.memory import return_blocks, trim
 from ds_minimodel.launch.hosts import check_ranks, launch, launch_on_hosts, name_the_cpu
 from ds_minimodel.launch.process import end_with_launcher, launched, processes_of_mpirun
-from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.layout import WorkdirLayout, command_of
 from ds_minimodel.pipeline.records import Job, is_complete
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step, steps_of
 from ds_minimodel.pipeline.work import (
@@ -218,7 +218,7 @@ def _report(recipe: Recipe) -> None:
     for job in needed:
         if not is_complete(job):
             raise UserError(
-                f"{job.folder}: not complete; run that step first, or `ds-minimodel run`"
+                f"{job.folder}: not complete; run that step first, or {command_of(job.folder)}"
             )
     rows = fertility(recipe) if recipe.num_base and not recipe.learns_from_pairs else []
     for line in report.write(recipe, WorkdirLayout(recipe.workdir), needed, rows):

@@ -12,7 +12,7 @@ from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.models import BODIES
-from ds_minimodel.pipeline.own_replay import MOST_ROWS, ROWS, _rows_within, write_replay
+from ds_minimodel.pipeline.own_replay import MAX_ROWS, PARTS, ROWS, _rows_within, write_replay
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 from .test_decoders import BEGIN, END, save_llama
@@ -83,6 +83,32 @@ def test_a_seed_repeats(text_file, tmp_path):
     assert one == again != other
 
 
+def test_it_is_drawn_in_parts_that_an_interruption_leaves(text_file, tmp_path, monkeypatch):
+    """What goes on, and what grows, are the texts of one that was not disturbed."""
+    monkeypatch.setattr("ds_minimodel.pipeline.own_replay.ROWS", 4)
+    base = base_of(tmp_path, text_file, None)
+    (tmp_path / "known.txt").write_text(text_file.read_text())
+    whole = written_by(base, tmp_path / "whole", 1_500, known=[[tmp_path / "known.txt"]])
+    out = tmp_path / "out"
+    written_by(base, out, 700, known=[[tmp_path / "known.txt"]])
+    before = [path.stat().st_mtime_ns for path in sorted((out / PARTS).iterdir())]
+
+    draws = iter([False, True])
+
+    def seed_or_stop(seed, manual_seed=torch.manual_seed):
+        if next(draws, False):
+            raise KeyboardInterrupt
+        return manual_seed(seed)
+
+    monkeypatch.setattr(torch, "manual_seed", seed_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        written_by(base, out, 1_500, known=[[tmp_path / "known.txt"]])
+    assert len([*(out / PARTS).iterdir()]) == len(before) + 1
+    assert written_by(base, out, 1_500, known=[[tmp_path / "known.txt"]]) == whole
+    after = [path.stat().st_mtime_ns for path in sorted((out / PARTS).iterdir())]
+    assert after[: len(before)] == before and len(after) > len(before) + 1
+
+
 def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
     base = base_of(
         tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}"
@@ -92,7 +118,7 @@ def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("gigabytes, rows", [(0, ROWS), (5, 426), (20, MOST_ROWS)])
+@pytest.mark.parametrize("gigabytes, rows", [(0, ROWS), (5, 426), (20, MAX_ROWS)])
 def test_a_gpu_writes_as_many_texts_at_once_as_it_holds(gigabytes, rows):
     """Of SmolLM2's sizes, 256 positions each."""
     config = BODIES["llama"](
