@@ -16,13 +16,13 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.extras import import_extra
 from ds_minimodel.text import rows
+from ds_minimodel.text.languages import language_scores
 from ds_minimodel.text.reader import bytes_of, form_of
 
 MIN_LINE = 25  # characters of a source that is a line, and no entry
@@ -203,20 +203,9 @@ def clean(
     return whole, counts
 
 
-@cache
-def _scores_of() -> Callable[[str], Mapping[str, float]] | None:
-    """Log-probabilities of a text's language by py3langid; None where it is not installed."""
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        return None
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
-    return lambda text: dict(identifier.rank(text))
-
-
 def _are_swapped(pairs: Sequence[Pair], languages: tuple[str, str]) -> bool:
     """Whether sources look like the target's language and targets like the source's."""
-    scores_of = _scores_of()
+    scores_of = language_scores()
     if scores_of is None:
         return False
     sample = pairs[:: max(1, len(pairs) // _SAMPLE)]

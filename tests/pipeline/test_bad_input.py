@@ -28,6 +28,14 @@ def test_a_refusal_leaves_nothing(recipe, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_text_in_another_language_is_said(recipe, tmp_path, capsys):
+    pytest.importorskip("py3langid")
+    text = "Mała łódź opuściła port, a starzy ludzie niosą swoje sieci do domu przed nocą."
+    (tmp_path / "pl.txt").write_text(f"{text}\n\n" * 9)
+    run_step(STEPS["corpus"], load_recipe(recipe, [f"data.text.en={tmp_path}/pl.txt"]))
+    assert "\nen: 9 of 9 pages look like pl; is it text in en?\n" in capsys.readouterr().err
+
+
 def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
     (tmp_path / "qa.xx.json").write_text("{}")
     assert "qa.xx.json" in refused("run", recipe)

@@ -9,7 +9,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +23,7 @@ from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import write_pairs
 from ds_minimodel.pipeline.records import Job, read_record
 from ds_minimodel.text.corpus import MANY_PAGES, Corpus, draw_parts, make_corpus
+from ds_minimodel.text.languages import other_language
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
 
@@ -74,17 +75,23 @@ def _job(recipe: Recipe, context: Context, language: str) -> Job:
         "whole_documents": recipe.trained_by.whole_documents,
     }
     workers, ranks = data.workers or os.cpu_count() or 1, cast(MpiRanks | None, context.ranks)
-    make = partial(
-        make_corpus,
-        data.text[language],
-        out,
-        workers=workers,
-        ranks=ranks,
-        label=f"corpus {language}",
-    )
-    return Job(
-        out, {"text": _identity(recipe, language), **settings}, (), partial(make, **settings)
-    )
+
+    def make() -> None:
+        make_corpus(
+            data.text[language],
+            out,
+            workers=workers,
+            ranks=ranks,
+            label=f"corpus {language}",
+            **settings,
+        )
+        if ranks is not None and not ranks.is_main:
+            return
+        said = other_language(read_documents(Corpus(out).training), language)
+        if said is not None:
+            print(printable(f"{language}: {said}"), file=sys.stderr)
+
+    return Job(out, {"text": _identity(recipe, language), **settings}, (), make)
 
 
 def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:

@@ -1,0 +1,47 @@
+"""Which language a text looks like, by py3langid, where that is installed."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from itertools import islice
+
+MAX_PAGES = 100  # that are looked at
+MAX_CHARACTERS = 1000  # of each
+MIN_CHARACTERS = 40
+OTHERS, OWN = (
+    0.5,
+    0.25,
+)  # shares of pages in another and in the named language, with which it is said
+
+
+@cache
+def language_scores() -> Callable[[str], Mapping[str, float]] | None:
+    """Return a function that gives the log-probabilities of a text's language; None where
+    py3langid is not installed.
+    """
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        return None
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
+    return lambda text: dict(identifier.rank(text))
+
+
+def other_language(documents: Iterable[list[str]], language: str) -> str | None:
+    """Say which other language the first documents of a text look like; None where they do not, or
+    `language` is none that py3langid knows.
+    """
+    scores_of = language_scores()
+    if scores_of is None or language not in scores_of(""):
+        return None
+    counts = Counter[str]()
+    for lines in islice(documents, MAX_PAGES):
+        text = " ".join(lines)[:MAX_CHARACTERS]
+        if len(text) >= MIN_CHARACTERS:
+            scores = scores_of(text)
+            counts[max(scores, key=scores.__getitem__)] += 1
+    total = counts.total()
+    for other, count in counts.most_common(1):
+        if count > OTHERS * total and counts[language] < OWN * total:
+            return f"{count} of {total} pages look like {other}; is it text in {language}?"
+    return None
