@@ -70,7 +70,9 @@ def place_of(model: str | Path, only: Sequence[str] = ()) -> tuple[Path, str | N
         try:
             folder = _fetched(api, name, revision or None, only)
         except Exception as error:
-            found = None if is_answer(error) else _cached(api, name, revision or None)
+            if is_answer(error):
+                raise
+            found = _cached(name, revision or None, tuple(only), api.endpoint)
             if found is None:
                 raise
             folder = found
@@ -88,33 +90,41 @@ def _fetched(api: Any, name: str, revision: str | None, only: Sequence[str]) -> 
             f"{name} on {api.endpoint}: no {foreign.CONFIG}, so no model of transformers"
         )
     weights = next((name for name in foreign.WEIGHT_FILES if name in there), "")
-    stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
-    parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
-    others = {
-        foreign.ADAPTER_CONFIG,
-        GENERATION_FILE,
-        foreign.CARD,
-        weights,
-        *foreign.TOKENIZER_FILES,
-        *SENTENCE_FILES,
-        *parts,
-    }
-    files = [*only] or [foreign.CONFIG, *others]
+    files = [*only] or _files_with(weights)
     # By the name of the revision, which the cache then knows without a network.
     return Path(api.snapshot_download(name, revision=revision, allow_patterns=files))
 
 
+def _files_with(weights: str) -> list[str]:
+    """Patterns of the names of all that a base needs, whose weights are a file, or named by one."""
+    stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
+    parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
+    others = (foreign.CONFIG, foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights)
+    return [*others, *foreign.TOKENIZER_FILES, *SENTENCE_FILES, *parts]
+
+
 @functools.cache
-def _cached(api: Any, name: str, revision: str | None) -> Path | None:
-    """The snapshot that the cache has where the Hub is not reached, which is said once."""
-    try:
-        folder = Path(api.snapshot_download(name, revision=revision, local_files_only=True))
-    except Exception:  # of many kinds; why the Hub is not reached is what is to be said
-        return None
-    if not (folder / foreign.CONFIG).is_file():
-        return None
-    print(f"{name}: {api.endpoint} is not reached; {folder} is read", file=sys.stderr)
-    return folder
+def _cached(name: str, revision: str | None, only: Sequence[str], endpoint: str) -> Path | None:
+    """The snapshot that the cache has whole where the Hub is not reached, which is said once."""
+    from huggingface_hub import snapshot_download
+
+    for weights in foreign.WEIGHT_FILES:
+        files = [*only] or _files_with(weights)
+        with contextlib.suppress(Exception):  # of many kinds; why there is no Hub is what is said
+            folder = Path(
+                snapshot_download(
+                    name, revision=revision, allow_patterns=files, local_files_only=True
+                )
+            )
+            if only or (folder / weights).is_file():
+                _say_once(f"{name}: {endpoint} is not reached; {folder} is read")
+                return folder
+    return None
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @contextlib.contextmanager

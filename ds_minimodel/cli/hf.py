@@ -49,7 +49,8 @@ def add_arguments(commands: Commands) -> None:
         type=_strength,
         default=1.0,
         metavar="S",
-        help="merge strength: share of the body's change to keep (default 1)",
+        help="merge strength: share of the body's change to keep (default 1); embeddings "
+        "of new tokens are kept whole",
     )
     exporting.add_argument(
         "--adapter",

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
+MAX_NAME_BYTES = 255  # of a file; a longer one no file system here takes
 _FOREIGN = "a model of Hugging Face's is taken by `base:` of a recipe, or by `extend`"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
 # How a failed write looks in torch.save, whose error comes after the system's, and how the system's
@@ -185,7 +186,8 @@ def read_json(path: str | Path) -> Any:
 
 def _name_inside(name: str) -> str:
     path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or str(path) != name:
+    is_outside = not name or path.is_absolute() or ".." in path.parts or str(path) != name
+    if is_outside or any(len(part.encode()) > MAX_NAME_BYTES for part in path.parts):
         raise ValueError(f"{name[:80]!r} is no name below the folder")
     return name
 

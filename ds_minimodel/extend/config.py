@@ -114,8 +114,8 @@ class ExtendConfig(Section):
     """Number of new tokens. Default: as many as make text cheaper; 6, the fewest, are as good as
     none."""
     strength: Annotated[Share | None, Amount, Metavar("S")] = None
-    """Merge strength: share of what the body learned that is kept. Default: 1, and less where a
-    decoder loses many right answers."""
+    """Merge strength: share of what the body learned that is kept; new embeddings stay whole.
+    Default: 1, and less where a decoder loses many right answers."""
     hours: Annotated[float | None, Amount, Field(gt=0), Metavar("H"), DECIDES_NOTHING] = None
     """Time budget on this machine in hours, at most four passes over the text. Default: 1. A larger
     one continues the run."""

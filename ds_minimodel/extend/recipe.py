@@ -193,7 +193,7 @@ def set_sizes(
         ranks: which share a batch.
 
     Returns:
-        A line for each value that was not tried.
+        A line for each value that was not tried, or that ranks change.
     """
     size = next(size for limit, size in BATCHES.items() if tokens <= limit)
     batch = batch_of(size, ranks)
@@ -219,6 +219,11 @@ def set_sizes(
         adapt["rank"] = min(MAX_RANK, max(TRIED_RANK, 1 << power))
 
     untried: list[str] = []
+    if batch != size:
+        untried.append(
+            f"batch of {batch}, which {ranks} ranks share equally, in place of {size}: losses "
+            "differ from those of one rank"
+        )
     kind = base.config.kind
     width = base.config.hidden_size
     tried = TRIED.get(kind)

@@ -247,12 +247,14 @@ def prove(tensors: Tensors) -> None:
         logits = our_logits(tokens, lengths, real)
         if config.causal and length > _WRITTEN:
             model.generation_config = library().GenerationConfig(
-                max_new_tokens=_WRITTEN, do_sample=False, output_logits=True, pad_token_id=0
+                max_new_tokens=_WRITTEN,
+                do_sample=False,
+                pad_token_id=0,
+                output_logits=True,
+                return_dict_in_generate=True,
             )
             begun = tokens[:1, : length - _WRITTEN]
-            written = model.generate(
-                begun, attention_mask=torch.ones_like(begun), return_dict_in_generate=True
-            )
+            written = model.generate(begun, attention_mask=torch.ones_like(begun))
             places = torch.arange(length)[None] >= length - _WRITTEN - 1
             places[0, -1] = False  # after which nothing was written
             expected = torch.cat([expected, *written.logits])

@@ -171,6 +171,11 @@ class Folder(Source):
                 f"{self.path}: neither {WEIGHTS} nor {PICKLE}, nor the index of one in parts"
             )
         if not path.name.endswith(INDEX):
+            index = path.with_name(f"{path.name}{INDEX}")
+            if index.exists():
+                raise UserError(
+                    f"{path}: {index.name} beside it names others; delete what is older"
+                )
             return [path]
         return [
             path,
@@ -192,8 +197,29 @@ class Folder(Source):
             raise UserError(
                 f"{self.path}: no tokenizer; it must hold one of {', '.join(VOCABULARIES)}"
             )
+        for name in TOKENIZER_FILES:
+            self._check_place(self.path / name)
+        if (self.path / JSON_FILE).is_file():
+            most = config.vocab_size
+            if (ids := _ids_of(read_json(self.path / JSON_FILE))) > most:
+                raise UserError(
+                    f"{self.path / JSON_FILE}: {ids:,} ids, where {CONFIG} has vocab_size {most}"
+                )
         tokenizer = tokenizer_of(self.path, config=config)
         return lowercased(tokenizer) if lowercases(self.path) else tokenizer
+
+    def _check_place(self, path: Path) -> None:
+        """UserError for a link that leads out of the folder, to what nobody means to give away; the
+        Hub's cache has its files beside its folders.
+        """
+        folder = self.path.resolve()
+        roots = [folder]
+        if folder.parent.name == "snapshots":
+            roots.append(folder.parents[1] / "blobs")
+        if not any(path.resolve().is_relative_to(root) for root in roots):
+            raise UserError(
+                f"{path}: a link out of the folder; put the file itself there, if it is meant"
+            )
 
     def license(self) -> str | None:
         from huggingface_hub import metadata_load
@@ -229,6 +255,18 @@ class _Generation(Stored):
     """Of generation_config.json what is used here."""
 
     suppress_tokens: list[int] | None = None
+
+
+def _ids_of(content: Any) -> int:
+    """How many ids a tokenizer.json needs, by its largest; 0 where it is damaged."""
+    content = content if isinstance(content, dict) else {}
+    model = content.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    for token in content.get("added_tokens") or ():
+        ids.append(token.get("id") if isinstance(token, dict) else None)
+    count = len(vocabulary) if isinstance(vocabulary, dict | list) else 0
+    return max(count, *(1 + id for id in ids if isinstance(id, int)), 0)
 
 
 def source_of(model: str | Path) -> Source:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SAID = "31415926535897"  # in place of what is said: no chat template changes it, or has it
+# Of a stranger's template: seconds it may compute, characters it may write beside what is said.
+MAX_SECONDS, MAX_ADDED = 5, 1 << 20
 # Before a template: the same on all days
 _TODAY = "{%- macro strftime_now(form) %}01 Jan 2026{% endmacro %}"
 
@@ -66,6 +70,7 @@ def keep_tokenizer(
         whole, kept = theirs(PROBES)["input_ids"], again(PROBES)["input_ids"]
     _compare(folder, texts, ours, alone)
     _compare(folder, PROBES, kept, whole)
+    asked(theirs, SAID)  # UserError where the chat template has no end
     ids = {key: value for key, value in config.to_dict().items() if key.endswith("_token_id")}
     files.write_json(pack / IDS_FILE, ids)
     return replace(vocabulary, roundtrip_counterexample=file.lost_text(vocabulary))
@@ -79,9 +84,49 @@ def by_template(
     """
     template = tokenizer.get_chat_template()
     template = _TODAY * ("strftime_now" in template) + template
-    return tokenizer.apply_chat_template(
-        dialogue, chat_template=template, enable_thinking=False, **settings
-    )
+    fixed: dict[str, Any] = {"chat_template": template, "enable_thinking": False}
+    fixed["add_generation_prompt"] = settings.pop("add_generation_prompt", False)
+    most = MAX_ADDED + 2 * sum(len(str(turn["content"])) for turn in dialogue)
+    name = tokenizer.name_or_path
+    try:
+        with _stopped_after(MAX_SECONDS):
+            text = str(tokenizer.apply_chat_template(dialogue, tokenize=False, **fixed))
+    except TimeoutError:
+        raise TemplateLimit(
+            f"{name}: its chat template computes for more than {MAX_SECONDS} s; take another"
+        ) from None
+    if len(text) > most:
+        raise TemplateLimit(
+            f"{name}: its chat template writes more than {most:,} characters; take another"
+        )
+    if settings.get("tokenize", True):
+        return tokenizer.apply_chat_template(dialogue, **fixed, **settings)
+    return text
+
+
+class TemplateLimit(UserError):
+    """A stranger's chat template took more than one may."""
+
+
+@contextlib.contextmanager
+def _stopped_after(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the block when the process has computed for so long in it; signals
+    reach the main thread alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    former = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, former)
 
 
 def asked(
@@ -98,8 +143,13 @@ def asked(
         else [turns, [{"role": "system", "content": ""}, *turns]]
     )
     for dialogue in tries if tokenizer.chat_template else ():
-        with contextlib.suppress(UserError), one_line("", "the chat template does not run"):
-            return str(by_template(tokenizer, dialogue, tokenize=False, **settings))
+        try:
+            with one_line("", "the chat template does not run"):
+                return str(by_template(tokenizer, dialogue, tokenize=False, **settings))
+        except TemplateLimit:
+            raise
+        except UserError:
+            continue
     return None
 
 

@@ -51,6 +51,7 @@ EXPORTED = (
 # to connect.
 _HOST = re.compile(r"(?:\w[\w.-]*@)?\w[\w.-]*", re.ASCII)
 
+MAX_SLOTS = 4096  # of a host, by a hostfile
 INTERRUPTED = 1  # the exit code after SIGINT
 PREEMPTED = (
     os.EX_TEMPFAIL
@@ -218,6 +219,11 @@ def ranks_on_hosts(hostfile: str, ranks: int | None, options: Sequence[str] = ()
     own = runner.parse_args([*options, "ds_minimodel"])
     try:
         slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+        for host, number in (slots or {}).items():  # of which lists are made below
+            if number > MAX_SLOTS:
+                raise ValueError(f"{host} has {number:,} slots; a host has {MAX_SLOTS:,} at most")
+        if slots and "\0" in Path(hostfile).read_text(encoding="utf-8"):
+            raise ValueError("holds a NUL character")
         if own.include or own.exclude:
             active = runner.parse_inclusion_exclusion(slots, own.include, own.exclude)
             slots = {host: len(places) for host, places in active.items()}

@@ -137,18 +137,25 @@ def _text_lines(pieces: Iterable[bytes], path: Path) -> Iterator[str]:
 
 
 def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    rest, number = b"", 1
+    begun: list[bytes] = []  # of a line that has not ended; joined once, however long it is
+    size = 0
+    number = 1
     for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n") if b"\n" in piece else [rest + piece]
-        yield from lines
-        number += len(lines)
-        if len(rest) > _MOST_BYTES:
+        first, *others = piece.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        for line in others:
+            yield b"".join(begun)
+            begun = [line]
+            size = len(line)
+            number += 1
+        if size > _MOST_BYTES:
             raise UserError(
                 f"{path}:{number}: a line of more than {_MOST_BYTES:,} bytes; one object a line is "
                 "expected"
             )
-    if rest:
-        yield rest
+    if size:
+        yield b"".join(begun)
 
 
 def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:

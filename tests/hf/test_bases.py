@@ -327,6 +327,7 @@ INDEX = "model.safetensors.index.json"
     [
         ("outside", "no name below the folder"),
         ("missing", "no such file"),
+        ("long", "no name below the folder"),
         ("nothing", "weight_map"),
     ],
 )
@@ -337,6 +338,8 @@ def test_damaged_parts(bert, tmp_path, what, words):
     (folder / part).rename(tmp_path / "x")
     if what == "outside":
         index["weight_map"][name] = "../x"
+    elif what == "long":
+        index["weight_map"][name] = "x" * 5000
     elif what == "nothing":
         index["weight_map"] = {}
     (folder / INDEX).write_text(json.dumps(index))

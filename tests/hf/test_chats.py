@@ -14,6 +14,7 @@ from ds_minimodel.common.random import permute
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore
+from ds_minimodel.hf import vocabularies
 from ds_minimodel.hf.vocabularies import by_template
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.pipeline.dialogues import held_out_questions, prepare_chats
@@ -66,6 +67,25 @@ DIALOGUE = [
     ("user", "und ä"),
     ("assistant", "18."),
 ]
+
+
+@pytest.mark.parametrize(
+    "template, words",
+    [
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "computes",
+        ),
+        ("{{ 'a' * 10000000 }}", "writes more than 1,048,604 characters"),
+    ],
+)
+def test_a_template_without_end(text_file, tmp_path, monkeypatch, template, words):
+    """It is refused where a model is taken over, before a question is asked by it."""
+    monkeypatch.setattr(vocabularies, "MAX_SECONDS", 0.2)
+    folder = save_llama(text_file, tmp_path / "theirs", "$A", template=template)
+    with pytest.raises(UserError, match=f"theirs: its chat template {words}"):
+        keep_vocabulary(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def tokenizer_with(folder, text_file, template, single):

@@ -3,12 +3,14 @@ what is not there.
 """
 
 import json
+import shutil
 
 import pytest
 from huggingface_hub import constants
 
-from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.base import config_of, identity_of_base, refer
 from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import read_json
 
 from ..forks import run
 from ..hf.hub_server import COMMIT, hub  # noqa: F401
@@ -61,6 +63,32 @@ def test_a_model_is_planned_by_its_configuration_alone(hub, files, tmp_path):  #
     assert not any(name in " ".join(hub.requests) for name in ("safetensors", "tokenizer"))
     code, out, err = run("plan", "someone/nothing", cwd=tmp_path, **hub.variables(tmp_path))
     assert code == 2 and err.count("\n") == 1 and "it was looked for on the Hub" in err
+
+
+def test_a_hub_that_is_not_reached(hub, files, tmp_path, monkeypatch, capsys):  # noqa: F811
+    """Compute nodes have no network: what the cache has serves, and is named."""
+    refer(NAME, tmp_path / "there", "en")
+    capsys.readouterr()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked = len(hub.requests)
+    refer(NAME, tmp_path / "offline", "en")
+    refer(NAME, tmp_path / "again", "en")
+    assert len(hub.requests) == asked and capsys.readouterr().err.count("is not reached; /") == 1
+    there, offline = (read_json(tmp_path / name / "manifest.json") for name in ("there", "offline"))
+    assert there == offline
+    with pytest.raises(UserError, match="someone/other on http.*offline"):
+        refer("someone/other", tmp_path / "out")
+
+
+def test_a_folder_that_is_taken_away_is_not_looked_for(hub, roberta, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(roberta, "m")
+    config_of(folder)
+    shutil.rmtree(folder)
+    for look in (config_of, identity_of_base):
+        with pytest.raises(UserError, match="m: was here when this began"):
+            look(folder)
+    assert not hub.requests
 
 
 def test_what_is_not_there(files, tmp_path):

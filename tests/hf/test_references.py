@@ -285,3 +285,9 @@ def test_two_names_of_one_tensor(tmp_path):
             base.check_base(folder)
     words = "no tensor lm_head.weight", "or config.json tie_word_embeddings true"
     refused(folder, tmp_path / "out", *words)
+
+
+def test_a_whole_file_beside_an_index(shards, tmp_path):
+    folder, _ = shards
+    shutil.copy(tmp_path / "whole/model.safetensors", folder)
+    refused(folder, tmp_path / "out", "model.safetensors.index.json beside it names others")

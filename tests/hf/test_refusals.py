@@ -70,10 +70,26 @@ def test_what_is_in_the_place_of_a_file(folder, tmp_path, name, what):
 
 def test_links_of_a_cache_are_followed(folder, tmp_path):
     """The cache of Hugging Face's library holds nothing else."""
-    for path in list(folder.iterdir()):
-        target = path.rename(tmp_path / f"blob-{path.name}")
-        path.symlink_to(target)
-    refer(folder, tmp_path / "out")
+    snapshot = tmp_path / "cache/snapshots/0123"
+    blobs = tmp_path / "cache/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(folder.iterdir()):
+        path.rename(blobs / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    refer(snapshot, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "sentencepiece.bpe.model"])
+def test_a_link_out_of_the_folder(folder, tmp_path, name):
+    """What it leads to would be published with the model."""
+    secret = tmp_path / "secret"
+    if (folder / name).exists():
+        (folder / name).rename(secret)
+    else:
+        secret.write_text("of mine")
+    (folder / name).symlink_to(secret)
+    refused(folder, tmp_path / "out", f"{name}: a link out of the folder")
 
 
 # Weights.
@@ -171,6 +187,20 @@ def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
     (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
     refused(folder, tmp_path / "out", words)
     assert "panicked" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["vocab", "added_tokens", "Unigram"])
+def test_ids_are_counted_before_a_tokenizer_is_made(roberta_json, tmp_path, place):
+    folder = shutil.copytree(roberta_json, tmp_path / "hf")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    if place == "vocab":
+        content["model"]["vocab"]["far"] = 2**31
+    elif place == "added_tokens":
+        content["added_tokens"][-1]["id"] = 2**31
+    else:
+        content["model"] = {"type": place, "vocab": [["a", 0.0]] * 3_000_000}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    refused(folder, tmp_path / "out", " ids, where config.json has vocab_size 40")
 
 
 # Export and the commands.

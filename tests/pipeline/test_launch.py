@@ -150,6 +150,10 @@ def test_ranks_on_hosts_are_counted(hostfile):
         launch.ranks_on_hosts(hostfile("worker-1\n"), None)
     with pytest.raises(UserError, match="hosts: a has 0 slots for 1 ranks"):
         launch.ranks_on_hosts(hostfile("a slots=0\n"), None)
+    with pytest.raises(UserError, match="hosts: a has 99,999,999,999 slots; a host has 4,096"):
+        launch.ranks_on_hosts(hostfile("a slots=99999999999\n"), None, ["--include", "a"])
+    with pytest.raises(UserError, match="hosts: holds a NUL character"):
+        launch.ranks_on_hosts(hostfile("a slots=1\0\n"), None)
     assert (
         launch.ranks_on_hosts(hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n"), None) == 3
     )

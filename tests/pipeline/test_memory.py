@@ -79,6 +79,17 @@ def test_more_text_takes_a_larger_rank(base, tokens, rank):
     assert values["adapt"]["rank"] == rank
 
 
+@pytest.mark.parametrize("ranks, words", [(1, []), (2, []), (3, ["batch of 9, which 3 ranks"])])
+def test_ranks_that_change_the_batch_are_said(base, ranks, words):
+    own = read_base(str(base))
+    config = ExtendConfig(model=base, text="xx.txt", language="xx", out=base)
+    values = first_values(config, own, tokens=9000)
+    said = set_sizes(
+        values, own, tokens=9000, text_tokens=9000, seq_length=128, is_timed=False, ranks=ranks
+    )
+    assert [line[: len("batch of 9, which 3 ranks")] for line in said if "batch" in line] == words
+
+
 SIZES = {"num_layers": 4, "hidden_size": 128, "num_heads": 2, "ffn_size": 512, "dropout": 0.0}
 SIZES |= {"attention_dropout": 0.0, "max_positions": 128}
 TEXT = {"steps": 4, "batch_size": 8, "seq_length": 64, "lr": 1e-3, "warmup_steps": 1}

@@ -101,10 +101,12 @@ def test_what_is_scored_is_of_all_files_without_lines_of_many_pages(tmp_path, mo
         held_out=SHARE,
     )
     task, said = SimpleNamespace(test={"xx": tmp_path / "test.txt"}), []
+    (tmp_path / "test.txt.tmp12345").write_text("of a call that was killed")
     write_tests(
         SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})),
         said.append,
     )
+    assert not [*tmp_path.glob("*.tmp*")]
     scored = [line for line in (tmp_path / "test.txt").read_text().splitlines() if line]
     held_out = [page[1] for page in pages if is_held_out(page, SHARE)]
     assert "2 lines that stand" in said[0] and (sorted(scored) == sorted(held_out) or most < 1000)

@@ -6,12 +6,15 @@ import csv
 import gzip
 import json
 import lzma
+import time
+from pathlib import Path
 
 import pytest
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.text import reader
 from ds_minimodel.text.reader import read_documents
+from ds_minimodel.text.rows import rows_of_json_lines
 
 
 def write_json_lines(path, rows, compress=bytes):
@@ -118,6 +121,17 @@ def test_files_without_text_or_rows_are_refused(tmp_path, monkeypatch, name, con
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=words):
         list(read_documents([tmp_path / name]))
+
+
+def test_a_long_line_is_joined_once():
+    """Of 8 MB in small pieces, joined anew with each of them, half a minute is not enough."""
+    line = b'{"text": "' + b"x" * (1 << 23) + b'"}'
+    pieces = [line[start : start + 256] for start in range(0, len(line), 256)]
+    begun = time.monotonic()
+    ((where, row),) = rows_of_json_lines([*pieces, b"\n"], Path("a.jsonl"))
+    assert (where, len(row["text"])) == ("a.jsonl:1", 1 << 23) and time.monotonic() - begun < 5
+    short = rows_of_json_lines([b'{"a', b'": 1}\n\n{"b": 2}\n{"c"', b": 3}"], Path("a.jsonl"))
+    assert [*short] == [("a.jsonl:1", {"a": 1}), ("a.jsonl:3", {"b": 2}), ("a.jsonl:4", {"c": 3})]
 
 
 def test_quotes_and_byte_order_marks_in_tables(tmp_path):

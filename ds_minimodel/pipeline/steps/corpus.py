@@ -167,6 +167,8 @@ def write_tests(
         many = many if len(many) < len(pages) else set()  # of such pages alone
         scored = [[line for line in document if line not in many] for document in documents]
         text = "".join("\n".join([*own, "\n"]) for own in scored if any(map(str.strip, own)))
+        for left in Path(path).parent.glob(f"{Path(path).name}.tmp*"):  # of a call that was killed
+            left.unlink()
         with atomic_write(path) as file:
             file.write(text.encode())
         if many:
