@@ -209,13 +209,13 @@ def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
     return module
 
 
-def check_base(model: str | Path) -> None:
+def check_base(model: str | Path, pooling: str | None = None) -> None:
     """UserError where a base is none, as far as is told without reading all of its weights; one
-    that was made here, or checked before, is not looked at.
+    that was made here, or checked before, is not looked at. pooling: as of config_of.
     """
     if is_model(model):
         return
-    proof.prove(proof.compare_tensors(_read_config(*place_of(model))))
+    proof.prove(proof.compare_tensors(_read_config(*place_of(model), pooling)))
 
 
 # Taken over.

@@ -20,6 +20,8 @@ def add_options(command: argparse.ArgumentParser, section: type[Section]) -> Non
         if _holds_many(field):
             settings["nargs"] = "+"
         if metavar.is_positional:
+            if not field.is_required():
+                settings["nargs"] = "*"
             command.add_argument(name, **settings)
             continue
         if _holds_many(field):

@@ -20,9 +20,9 @@ class Base:
     vocab_size: int
 
 
-def read_base(model: str) -> Base:
+def read_base(model: str, pooling: str | None = None) -> Base:
     """The Base that a folder, a GGUF file or a name on the Hub is; UserError where it is none or
-    has other heads.
+    has other heads. pooling: how an encoder that does not say it gives vectors.
     """
     from ds_minimodel.artifacts.models import (  # with torch, which takes seconds to import
         ModelManifest,
@@ -44,5 +44,5 @@ def read_base(model: str) -> Base:
         )
     from ds_minimodel.artifacts.base import config_of
 
-    foreign = config_of(model)
+    foreign = config_of(model, pooling)
     return Base(foreign.config, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)

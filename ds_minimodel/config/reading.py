@@ -58,7 +58,10 @@ def recipe_of_values(
         )
     for override in overrides:
         _apply_override(values, override)
-    base = read_base(values["base"]) if isinstance(values.get("base"), str) else None
+    base = None
+    if isinstance(values.get("base"), str):
+        pooling = values.get("pooling")
+        base = read_base(values["base"], pooling if isinstance(pooling, str) else None)
     model = values.get("model")
     kind = base.config.kind if base else model.get("kind") if isinstance(model, dict) else None
     schema = recipe_class(

@@ -25,6 +25,7 @@ from ds_minimodel.config.systems import SYSTEMS, Depth, System
 from ds_minimodel.data.config import Data, LosslessTokenizerSection, TokenizerSection
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models import BODIES
+from ds_minimodel.models.heads import Pooling
 from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.models.objectives import OBJECTIVES, Objective
 from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, Training
@@ -57,6 +58,8 @@ class Recipe(Section):
     languages: Languages
     base: str | None = None
     """Model to start from. Nothing is pretrained then, and `model` is the base's."""
+    pooling: Pooling | None = None
+    """How a base gives vectors that does not say it: the mean of its last states, or the first."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     model: BodyConfig

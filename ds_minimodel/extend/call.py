@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.common.config import DECIDES_BY_CONTENT, DECIDES_NOTHING, decides
 from ds_minimodel.common.errors import UserError, is_out_of_memory
-from ds_minimodel.common.files import Stored, as_json, atomic_write, read_model, write_json
+from ds_minimodel.common.files import Content, Stored, as_json, atomic_write, read_model, write_json
 from ds_minimodel.common.memory import trim
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.config.schema import Recipe
@@ -222,6 +222,9 @@ def _files_of(config: ExtendConfig, data: Data) -> dict[str, list[Any]]:
         if name == "model":
             contents = identity_of_base(config.model).items()
             files[option] = [{"name": file, "sha256": content} for file, content in contents]
+            continue
+        if name in ("pairs", "test_pairs"):
+            files[option] = [{"name": value, "sha256": Content.of(value)} for value in values]
             continue
         sources = find_text(values)
         is_drawn = values in config.texts.values()

@@ -83,12 +83,26 @@ class ExtendConfig(Section):
 
     model: Annotated[PathText, Metavar("MODEL", is_positional=True), DECIDES_BY_CONTENT]
     """The model: a folder of Hugging Face's, a GGUF file or a name on the Hub."""
-    text: Annotated[
-        Files, Field(min_length=1), Metavar("TEXT", is_positional=True), DECIDES_BY_CONTENT
-    ]
-    """Text in the new language: files, globs or data sets of the Hub."""
     language: Code
     """Code of the new language, such as de."""
+    text: Annotated[Files, Metavar("TEXT", is_positional=True), DECIDES_BY_CONTENT] = []
+    """Text in the new language: files, globs or data sets of the Hub. With --pairs none is
+    needed."""
+    pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
+    """Of a model that gives vectors or labels: pairs of a text in a language that it knows and its
+    translation. Each file is a kind of text: TSV, CSV, JSON lines, Parquet, TMX, XLIFF, PO, or a
+    dictionary of dictd or StarDict."""
+    test_pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
+    """Pairs of which nothing is learned, to see what is found in other kinds of text."""
+    pair_columns: Annotated[
+        list[str] | None, Field(min_length=2, max_length=2), Metavar("NAME")
+    ] = None
+    """Columns of the known and of the new language in tables of pairs. Default: those that are
+    called as the languages."""
+    pooling: Annotated[Literal["mean", "cls"] | None, Metavar("HOW")] = None
+    """How an encoder that does not say it gives vectors: mean of the last states, or the first."""
+    mini: Annotated[str | None, Field(pattern=r"^[1-9]\d?\+[1-9]\d?$"), Metavar("K+N")] = None
+    """Train new tokens over the lowest K layers and N new ones, such as 3+1: faster."""
     out: Annotated[PathText | None, Metavar("OUT"), DECIDES_NOTHING] = None
     """Folder for all that is written. Default: extended-CODE."""
     source: Code = "en"
@@ -119,10 +133,10 @@ class ExtendConfig(Section):
     hours: Annotated[float | None, Amount, Field(gt=0), Metavar("H"), DECIDES_NOTHING] = None
     """Time budget on this machine in hours, at most four passes over the text. Default: 1. A larger
     one continues the run."""
-    tokens: Annotated[int | None, Amount, Field(gt=0, le=2**50), Metavar("N"), DECIDES_NOTHING] = (
+    tokens: Annotated[int | None, Amount, Field(ge=0, le=2**50), Metavar("N"), DECIDES_NOTHING] = (
         None
     )
-    """Training budget in tokens instead, such as 50M."""
+    """Training budget in tokens instead, such as 50M. 0, with --pairs: alignment alone."""
     ranks: Annotated[Workers | None, Amount, Metavar("N"), DECIDES_NOTHING] = None
     """Processes (ranks) to train with, here or on each host: one for each GPU."""
     hostfile: Annotated[PathText | None, Metavar("FILE"), DECIDES_NOTHING] = None
@@ -132,6 +146,12 @@ class ExtendConfig(Section):
     def _check_together(self) -> Self:
         if self.hours is not None and self.tokens is not None:
             raise ValueError("give --hours or --tokens, not both")
+        if not self.text and not self.pairs:
+            raise ValueError("give TEXT in the new language, or --pairs")
+        if self.tokens == 0 and not self.pairs:
+            raise ValueError("--tokens 0 leaves nothing to learn from text; give more")
+        if self.mini and self.train not in (None, "embeddings"):
+            raise ValueError(f"--mini trains embeddings alone, and not {self.train}; leave one out")
         for code in self.known_text:
             if code in (self.source, self.language):
                 raise ValueError(
@@ -202,6 +222,9 @@ def _check_paths(config: ExtendConfig) -> None:
         raise UserError(
             f"{model}: no such folder or GGUF file, and no name on the Hub; check the path"
         )
+    for pairs in (*config.pairs, *config.test_pairs):
+        if not Path(pairs).is_file():
+            raise UserError(f"{pairs}: no such file of pairs; check the path")
     owners = dict.fromkeys(find_text(config.text), config.language)
     others = {config.source: config.source_text, **config.known_text}
     for owner, files in {**others, "--test-text": config.test_text}.items():

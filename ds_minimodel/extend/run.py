@@ -22,6 +22,7 @@ from ds_minimodel.config.reading import load_recipe, recipe_of_values
 from ds_minimodel.extend import looking
 from ds_minimodel.extend.call import Call
 from ds_minimodel.extend.config import ExtendConfig
+from ds_minimodel.extend.encoder import extend_encoder, is_finished_encoder
 from ds_minimodel.extend.length import Budget, budget_of, set_length
 from ds_minimodel.extend.recipe import (
     MAX_PASSES,
@@ -62,6 +63,9 @@ def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
     out = config.folder
     with lock(out / LOCK), _removed_where_refused(out):
         call = Call(config, say)
+        if is_finished_encoder(call):
+            extend_encoder(call)
+            return out / "model"
         budget = budget_of(call)
         if call.path.exists():
             recipe = load_recipe(call.path)
@@ -95,7 +99,7 @@ def _look_at_options(config: ExtendConfig, say: Callable[[str], None]) -> None:
         say(
             f"--source {config.source}: no code of ISO 639, such as de, so questions are in English"
         )
-    if not config.source_text:
+    if not config.source_text and not config.pairs:
         say(
             f"{config.source}: without --source-text nobody sees what the model loses there, and "
             "new tokens may split it otherwise; give some pages of it"

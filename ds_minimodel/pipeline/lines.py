@@ -246,19 +246,25 @@ def write_targets(
 
     for first in range(world.broadcast_from_rank0(begin), len(examples), BLOCK_LINES * data.size):
         own = first + BLOCK_LINES * data.rank
-        block = part_of(examples, own, own + BLOCK_LINES) if own < len(examples) else None
-        gathered = world.all_gather_object(
-            lambda block=block: (data.rank, None if block is None else outputs(block))
-        )
-        blocks = [vectors for _, vectors in sorted(dict(gathered).items()) if vectors is not None]
+        block = part_of(examples, own, own + BLOCK_LINES)
+        gathered = dict(world.all_gather_object(partial(_with_rank, data.rank, outputs, block)))
+        blocks = [gathered[rank] for rank in sorted(gathered)]
         world.broadcast_from_rank0(partial(append, blocks))
         progress(min(first + BLOCK_LINES * data.size, len(examples)))
     facts = {"lines": len(examples), "size": size}
     world.broadcast_from_rank0(lambda: files.write_manifest(folder, kind="targets", **facts))
 
 
+def _with_rank(
+    rank: int, outputs: Callable[[Examples], NDArray[np.float32]], block: Examples
+) -> tuple[int, NDArray[np.float32]]:
+    """A block's vectors, none where it lies behind the last line."""
+    return rank, outputs(block) if len(block) else np.zeros(0, np.float32)
+
+
 def part_of(examples: Examples, first: int, last: int) -> Examples:
-    """The examples [first, last)."""
+    """The examples [first, last), as far as there are any."""
+    first = min(first, len(examples))
     bounds = examples.bounds[first : last + 1]
     return Examples(
         examples.tokens[bounds[0] : bounds[-1]],

@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ds_minimodel.common import files
+from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.config import Data
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.text.corpus import count_words, words_of
 from ds_minimodel.text.pairs import Pair, PairCounts, PairText, read_pairs, split_pairs
 
 _FILE = "pairs.jsonl.gz"
@@ -127,3 +131,16 @@ def _line(facts: _TextFacts, language: str) -> str:
         f"{language}, {facts.name}: {facts.training:,} {kind}, and {facts.held_out:,} held out; "
         f"left out of {counts.read:,}: {counts}"
     )
+
+
+def words_of_pairs(
+    recipe: Recipe, layout: WorkdirLayout, language: str
+) -> tuple[Counter[str], Counter[str]]:
+    """(words of a target's text and pairs, words of what is to be cut as before), each with how
+    often it occurs.
+    """
+    corpora = [layout.corpus(language)] if language in recipe.languages_of_corpora else []
+    pairs = PairCorpus(layout.pairs(language)).pairs if language in recipe.data.pairs else []
+    words = words_of(corpora) + count_words([[pair.target for pair in pairs]])
+    kept = words_of(map(layout.corpus, recipe.languages_kept))
+    return words, kept + count_words([[pair.source for pair in pairs]])

@@ -3,7 +3,7 @@ over a base.
 """
 
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -17,6 +17,7 @@ from ds_minimodel.evaluation.sentences import outputs_of_examples
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.initialisation import zero_padding_row
+from ds_minimodel.models.sentence import SentenceEncoder
 from ds_minimodel.models.tensor_parallel import split_model
 from ds_minimodel.models.trainable import Model, load_into, materialise, tensors_under
 from ds_minimodel.ops.precision import DTYPES, resolve_precision
@@ -59,9 +60,12 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     layout, source = context.layout, recipe.languages.source
     if recipe.base is not None:
         (body,), tokenizer = recipe.bodies, layout.tokenizer(source)
-        taken_over = partial(refer, recipe.base, layout.model(body), source, tokenizer)
+        taken_over = partial(
+            refer, recipe.base, layout.model(body), source, tokenizer, recipe.pooling
+        )
         make = lambda: context.world.broadcast_from_rank0(taken_over)
-        inputs = {"base": identity_of_base(recipe.base)}
+        inputs: dict[str, Any] = {"base": identity_of_base(recipe.base)}
+        inputs |= {"pooling": recipe.pooling} if recipe.pooling else {}
         taken = [Job(layout.pretrain(body), inputs, (tokenizer,), make)]
         needs_targets = recipe.learns_from_pairs and (recipe.adapt.steps or recipe.builds_minis)
         languages = recipe.languages.targets if needs_targets else []
@@ -89,7 +93,7 @@ def _targets(recipe: Recipe, context: Context, body: System, language: str) -> J
         world = context.world
         artifact, pack = load_model(layout.model(body))
         with torch.device("meta"):
-            module = recipe.trained_by.model(artifact.config, pack.rows, artifact.head_depths)
+            module = SentenceEncoder(artifact.config, pack.rows, artifact.head_depths)
         precision = resolve_precision(recipe.engine.precision, world.device)
         materialise(module.requires_grad_(False), DTYPES[precision], world.device)
         load_into(module, artifact.tensors, "body.")

@@ -4,9 +4,9 @@ from ds_minimodel.artifacts.base import check_base, identity_of_base, keep_vocab
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
-from ds_minimodel.pipeline.pairs import PairCorpus
+from ds_minimodel.pipeline.pairs import words_of_pairs
 from ds_minimodel.pipeline.records import Job
-from ds_minimodel.text.corpus import Corpus, count_words, words_of
+from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.tokenizers.extension import extend_tokenizer
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
@@ -19,7 +19,7 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     base, source = recipe.base, layout.tokenizer(recipe.languages.source)
 
     def take_over() -> None:
-        check_base(base)  # before anything is made by it
+        check_base(base, recipe.pooling)  # before anything is made by it
         keep_vocabulary(base, source)
 
     return [
@@ -37,9 +37,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
 
     def extend() -> None:
         assert base is not None
-        lines = [pair for folder in pairs for pair in PairCorpus(folder).pairs]
-        words = words_of(corpora) + count_words([[pair.target for pair in lines]])
-        kept_words = words_of(kept) + count_words([[pair.source for pair in lines]])
+        words, kept_words = words_of_pairs(recipe, layout, language)
         extend_tokenizer(base, recipe.num_base, words, kept_words, out, section.vocab_size)
 
     def train() -> None:

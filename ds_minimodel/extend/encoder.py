@@ -1,0 +1,378 @@
+"""`extend` for a finished encoder, from the call to the folder: a language for a model that gives
+vectors or labels, by pairs of its texts and their translations.
+
+New pieces start as mixtures of the pieces that pairs align them to, which takes seconds. That model
+stands in OUT/model first and can be used; training then improves it in place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ds_minimodel.artifacts.base import keep_vocabulary
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.files import atomic_write, read_json, read_json_lines
+from ds_minimodel.config.base import read_base
+from ds_minimodel.config.reading import load_recipe, recipe_of_values
+from ds_minimodel.config.schema import Recipe
+from ds_minimodel.data.store import TokenStore
+from ds_minimodel.evaluation.retrieval import CANDIDATES, filled
+from ds_minimodel.extend.call import Call, adaptation_of
+from ds_minimodel.extend.config import ExtendConfig
+from ds_minimodel.extend.recipe import MAX_PASSES, SPARE_STEPS, TIMED_STEPS, WARM_STEPS, batch_of
+from ds_minimodel.extend.written import write_models
+from ds_minimodel.launch.hosts import ranks_on_hosts
+from ds_minimodel.models.heads import FinishedHead, SentenceHead
+from ds_minimodel.models.kind import BodyConfig
+from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.pairs import PairCorpus, words_of_pairs
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import run_step_here
+from ds_minimodel.report.curves import OF_SOURCE, SCORES_FILE
+from ds_minimodel.report.render import duration
+from ds_minimodel.text.pairs import Pair
+from ds_minimodel.tokenizers.extension import read_extension
+
+NEW_TOKENS = 8000  # at most, where nothing is said
+BATCH = 48  # lines of a step
+EPOCHS = 2  # where nothing is said
+WARM_UP_STEPS = 50
+FEW_PAIRS = 5000  # below which more of them bring much
+# Of the rows that start aligned; of all weights a rate at which English stays near.
+RATES = {"bl_base": 1e-3, "minipost": 1e-3, "lora": 5e-4, "full": 2e-5}
+SYSTEMS = {None: "bl_base", "embeddings": "bl_base", "lora": "lora", "all": "full"}
+REPLAY = 0.5  # of the samples are in the source, where the body trains
+MINI_STEPS = 600  # that train new layers of a mini-model
+ACTIVATION_BYTES = 34 * 4  # of a token, for each layer and number of its width
+MICRO_BATCH_BYTES = 6e8
+TRAINING_COST = 2.0  # of a line, where reading it costs 1
+
+_RECIPE = "the recipe of extend"  # as messages call it before it is a file
+
+
+def is_finished_encoder(call: Call) -> bool:
+    """Whether the call's model gives vectors or labels; UserError where it is to, but says not how,
+    or is not, and there are pairs.
+    """
+    config = call.config
+    head = read_base(config.model, config.pooling).config.head
+    if head is None and (config.pairs or config.test_pairs):
+        raise UserError(
+            f"--pairs: {config.model} predicts tokens and learns from text; an encoder that is to "
+            "give vectors takes --pooling mean or cls"
+        )
+    if head is not None and not config.pairs:
+        gives = "vectors" if isinstance(head, SentenceHead) else "labels"
+        raise UserError(
+            f"{config.model} gives {gives} for texts, and learns a language from pairs of a text "
+            f"in {config.source} and its translation; give them with --pairs FILE"
+        )
+    return head is not None
+
+
+def extend_encoder(call: Call) -> None:
+    """Add a language to a finished encoder: align, write, train, and write again.
+
+    Raises:
+        UserError: as of the steps that it takes.
+    """
+    if call.path.exists():
+        call.check_same(load_recipe(call.path).data)
+    else:
+        _write_recipe(call)
+    if not call.state.steps:
+        call.run(until="adapt")  # of no steps yet: the new rows as they are aligned
+        write_models(call, None)
+        seconds = _score(call)
+        call.say(_aligned(call, seconds))
+    if _set_length(call):
+        call.run(until="adapt")
+        write_models(call, None)
+    call.run()
+    write_models(call, None)
+
+
+# The recipe.
+
+
+def _write_recipe(call: Call) -> None:
+    """Read the pairs, choose what is to be chosen by them and by the model, and write the
+    recipe.
+    """
+    config = call.config
+    base = read_base(config.model, config.pooling)
+    head = base.config.head
+    assert head is not None
+    values = _first_values(config, base.config, head)
+    recipe = recipe_of_values(values, _RECIPE)
+    call.record(recipe.data)
+    run_step_here(STEPS["corpus"], recipe, rebuild=True)
+    layout = WorkdirLayout(recipe.workdir)
+    corpus = PairCorpus(layout.pairs(config.language))
+    if not corpus.pairs:
+        raise UserError(f"--pairs: nothing is left of {', '.join(config.pairs)} to learn from")
+    values["finetune"] = {"tasks": _write_tests(call, corpus, head)}
+    values["tokenizer"]["vocab_size"] = _count_new_tokens(recipe, config, layout)
+    lengths = np.array([len(pair.target.split()) for pair in corpus.lines] or [1])
+    values["engine"] = {"micro_batch_size": _micro_batch(values, base.config, lengths, config)}
+    steps = EPOCHS * -(-len(corpus.lines) // values["adapt"]["batch_size"])
+    values["adapt"]["warmup_steps"] = max(1, min(WARM_UP_STEPS, steps // 10))
+    if len(corpus.pairs) < FEW_PAIRS:
+        call.say(
+            f"{len(corpus.pairs):,} pairs are few: in German 1,000 found 60 % of lines aligned, "
+            "and 25,000 71 %; a dictionary beside them brings words that they lack"
+        )
+    if not corpus.tests:
+        call.say(
+            "without --test-pairs nobody sees other kinds of text than these; expect to find less "
+            "there (in German 68 % of another program's help, where 71 % of its own were found)"
+        )
+    call.write(values)
+
+
+def _first_values(config: ExtendConfig, body: BodyConfig, head: FinishedHead) -> dict[str, Any]:
+    """Return all of the recipe but what the pairs decide."""
+    system = "minipost" if config.mini else SYSTEMS[config.train]
+    batch = batch_of(BATCH, _ranks(config))
+    adapt: dict[str, Any] = {
+        "steps": 0,
+        "batch_size": batch,
+        "seq_length": head.max_length,
+        "lr": RATES[system],
+        "schedule": "wsd",
+        "warmup_steps": 1,
+        "initialisation": "aligned",
+    }
+    if system in ("lora", "full"):
+        adapt["replay"] = REPLAY
+    given = {language: files for language, files in config.texts.items() if files}
+    data: dict[str, Any] = {"pairs": {config.language: config.pairs}, "column": config.column}
+    if given:
+        data["text"] = given
+    if config.test_pairs:
+        data["test_pairs"] = {config.language: config.test_pairs}
+    if config.pair_columns:
+        data["pair_columns"] = config.pair_columns
+    values: dict[str, Any] = {
+        "base": config.model,
+        "workdir": str(config.folder / "run"),
+        "systems": [system],
+        "languages": {"source": config.source, "targets": [config.language]},
+        "tokenizer": {"vocabulary": "extend", "vocab_size": config.vocab_size or NEW_TOKENS},
+        "data": data,
+        "optimizer": {"clip": 1.0, "weight_decay": 0.0},
+        "adapt": adapt,
+    }
+    if config.pooling:
+        values["pooling"] = config.pooling
+    if config.mini:
+        depth, new_layers = _layers_of(config.mini, body.num_layers)
+        values["mini"] = {"depth": depth, "new_layers": new_layers}
+        values["build_mini"] = {
+            "steps": MINI_STEPS,
+            "batch_size": batch,
+            "seq_length": head.max_length,
+            "lr": RATES[system],
+            "initialisation": "last",
+        }
+    return values
+
+
+def _ranks(config: ExtendConfig) -> int:
+    if config.hostfile:
+        return ranks_on_hosts(config.hostfile, config.ranks)
+    return config.ranks or 1
+
+
+def _layers_of(mini: str, num_layers: int) -> tuple[int, int]:
+    """Return (layers of the body, new ones) of "3+1"; UserError where the body has not so many."""
+    depth, new_layers = map(int, mini.split("+"))
+    if depth + new_layers > num_layers:
+        raise UserError(
+            f"--mini {mini}: {depth} layers and {new_layers} are more than the model's "
+            f"{num_layers}; give fewer"
+        )
+    return depth, new_layers
+
+
+def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str, Any]:
+    """Write what is to be found of each kind of text; return the tasks by their names."""
+    config = call.config
+    prompts = {}
+    if isinstance(head, SentenceHead):
+        prompts = {"query": head.prompt("query"), "document": head.prompt("passage", "document")}
+    tasks: dict[str, Any] = {}
+    lines = corpus.lines
+    for text in (*corpus.tests, *corpus.held_out):
+        if not text.pairs:
+            continue
+        others = [pair for own in corpus.training if own.name == text.name for pair in own.lines]
+        rows = filled(_turned(text.pairs[:CANDIDATES]), _turned(others or lines))
+        name = re.sub(r"[^\w.-]+", "-", text.name).strip("-.") or "pairs"
+        path = config.folder / "test" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        asked = min(len(text.pairs), CANDIDATES)
+        if asked < CANDIDATES:
+            call.say(f"{text.name}: {asked:,} lines are asked for, among {len(rows):,} with others")
+        task: dict[str, Any] = {"kind": "retrieval", "test": {config.language: str(path)}}
+        task["max_length"] = head.max_length
+        if any(prompts.values()):
+            task["prompts"] = prompts
+        tasks[name] = task
+    return tasks
+
+
+def _turned(pairs: list[Pair]) -> list[tuple[str, str]]:
+    """Return (translation, source) of each pair: who asks in the new language finds the old."""
+    return [(pair.target, pair.source) for pair in pairs]
+
+
+def _count_new_tokens(recipe: Recipe, config: ExtendConfig, layout: WorkdirLayout) -> int:
+    """Return how many new tokens there are to add, at most as many as are asked for."""
+    words, kept_words = words_of_pairs(recipe, layout, config.language)
+    assert recipe.base is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "tokenizer"
+        keep_vocabulary(recipe.base, folder)
+        extension = read_extension(folder, words, kept_words, recipe.tokenizer.vocab_size)
+    return max(1, len(extension.pieces))
+
+
+def _micro_batch(
+    values: dict[str, Any], body: BodyConfig, words: np.ndarray, config: ExtendConfig
+) -> int:
+    """Return how many lines are computed at once: the most that divide a rank's share of a batch,
+    and whose activations take MICRO_BATCH_BYTES where they are long.
+    """
+    per_rank = values["adapt"]["batch_size"] // _ranks(config)
+    tokens = MICRO_BATCH_BYTES / (ACTIVATION_BYTES * body.num_layers * body.hidden_size)
+    long_line = 2 * float(np.quantile(words, 0.95)) + 2
+    sizes = [size for size in range(1, per_rank + 1) if per_rank % size == 0]
+    return max(size for size in sizes if size == 1 or size * long_line <= tokens)
+
+
+# The training.
+
+
+def _score(call: Call) -> float:
+    """Score what is aligned; return the seconds that a line took."""
+    began = time.monotonic()
+    call.run(until="evaluate")
+    counted = 0
+    for task in call.recipe().finetune.tasks.values():
+        with open(task.test[call.config.language], "rb") as file:
+            counted += 4 * sum(1 for _ in file)  # both sides, by two models
+    return (time.monotonic() - began) / max(1, counted)
+
+
+def _aligned(call: Call, seconds: float) -> str:
+    """Say what is found without training, and how long training will take."""
+    recipe = call.recipe()
+    found = []
+    for row in _scores(call, recipe):
+        asked = round(row["queries"])
+        after, before = (round(row[name] * asked / 100) for name in ("score", f"{OF_SOURCE}score"))
+        found.append(f"{after:,} of {asked:,} found in {row['task']}, {before:,} before")
+    said = f"aligned: {'; '.join(found) or 'nothing is held out to be found'}"
+    steps = _asked_steps(call, recipe)
+    if steps == 0:
+        return f"{said}; {call.out / 'model'}"
+    if steps is None:
+        assert call.config.hours is not None
+        time_left = duration(call.config.hours)
+    else:
+        lines = _lines_of(call, recipe) + steps * recipe.adapt.batch_size * TRAINING_COST
+        time_left = f"about {duration(lines * seconds / 3600)}"
+    return f"{said}; training goes on for {time_left}; Ctrl-C keeps {call.out / 'model'}"
+
+
+def _scores(call: Call, recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the scores of each task's last pack."""
+    (system,) = recipe.chosen_systems
+    layout = WorkdirLayout(recipe.workdir)
+    rows = []
+    for task in recipe.finetune.tasks:
+        folder = layout.evaluate(system, call.config.language, task, recipe.seed)
+        rows.append(read_json(folder / SCORES_FILE)[-1])
+    return [row for row in rows if "queries" in row]
+
+
+def _lines_of(call: Call, recipe: Recipe) -> int:
+    """Return how many lines there are to train on."""
+    return TokenStore(WorkdirLayout(recipe.workdir).tokens(call.config.language)).num_documents
+
+
+def _asked_steps(call: Call, recipe: Recipe) -> int | None:
+    """Return the steps that the call asks for; None where it asks for hours."""
+    config, state = call.config, call.state
+    batch = recipe.adapt.batch_size
+    if config.hours is not None:
+        return state.steps if state.steps and config.hours == state.hours else None
+    if config.tokens is not None:
+        if config.tokens == 0:
+            return 0
+        store = TokenStore(WorkdirLayout(recipe.workdir).tokens(config.language))
+        a_line = store.num_tokens / store.num_documents
+        return max(_fewest_steps(recipe), round(config.tokens / (batch * a_line)))
+    if state.steps:
+        return state.steps
+    return max(_fewest_steps(recipe), EPOCHS * -(-_lines_of(call, recipe) // batch))
+
+
+def _fewest_steps(recipe: Recipe) -> int:
+    """Return the steps into which the warm-up and the decay fit."""
+    return math.ceil(recipe.adapt.warmup / 0.75) + 2
+
+
+def _set_length(call: Call) -> bool:
+    """Give the recipe its steps; return whether there are any. UserError where it has more."""
+    recipe = call.recipe()
+    steps = _asked_steps(call, recipe)
+    if steps is None:
+        steps = _steps_in(call, recipe)
+    if steps < call.state.steps:
+        raise UserError(
+            f"{call.path}: a training of {call.state.steps:,} steps is begun; a shorter one takes "
+            "another --out"
+        )
+    call.note(hours=call.config.hours, tokens=call.config.tokens, steps=steps)
+    if steps != recipe.adapt.steps:
+        call.set("adapt", "steps", steps)
+    return steps > 0
+
+
+def _steps_in(call: Call, recipe: Recipe) -> int:
+    """Train the first steps, and return how many fit into the hours by their time."""
+    hours = call.config.hours
+    assert hours is not None
+    adapt = recipe.adapt
+    most = MAX_PASSES * -(-_lines_of(call, recipe) // adapt.batch_size)
+    if not adapt.steps:
+        first = WARM_STEPS + TIMED_STEPS + SPARE_STEPS
+        call.set("adapt", "steps", max(_fewest_steps(recipe), first))
+        call.run(until="adapt")
+        recipe = call.recipe()
+    rows = read_json_lines(adaptation_of(recipe) / "run/metrics.jsonl")
+    rates = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
+    steps_a_second = statistics.median(rates[WARM_STEPS:] or rates) / (
+        adapt.batch_size * adapt.seq_length
+    )
+    steps = min(int(3600 * hours * steps_a_second), max(most, call.state.steps))
+    steps = max(steps, recipe.adapt.steps)
+    call.say(
+        f"{steps_a_second * adapt.batch_size:,.0f} lines a second here: {steps:,} steps in "
+        f"{duration(steps / steps_a_second / 3600)} of training"
+    )
+    return steps

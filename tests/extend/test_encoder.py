@@ -1,0 +1,131 @@
+"""A language for an embedding model by one command: aligned at once, then trained in place."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.extend.config import read_config
+from ds_minimodel.extend.run import extend
+
+from ..pipeline.sentence_world import make_sentence_world, pairs_of, save_sentence_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    make_sentence_world(folder)
+    return folder
+
+
+def call(folder, out, **options):
+    """Extend the base of `folder`; what was said."""
+    values = {"model": folder / "base", "pairs": [folder / "help.tsv"], "language": "xx"}
+    said = []
+    extend(read_config({**values, "out": folder / out, **options}), said.append)
+    return said
+
+
+def found(model, seed=2):
+    """Share of lines of the other language whose nearest line is their own source."""
+    pairs = pairs_of(60, seed=seed)
+    encoder = SentenceTransformer(str(model), device="cpu")
+    texts = ([pair[side] for pair in pairs] for side in (0, 1))
+    sources, targets = (encoder.encode(own, normalize_embeddings=True) for own in texts)
+    return float((np.argmax(targets @ sources.T, 1) == np.arange(len(pairs))).mean())
+
+
+@pytest.fixture(scope="module")
+def aligned(folder):
+    """What was said, and the folder's files, of an alignment alone."""
+    said = call(folder, "xx", tokens=0, test_pairs=[folder / "other.tsv"])
+    model = folder / "xx/model"
+    files = {path.name: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    return said, files, found(model)
+
+
+def test_the_aligned_model_can_be_used_and_says_what_it_finds(folder, aligned):
+    said, _, share = aligned
+    (line,) = (line for line in said if line.startswith("aligned: "))
+    assert line.startswith("aligned: 40 of 40 found in other, ") and line.endswith("xx/model")
+    assert found(folder / "base") < 0.3 < 0.9 < share
+    page = (folder / "xx/run/report/report.md").read_text()
+    assert "**other, BL_BASE**" in page and "aligned" in page and "untouched" in page
+
+
+def test_training_improves_it_in_place_and_leaves_old_rows_and_body(folder, aligned):
+    _, before, _ = aligned
+    call(folder, "xx", tokens=20_000, test_pairs=[folder / "other.tsv"])
+    model = folder / "xx/model"
+    assert before["model.safetensors"] != (model / "model.safetensors").read_bytes()
+    assert before["tokenizer.json"] == (model / "tokenizer.json").read_bytes()
+    assert found(model) > 0.9
+    old, new = (load_file(path / "model.safetensors") for path in (folder / "base", model))
+    name = "embeddings.word_embeddings.weight"
+    rows = len(old[name])
+    assert len(new[name]) > rows and torch.equal(new[name][:rows], old[name])
+    assert {key for key in old if key != name and not torch.equal(new[key], old[key])} == set()
+    scores = json.loads(
+        (folder / "xx/run/evaluate/bl_base/xx/other/seed-1/scores.json").read_text()
+    )
+    assert len(scores) == 2 and scores[0]["step"] == 0 < scores[1]["step"]
+
+
+def test_the_same_call_does_nothing_and_a_shorter_one_is_refused(folder, aligned):
+    others = {"test_pairs": [folder / "other.tsv"]}
+    call(folder, "xx", tokens=20_000, **others)
+    path = folder / "xx/model/model.safetensors"
+    written = path.stat().st_mtime_ns
+    call(folder, "xx", tokens=20_000, **others)
+    assert path.stat().st_mtime_ns == written
+    with pytest.raises(UserError, match="a shorter one takes another --out"):
+        call(folder, "xx", tokens=0, **others)
+    with pytest.raises(UserError, match=r"--test-pairs: .* was begun with"):
+        call(folder, "xx", tokens=20_000)
+
+
+def test_english_vectors_are_equal_to_the_bit(folder, aligned):
+    lines = [source for source, _ in pairs_of(40, seed=7)]
+    before, after = (
+        SentenceTransformer(str(path), device="cpu").encode(lines)
+        for path in (folder / "base", folder / "xx/model")
+    )
+    assert (before == after).all()
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"pairs": []}, "give TEXT in the new language, or --pairs"),
+        ({"pairs": ["none.tsv"]}, "none.tsv: no such file of pairs"),
+        ({"mini": "3"}, "--mini 3"),
+        ({"mini": "3+1", "train": "all"}, "--mini trains embeddings alone"),
+        ({"mini": "3+1"}, "--mini 3.1: 3 layers and 1 are more than the model's 3"),
+        ({"tokens": 5, "hours": 1}, "give --hours or --tokens"),
+        ({"pooling": "mean"}, "names a pooling; leave --pooling out"),
+        ({"pair_columns": ["a", "b"]}, "no columns"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_no_folder(options, said, folder):
+    with pytest.raises(UserError, match=said) as caught:
+        call(folder, "refused", **options)
+    assert "\n" not in str(caught.value)
+    assert not [path for path in (folder / "refused").glob("*") if path.name != ".lock"]
+
+
+def test_a_model_of_vectors_asks_for_pairs(folder, tmp_path):
+    (tmp_path / "text.txt").write_text("some words of it\n")
+    with pytest.raises(UserError, match=r"gives vectors for texts, and learns .* --pairs FILE"):
+        call(folder, "refused", pairs=[], text=[tmp_path / "text.txt"])
+
+
+def test_a_bare_encoder_takes_a_pooling(folder):
+    save_sentence_model(folder / "bare/base")
+    for name in ("modules.json", "sentence_bert_config.json"):
+        (folder / "bare/base" / name).unlink()
+    call(folder, "bare/xx", model=folder / "bare/base", pooling="mean", tokens=0)
+    assert found(folder / "bare/xx/model") > 0.9
