@@ -43,11 +43,15 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         recipe.languages.source,
         BuildMiniConfig.of_recipe(recipe),
     )
+    read = [layout.tokens(source)]
+    if recipe.learns_from_pairs:
+        targets = recipe.languages.targets
+        read = [*map(layout.tokens, targets), *map(layout.targets, targets)]
     return [
         Job(
             layout.build_mini(system),
             step.recorded(),
-            (layout.pretrain(system), layout.tokenizer(source), layout.tokens(source)),
+            (layout.pretrain(system), layout.tokenizer(source), *read),
             partial(_build, context, step, system),
             finished_checkpoints(layout.build_mini(system)),
         )
