@@ -21,8 +21,10 @@ from ds_minimodel.pipeline.status import look
 
 if TYPE_CHECKING:
     from ds_minimodel.export.folder import export_adapter, export_hf
+    from ds_minimodel.extend.compare import compare_models
 
 _WITH_TRANSFORMERS = {  # the extra `hf`
+    "compare_models": "extend.compare",
     "export_adapter": "export.folder",
     "export_hf": "export.folder",
 }
@@ -34,6 +36,7 @@ __all__ = [
     "TokenStore",
     "UserError",
     "bits_per_byte",
+    "compare_models",
     "export_adapter",
     "export_hf",
     "extend",

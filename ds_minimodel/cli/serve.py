@@ -1,4 +1,4 @@
-"""`ds-minimodel pack` and `bits` on the command line."""
+"""`ds-minimodel pack`, `bits` and `compare` on the command line."""
 
 import json
 import tempfile
@@ -64,6 +64,25 @@ def add_arguments(commands: Commands) -> None:
     bits.add_argument("--json", action="store_true", help="print JSON")
     bits.set_defaults(run=_bits)
 
+    comparing = commands.add_parser(
+        "compare", help="what a decoder lost and won against another one, or by a PEFT adapter"
+    )
+    comparing.add_argument("base", metavar="BASE", help="the decoder before, as `extend` takes one")
+    comparing.add_argument(
+        "other", metavar="OTHER", help="the decoder after, or a PEFT adapter of the first"
+    )
+    comparing.add_argument(
+        "--text",
+        metavar="CODE=FILE",
+        action="append",
+        default=[],
+        help="text to score by both, with its language; may be repeated",
+    )
+    comparing.add_argument(
+        "--source", metavar="CODE", default="en", help="language of the questions (default en)"
+    )
+    comparing.set_defaults(run=_compare)
+
 
 def _plug(options: Options) -> None:
     from ds_minimodel.evaluation.packs import save_plugged
@@ -123,3 +142,20 @@ def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
 
     own = model_below(model)
     return {load_model(own)[1].language: own}
+
+
+def _compare(options: Options) -> None:
+    texts = dict[str, str]()
+    for given in options.text:
+        code, equals, file = given.partition("=")
+        if not (code and equals and file):
+            raise UserError(f"--text {given}: it has the form CODE=FILE, such as de=news.de.txt")
+        texts[f"{code}, {Path(file).name}"] = file
+    find_text([*texts.values()])
+    restart_with_cpu_settings()
+    from ds_minimodel.report.page import comparison_page
+
+    found = hugging_face_module("extend.compare").compare_models(
+        options.base, options.other, texts, options.source
+    )
+    print(comparison_page(f"{options.base} and {options.other}", found))

@@ -209,6 +209,14 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         measures.append(
             Measure(what=name, unit="bits per byte", before=bits, after=after.bits[name])
         )
+        tokens = Measure(
+            what=name,
+            unit=f"tokens of {PAGE_BYTES:,} bytes",
+            before=before.tokens[name],
+            after=after.tokens[name],
+            decimals=0,
+        )
+        measures.append(tokens)
         if rise > MAX_RISE:
             worse.append(f"{name}: {rise:.1f} % more bits: give such text to --known-text.")
     sentences += [measure.sentence for measure in measures]

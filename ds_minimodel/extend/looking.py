@@ -136,7 +136,7 @@ def look_at_untouched(model: Path, probe: Probe, path: Path) -> Look:
         known = read_model(path, _Untouched, _ADVICE)
         if known.key == key:
             return known
-    module = module_of(model, _dtype()).to(gpu.device())
+    module = module_of(model, dtype_here()).to(gpu.device())
     found = look(Decoder(module, model / VOCABULARY), probe)
     untouched = _Untouched(key=key, **found.model_dump())
     write_json(path, untouched.model_dump())
@@ -175,7 +175,7 @@ def find_kept(
 
     def comparison_at(strength: float) -> Comparison:
         merged = exported(model, body, added, vocabulary, strength=strength)
-        module = merged.module(_dtype()).to(gpu.device())
+        module = merged.module(dtype_here()).to(gpu.device())
         after = look(Decoder(module, pack), probe)
         return compare(before, after, probe, learned.language)
 
@@ -191,7 +191,7 @@ def find_kept(
     return kept
 
 
-def _dtype() -> torch.dtype:
+def dtype_here() -> torch.dtype:
     """Return the type of a decoder's weights: fp16 has too few numbers for some models."""
     is_bf16 = resolve_precision("auto", gpu.device()) == "bf16"
     return torch.bfloat16 if is_bf16 else torch.float32

@@ -106,6 +106,13 @@ def samples_blocks(comparison: Comparison) -> list[Block]:
     return blocks
 
 
+def comparison_page(title: str, comparison: Comparison) -> str:
+    """What became of a decoder, as Markdown."""
+    blocks: list[Block] = [Findings([*comparison.sentences, *comparison.worse])]
+    blocks += [tables.measures_table(comparison.measures), *samples_blocks(comparison)]
+    return to_markdown(title, blocks)
+
+
 def _systems(run: RunResults) -> dict[str, str]:
     return {system.title: system.about for system in run.recipe.chosen_systems if system.about}
 

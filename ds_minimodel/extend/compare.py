@@ -1,0 +1,87 @@
+"""Two decoders side by side: what one lost and won against the other, or against its PEFT
+adapter.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ds_minimodel.artifacts.base import keep_vocabulary, module_of
+from ds_minimodel.common.errors import UserError, one_line
+from ds_minimodel.common.extras import import_extra
+from ds_minimodel.config.base import read_base
+from ds_minimodel.evaluation.bits import beginning_of
+from ds_minimodel.evaluation.comparison import (
+    QUESTIONS,
+    Comparison,
+    Look,
+    Probe,
+    Prompt,
+    compare,
+)
+from ds_minimodel.evaluation.questions import question_set
+from ds_minimodel.evaluation.retention import Decoder, look
+from ds_minimodel.extend.looking import MAX_TEXT_BYTES, dtype_here
+from ds_minimodel.hf.source import ADAPTER_CONFIG, VOCABULARIES, tokenizer_of
+from ds_minimodel.ops import gpu
+
+
+def compare_models(
+    base: str | Path,
+    other: str | Path,
+    texts: Mapping[str, str | Path] | None = None,
+    source: str = "en",
+) -> Comparison:
+    """Ask two decoders the same questions, and score the same texts by both.
+
+    Args:
+        base: a folder of transformers, a GGUF file or a name on the Hub.
+        other: the same, or a folder of a PEFT adapter of the base.
+        texts: files of documents by what they are called; the beginning of each is scored.
+        source: language of the questions.
+
+    Raises:
+        UserError: for what is no decoder, or cannot be read.
+    """
+    for model in (base, other):
+        if not _is_adapter(model) and not read_base(str(model)).config.causal:
+            raise UserError(f"{model}: predicts no next tokens; compare takes decoders")
+    code, frame, questions = question_set(source)
+    prompts = [Prompt(QUESTIONS, question.text, question.text, question) for question in questions]
+    documents = {name: beginning_of([file], MAX_TEXT_BYTES) for name, file in (texts or {}).items()}
+    probe = Probe(code, frame, prompts, documents)
+    before = _look_at(base, base, probe)
+    after = _look_at(other, base, probe)
+    return compare(before, after, probe)
+
+
+def _look_at(model: str | Path, base: str | Path, probe: Probe) -> Look:
+    """Look at a model, or at an adapter of a base."""
+    with tempfile.TemporaryDirectory() as scratch:
+        vocabulary = Path(scratch) / "tokenizer"
+        if _is_adapter(model):
+            module = module_of(base, dtype_here())
+            peft = import_extra("peft", "peft")
+            folder = Path(model)
+            if any((folder / name).is_file() for name in VOCABULARIES):
+                # An adapter with new tokens has a tokenizer of its own.
+                tokenizer = tokenizer_of(folder)
+                module.resize_token_embeddings(max(len(tokenizer), module.config.vocab_size))
+                tokenizer.save_pretrained(scratch)
+                module.config.save_pretrained(scratch)
+                module.generation_config.save_pretrained(scratch)
+                keep_vocabulary(scratch, vocabulary)
+            else:
+                keep_vocabulary(base, vocabulary)
+            with one_line(folder, f"it is no adapter of {base}"):
+                module = peft.PeftModel.from_pretrained(module, folder).merge_and_unload()
+        else:
+            module = module_of(model, dtype_here())
+            keep_vocabulary(model, vocabulary)
+        return look(Decoder(module.eval().to(gpu.device()), vocabulary), probe)
+
+
+def _is_adapter(model: str | Path) -> bool:
+    return (Path(model) / ADAPTER_CONFIG).is_file()
