@@ -32,7 +32,7 @@ from ds_minimodel.hf.vocabularies import SAID, by_template
 from ds_minimodel.text.chats import Dialogue, read_dialogues
 from ds_minimodel.text.corpus import MANY_PAGES, is_held_out
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.tokenizers.tokenizer import PROBES, open_tokenizer
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -104,13 +104,9 @@ def prepare_chats(
             )
         if lost:
             _say(f"{lost:,} dialogues have no answer within {length} tokens and are left out")
-        for ending in endings:
-            if ending.is_added:
-                ends = f"{ending.token}, the tokenizer's end of a text, is learned after the last"
-            if ending.id is None:
-                ends = "nor has the tokenizer an end of a text: the model will not stop by itself"
-            if ending.is_added:
-                _say(f"the chat template ends no answer; {ends}")
+        for token in {ending.token for ending in endings if ending.is_added}:
+            ends = f"{token} is learned after the last" if token else "none is learned"
+            _say(f"the chat template ends no answer, and {ends}")
         facts = {
             "ends": sorted({ending.id for ending in endings if ending.id is not None}),
             "tokenizer_sha256": ours.sha256,
@@ -157,23 +153,20 @@ def _sampled(
     theirs = tokenizer_of(tokenizer_folder)
     if not theirs.chat_template:
         raise UserError(f"{name}: has no chat template, by which dialogues are to be written")
-    special, endings = _special(theirs), dict[bool, Ending]()
+    endings = dict[bool, tuple[Ending, re.Pattern[str]]]()
     for where, dialogue in read_dialogues(patterns, say):
-        said = "\n".join(turn["content"] for turn in dialogue)
-        if held := special.search(said):
+        has_system = dialogue[0]["role"] == "system"
+        with one_line(where, "the chat template does not take it"):
+            if has_system not in endings:
+                ending = ending_of(theirs, has_system)
+                endings[has_system] = ending, _special(theirs, ending.token)
+        ending, special = endings[has_system]
+        if held := special.search("\n".join(turn["content"] for turn in dialogue)):
             raise UserError(
                 f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise"
             )
         with one_line(where, "the chat template does not take it"):
-            has_system = dialogue[0]["role"] == "system"
-            if has_system not in endings:
-                endings[has_system] = ending_of(theirs, has_system)
-            ending = endings[has_system]
             samples = _samples(theirs, ending, dialogue, vocabulary, length - 1)
-        if ending.token and ending.token in said:
-            raise UserError(
-                f"{where}: a turn says {ending.token!r}, which ends an answer; spell it otherwise"
-            )
         yield dialogue, ending, samples
 
 
@@ -224,14 +217,11 @@ def _samples(
     return samples
 
 
-def _special(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """A pattern of the special tokens."""
-    special = (
-        re.escape(token.content)
-        for token in tokenizer.added_tokens_decoder.values()
-        if token.special
-    )
-    return re.compile("|".join(special) or "(?!)")
+def _special(tokenizer: PreTrainedTokenizerBase, end: str) -> re.Pattern[str]:
+    """A pattern of the special tokens, and of the one that ends an answer."""
+    added = tokenizer.added_tokens_decoder.values()
+    tokens = {end, *(token.content for token in added if token.special)} - {""}
+    return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
 
 
 class Ending(NamedTuple):
@@ -250,54 +240,29 @@ class Ending(NamedTuple):
 
 
 def ending_of(tokenizer: PreTrainedTokenizerBase, has_system: bool) -> Ending:
-    """How the chat template ends an answer: by the first token that ends one before a user's turn
-    as it ends one at the end of a dialogue, else one at the end of a dialogue alone. Of a template
-    without one the tokenizer's end of a text serves.
+    """How the chat template ends an answer: by the first added token after it, which is learned
+    wherever it stands both before a user's turn and at the end of a dialogue. Of a template without
+    one the tokenizer's end of a text serves.
     """
     turns = [{"role": role, "content": ""} for role in ("user", "assistant", "user", "assistant")]
     if has_system:
         turns.insert(0, {"role": "system", "content": ""})
     after = dict(_rendered(tokenizer, turns)[1])
-    between, last = after[len(turns) - 3], after[len(turns) - 1]
-    between_ids, between_spans = _encoded(tokenizer, between)
-    last_ids, last_spans = _encoded(tokenizer, last)
-    pairs = zip(between_ids, last_ids, strict=False)
-    common = [id for id, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    shared = between[: between_spans[len(common) - 1][1]] if common else ""
-    if (place := _first_mark(tokenizer, last, common, last_spans)) is not None:
-        end = last_spans[place][1]
-        return Ending(
-            between[: between_spans[place][1]], last[:end], *_token(tokenizer, last_ids[place])
-        )
-    if (place := _first_mark(tokenizer, last, last_ids, last_spans)) is not None:
-        end = last_spans[place][1]
-        return Ending(shared, last[:end], *_token(tokenizer, last_ids[place]))
-    if tokenizer.eos_token_id is None:
-        return Ending(shared, last, None, "", is_added=True)
-    return Ending(shared, last, *_token(tokenizer, tokenizer.eos_token_id), is_added=True)
-
-
-def _first_mark(
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    ids: Sequence[int],
-    spans: Sequence[tuple[int, int]],
-) -> int | None:
-    """The place of the first of the ids at the beginning of `text` that no answer has: one that is
-    added to the vocabulary, or all that is written there. White space is none.
-    """
-    seen = [place for place in range(len(ids)) if text[slice(*spans[place])].strip()]
-    for place in seen:
-        if ids[place] in tokenizer.added_tokens_decoder:
-            return place
-    if len(seen) == 1:
-        ordinary = itertools.chain.from_iterable(tokenizer(PROBES)["input_ids"])
-        return None if ids[seen[0]] in {*ordinary} else seen[0]
-    return None
-
-
-def _token(tokenizer: PreTrainedTokenizerBase, id: int) -> tuple[int, str]:
-    return id, str(tokenizer.convert_ids_to_tokens(id))
+    if len(after) < len(turns):
+        raise ValueError("it leaves out what is said")
+    ids, spans = _encoded(tokenizer, after[len(turns) - 1])
+    others, _ = _encoded(tokenizer, after[len(turns) - 3])
+    pairs = itertools.zip_longest(ids, others)
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    last = after[len(turns) - 1]
+    shared = last[: spans[common - 1][1]] if common else ""
+    for id, span in zip(ids, spans, strict=True):
+        # Some vocabularies have added tokens of white space.
+        if id in tokenizer.added_tokens_decoder and last[slice(*span)].strip():
+            token = str(tokenizer.convert_ids_to_tokens(id))
+            return Ending(shared[: span[1]], last[: span[1]], id, token)
+    token = str(tokenizer.eos_token or "")
+    return Ending(shared, last, tokenizer.eos_token_id, token, is_added=True)
 
 
 def _encoded(
@@ -337,9 +302,8 @@ def _written(
         if len(spans) != len(answers):
             raise ValueError(f"it marks {len(spans)} answers of {len(answers)}")
     else:
-        spans, written = [], ""
-        before, parts = _rendered(tokenizer, dialogue)
-        written = before
+        written, parts = _rendered(tokenizer, dialogue)
+        spans = []
         for index, after in parts:
             start = len(written)
             written += turns[index]["content"]

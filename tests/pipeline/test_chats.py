@@ -98,4 +98,4 @@ def test_refusals(world):
     assert not (world / "out/recipe.yaml").exists(), "a mended file may follow"
     begin = [*map(str, extend), "--chats", chats]
     Fork(KILLED_AFTER, "recipe.yaml", begin).wait()
-    assert "chats.jsonl (--chats): another file than" in refused(*extend), "which it was begun with"
+    assert "chats.jsonl; give that again" in refused(*extend), "which it was begun with"

@@ -107,7 +107,6 @@ FAMILIES = {
         EOS,
     ),
     "an end that is an ordinary token": (TAGS + "%\n{% endfor %}", f"A1.%\nA2.%\n{EOS}", EOS),
-    "an end that no text has": (TAGS + "⁂\n{% endfor %}", "A1.⁂A2.⁂", "⁂"),
 }
 MARKS = (
     "<|im_start|> <|im_end|> <s> </s> [INST] [/INST] <|start_header_id|> <|end_header_id|> <|eot_id|> "
@@ -117,9 +116,9 @@ MARKS = (
 
 
 def tokenizer_with(template, special=True, eos=EOS):
-    """A vocabulary of bytes, of ⁂ and of many families' marks, with lines as Gemma has them."""
-    vocab = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "âģ", "âģĤ"]
-    model = models.BPE({own: id for id, own in enumerate(vocab)}, [("â", "ģ"), ("âģ", "Ĥ")])
+    """A vocabulary of bytes and of many families' marks, with lines as Gemma has them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    model = models.BPE({byte: id for id, byte in enumerate(alphabet)}, [])
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -157,8 +156,8 @@ def test_a_template_and_a_tokenizer_without_an_end():
     "name, eos, ends, said",
     [
         ("ChatML", EOS, ["<|im_end|>"], ""),
-        ("none", EOS, [EOS], f"{EOS}, the tokenizer's end of a text, is learned after the last"),
-        ("none", None, [], "nor has the tokenizer an end of a text: the model will not stop by it"),
+        ("none", EOS, [EOS], f"ends no answer, and {EOS} is learned after the last"),
+        ("none", None, [], "ends no answer, and none is learned"),
     ],
 )
 def test_the_store_names_the_ends_that_are_learned(tmp_path, capsys, name, eos, ends, said):
