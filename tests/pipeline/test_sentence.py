@@ -68,3 +68,13 @@ def test_english_keeps_its_vectors_to_the_bit(world):
         for model, name in zip((plugged_module(body, source), extended), names, strict=True)
     ]
     assert (vectors[0] == vectors[1]).all()
+
+
+def test_nothing_is_dropped_while_lines_train(world):
+    body, source = load_model(world / "run/pretrain/bl_base/model")
+    assert body.config.dropout == 0.1
+    model = plugged_module(body, source)
+    lines = [source for source, _ in pairs_of(8, seed=4)]
+    tokenizer = open_tokenizer(world / "run/tokenizer/en")
+    still = encode_texts(model, tokenizer, lines)
+    assert (encode_texts(model.train(), tokenizer, lines) == still).all()

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Sentence(Objective):
-    """Targets are rows of numbers: vectors, or scores of labels."""
+    """Targets are rows of numbers: vectors, or scores of labels.
+
+    Nothing is dropped: what a text shall give is what the whole network gives for another one.
+    """
 
     name = "sentence"
     settings = Section
@@ -35,4 +38,5 @@ class Sentence(Objective):
     ) -> Model:
         from ds_minimodel.models.sentence import SentenceEncoder
 
-        return SentenceEncoder(config, vocab_size, head_depths, num_base)
+        whole = config.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
+        return SentenceEncoder(whole, vocab_size, head_depths, num_base)
