@@ -18,14 +18,24 @@ from typing import Any
 
 import numpy as np
 
+from ds_minimodel.artifacts.adaptation import load_adaptation, whole
 from ds_minimodel.artifacts.base import keep_vocabulary
+from ds_minimodel.artifacts.models import identity, load_model
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.files import atomic_write, read_json, read_json_lines
+from ds_minimodel.common.files import (
+    atomic_write,
+    read_json,
+    read_json_lines,
+    read_model,
+    write_json,
+)
 from ds_minimodel.config.base import read_base
 from ds_minimodel.config.reading import load_recipe, recipe_of_values
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.evaluation.retrieval import CANDIDATES, filled
+from ds_minimodel.evaluation.changes import Changes, View, changes_of
+from ds_minimodel.evaluation.packs import plugged_module
+from ds_minimodel.evaluation.retrieval import CANDIDATES, Retrieval, RetrievalConfig, filled
 from ds_minimodel.extend.call import Call, adaptation_of
 from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.recipe import MAX_PASSES, SPARE_STEPS, TIMED_STEPS, WARM_STEPS, batch_of
@@ -37,10 +47,12 @@ from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import PairCorpus, words_of_pairs
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step_here
+from ds_minimodel.pipeline.training import snapshot_folder
 from ds_minimodel.report.curves import OF_SOURCE, SCORES_FILE
 from ds_minimodel.report.render import duration
 from ds_minimodel.text.pairs import Pair
 from ds_minimodel.tokenizers.extension import read_extension
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 NEW_TOKENS = 8000  # at most, where nothing is said
 BATCH = 48  # lines of a step
@@ -97,8 +109,9 @@ def extend_encoder(call: Call) -> None:
     if _set_length(call):
         call.run(until="adapt")
         write_models(call, None)
+    call.run(until="evaluate")
+    _look(call)
     call.run()
-    write_models(call, None)
 
 
 # The recipe.
@@ -261,6 +274,40 @@ def _micro_batch(
     long_line = 2 * float(np.quantile(words, 0.95)) + 2
     sizes = [size for size in range(1, per_rank + 1) if per_rank % size == 0]
     return max(size for size in sizes if size == 1 or size * long_line <= tokens)
+
+
+# What is looked at.
+
+
+def _look(call: Call) -> None:
+    """Note what became of the model, for the page, unless that is noted."""
+    recipe = call.recipe()
+    (system,) = recipe.chosen_systems
+    language, layout = call.config.language, WorkdirLayout(recipe.workdir)
+    folder = adaptation_of(recipe)
+    path = layout.changes(system, language)
+    pack = identity(folder / "pack")
+    tasks = [task for task in recipe.finetune.tasks.values() if isinstance(task, RetrievalConfig)]
+    is_noted = path.exists() and read_model(path, Changes, "delete that file").pack == pack
+    if is_noted or not tasks or not isinstance(recipe.body_config.head, SentenceHead):
+        return
+    body, source = load_model(layout.model(system))
+    learned = load_adaptation(folder / "pack", body.space)
+    first = load_adaptation(snapshot_folder(folder, 0), body.space)
+    prompts = (tasks[0].prompts.get("query", ""), tasks[0].prompts.get("document", ""))
+    views = [
+        View(plugged_module(body, own), open_tokenizer(layout.tokenizer(name)), prompts)
+        for own, name in ((source, call.config.source), (whole(learned, source), language))
+    ]
+    changes = changes_of(
+        *views,
+        sought=Retrieval().read(tasks[0].test[language], tasks[0], language, None),
+        lines=[pair.target for pair in PairCorpus(layout.pairs(language)).lines],
+        first_rows=first.embeddings["tokens"].float().numpy(),
+        pack=pack,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, changes.model_dump())
 
 
 # The training.

@@ -87,6 +87,10 @@ class WorkdirLayout:
         """File of what a decoder has kept, made by `extend`, beside what the untouched one does."""
         return self.root / "kept" / system.name / f"{language}.json"
 
+    def changes(self, system: System, language: str) -> Path:
+        """File of what became of a finished encoder, made by `extend`."""
+        return self.root / "changes" / system.name / f"{language}.json"
+
     def report(self) -> Path:
         return self.root / REPORT
 

@@ -19,6 +19,7 @@ from pydantic import Field
 from ds_minimodel.common.files import Amount, Count, Stored, read_model_lines
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.systems import BASELINE, SYSTEMS
+from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.evaluation.comparison import Kept
 
 Row = Mapping[str, Any]  # of scores or costs, as JSON holds it
@@ -319,7 +320,7 @@ class RunResults:
     facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}.
     scores: of all languages and steps with every seed. losses: as of read_losses. fertility: rows
     of pipeline/fertility.py where a base's vocabulary is extended. compressed: {(task, language):
-    bits per byte that xz takes}. kept: of {(system, language)}.
+    bits per byte that xz takes}. kept, changes: of {(system, language)}.
     """
 
     recipe: Recipe
@@ -330,6 +331,7 @@ class RunResults:
     fertility: Sequence[Row] = ()
     compressed: Mapping[tuple[str, str], float] = field(default_factory=dict)
     kept: Mapping[tuple[str, str], Kept] = field(default_factory=dict)
+    changes: Mapping[tuple[str, str], Changes] = field(default_factory=dict)
 
     @property
     def target_scores(self) -> list[Row]:

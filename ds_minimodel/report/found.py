@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from operator import itemgetter
 
+from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.report.curves import OF_SOURCE, Row, RunResults, name_of
-from ds_minimodel.report.render import Cell, CellRow, Table
+from ds_minimodel.report.render import Block, Cell, CellRow, Facts, Table
 
 _SHOWN = ("recall_at_1", "recall_at_10", "mrr")
 _BACK = "back_"
@@ -48,3 +49,47 @@ def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
             detail = f"({low:.1f}–{high:.1f})" if name == _SHOWN[0] else ""
             cells.append(Cell(f"{row[way + name]:.1f}", detail))
     return cells
+
+
+def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
+    """What a model's new tokens are, what its texts find, and what the source's have lost."""
+    cut, count = changes.cut_otherwise, changes.source_lines
+    same = "their vectors are equal to the bit"
+    if changes.same_changed:
+        same = f"numbers of their vectors differ by {changes.same_changed:.2g} at most"
+    kept = f"all {count:,} that were looked at are cut into the same tokens, and {same}"
+    if cut:
+        kept = (
+            f"{count - cut:,} of {count:,} are cut into the same tokens, and {same}; numbers of "
+            f"the others' ({100 * cut / count:.1f} %) differ by {changes.others_changed:.2g} at "
+            "most"
+        )
+    tokens = (
+        f"{changes.tokens_before:.1f} tokens a line before, {changes.tokens_after:.1f} after, of "
+        f"which {100 * changes.old_share:.0f} % are {source}'s own and keep their embeddings"
+    )
+    facts = Facts({f"Lines of {source}": kept, f"Lines of {language}": tokens})
+    findings = [
+        [own.text, *(_with_mark(text, own.right) for text in (own.before, own.after))]
+        for own in changes.findings
+    ]
+    nearest = Table(
+        "The nearest lines",
+        ["Line", "before", "after"],
+        findings,
+        notes=["Among those of the first table; its own translation is marked."],
+        of_text=True,
+    )
+    new = [[own.token, ", ".join(own.nearest)] for own in changes.tokens]
+    aligned = Table(
+        "New tokens",
+        ["Token", f"nearest tokens of {source}, as it was aligned"],
+        new,
+        notes=["Some of the commonest. Sound ones translate each other, or stand together."],
+        of_text=True,
+    )
+    return [facts, nearest, aligned]
+
+
+def _with_mark(text: str, right: str) -> Cell:
+    return Cell(text, "(right)" if text == right else "")

@@ -24,7 +24,7 @@ from ds_minimodel.report.curves import (
     speedups,
     training_curves,
 )
-from ds_minimodel.report.found import retrieval_tables
+from ds_minimodel.report.found import changes_blocks, retrieval_tables
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts_of
 
@@ -39,6 +39,11 @@ _NEXT = (
     "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with "
     "more --hours, and "
     "into another --out teaches a decoder to answer, from --chats."
+)
+_NEXT_OF_PAIRS = (
+    "Load what extend wrote into the folder model, as the untouched one is loaded. extend goes on "
+    "with more --hours; pairs of the kind of text that is to be found, and a dictionary beside "
+    "them, bring more than longer training."
 )
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (
@@ -84,6 +89,9 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     elif any(row["held_out"] for row in run.losses):
         blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
     blocks += retrieval_tables(run)
+    for (system, language), changes in run.changes.items():
+        blocks += [Heading(f"What changed: {name_of(system)}, {language}")]
+        blocks += changes_blocks(changes, run.recipe.languages.source, language)
     for (system, language), kept in run.kept.items():
         blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
         blocks += samples_blocks(kept)
@@ -93,7 +101,8 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     if run.fertility:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
     costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
-    return [*blocks, Heading("Cost"), costs, Heading("What to do next"), Findings([_NEXT])]
+    following = _NEXT_OF_PAIRS if run.recipe.learns_from_pairs else _NEXT
+    return [*blocks, Heading("Cost"), costs, Heading("What to do next"), Findings([following])]
 
 
 def samples_blocks(comparison: Comparison) -> list[Block]:

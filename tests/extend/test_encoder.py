@@ -12,7 +12,13 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.extend.config import read_config
 from ds_minimodel.extend.run import extend
 
-from ..pipeline.sentence_world import make_sentence_world, pairs_of, save_sentence_model
+from ..pipeline.sentence_world import (
+    WORDS,
+    make_sentence_world,
+    pairs_of,
+    save_sentence_model,
+    translated,
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +61,20 @@ def test_the_aligned_model_can_be_used_and_says_what_it_finds(folder, aligned):
     assert found(folder / "base") < 0.3 < 0.9 < share
     page = (folder / "xx/run/report/report.md").read_text()
     assert "**other, BL_BASE**" in page and "aligned" in page and "untouched" in page
+    assert "are cut into the same tokens, and their vectors are equal to the bit" in page
+    assert page.count("(right)") >= 4
+
+
+def test_new_tokens_are_shown_beside_what_they_translate(folder, aligned):
+    path = folder / "xx/run/changes/bl_base/xx.json"
+    tokens = {
+        own["token"].strip("▁"): own["nearest"] for own in json.loads(path.read_text())["tokens"]
+    }
+    words = {translated(word): word for word in WORDS}
+    known = {token: words[token] for token in tokens if token in words}
+    assert len(known) >= 5
+    right = [word in [near.strip("▁") for near in tokens[token]] for token, word in known.items()]
+    assert sum(right) >= len(right) - 1
 
 
 def test_training_improves_it_in_place_and_leaves_old_rows_and_body(folder, aligned):

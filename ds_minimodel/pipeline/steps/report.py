@@ -10,6 +10,7 @@ from ds_minimodel.artifacts.models import identity
 from ds_minimodel.common.files import Stored, read_manifest, read_model
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.evaluation import KINDS
+from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.evaluation.comparison import Kept
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
@@ -56,6 +57,7 @@ def write(
         fertility,
         dict(_compressed(recipe) if recipe.base else ()),
         dict(_kept(recipe, layout)),
+        dict(_changes(recipe, layout)),
     )
     return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
 
@@ -77,6 +79,15 @@ def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, st
             )
             if (kept.pack, kept.strength) == (identity(pack), strength):  # else of another training
                 yield (system.name, language), kept
+
+
+def _changes(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, str], Changes]]:
+    for system, language in product(recipe.chosen_systems, recipe.languages.targets):
+        path, pack = layout.changes(system, language), layout.adapt(system, language) / "pack"
+        if path.exists():
+            changes = read_model(path, Changes, "delete that file")
+            if changes.pack == identity(pack):  # else of another training
+                yield (system.name, language), changes
 
 
 def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:

@@ -1,0 +1,173 @@
+"""What became of a finished encoder to which a language was added: texts that find each other, new
+tokens and what they lie near, and what the source's texts have lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ds_minimodel.common.files import Amount, Count, Stored
+from ds_minimodel.evaluation.retrieval import Sought
+
+if TYPE_CHECKING:
+    from ds_minimodel.models.sentence import SentenceEncoder
+    from ds_minimodel.tokenizers.tokenizer import Tokenizer
+
+EXAMPLES = 5
+PIECES = 10
+MIN_LETTERS = 4  # of a token that is shown
+NEIGHBOURS = 3
+COUNTED_LINES = 2000  # of which tokens are counted
+COMMONEST = 400  # new tokens that those which are shown are drawn from
+
+
+class Finding(Stored):
+    """A text, what belongs to it, and what is nearest to it before and after."""
+
+    text: str
+    right: str
+    before: str
+    after: str
+
+
+class NewToken(Stored):
+    """A new token, and the source's tokens whose embeddings are nearest to its own."""
+
+    token: str
+    nearest: list[str]
+
+
+class Changes(Stored):
+    """What became of a model.
+
+    pack: identity of the adaptation. source_lines: texts of the source that were looked at, of
+    which cut_otherwise are cut into other tokens; same_changed, others_changed: the largest
+    difference of a number of a vector, of texts that are cut as before and of the others.
+    tokens_before, tokens_after: of a line of the language. old_share: of these tokens that are the
+    source's own.
+    """
+
+    pack: str
+    findings: list[Finding]
+    tokens: list[NewToken]
+    source_lines: Count
+    cut_otherwise: Count
+    same_changed: Amount
+    others_changed: Amount
+    tokens_before: Amount
+    tokens_after: Amount
+    old_share: Amount
+
+
+class View:
+    """A model with a tokenizer. prompts: what it reads before queries and before documents."""
+
+    def __init__(
+        self, model: SentenceEncoder, tokenizer: Tokenizer, prompts: tuple[str, str] = ("", "")
+    ):
+        self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
+
+    def vectors(self, texts: Sequence[str], is_query: bool = False) -> NDArray[np.float32]:
+        """The model's vectors of texts (N, D)."""
+        from ds_minimodel.evaluation.sentences import encode_texts
+
+        prompt = self.prompts[0] if is_query else self.prompts[1]
+        return encode_texts(self.model, self.tokenizer, texts, prompt)
+
+
+def changes_of(
+    before: View,
+    after: View,
+    sought: Sought,
+    lines: Sequence[str],
+    first_rows: NDArray[np.float32],
+    pack: str,
+) -> Changes:
+    """Look at a model before and after a language was added.
+
+    Args:
+        before: the untouched model.
+        after: the one with the language.
+        sought: texts of the language as queries, and of the source as documents.
+        lines: of the language, such as it was trained on.
+        first_rows: embeddings of the new tokens as they were aligned (new, H).
+        pack: identity of the adaptation.
+    """
+    documents = sought.documents
+    old, new = (view.tokenizer.encode(documents) for view in (before, after))
+    is_same = np.array([one == other for one, other in zip(old, new, strict=True)], bool)
+    # Texts that are cut as before are in equal batches, so that equal numbers are equal bits.
+    vectors = [np.zeros((0, 0), np.float32)] * 2
+    changed = [0.0, 0.0]
+    for number, chosen in enumerate((is_same, ~is_same)):
+        texts = [text for text, is_chosen in zip(documents, chosen, strict=True) if is_chosen]
+        if not texts:
+            continue
+        pair = [view.vectors(texts) for view in (before, after)]
+        changed[number] = float(np.abs(pair[0] - pair[1]).max())
+        for place, own in enumerate(pair):
+            if not vectors[place].size:
+                vectors[place] = np.zeros((len(documents), own.shape[1]), np.float32)
+            vectors[place][chosen] = own
+    places = np.unique(np.linspace(0, len(sought.right) - 1, EXAMPLES).round().astype(int))
+    examples = sought.right[places]
+    texts = [sought.queries[query] for query, _ in examples]
+    nearest = [
+        (view.vectors(texts, is_query=True) @ of_documents.T).argmax(1)
+        for view, of_documents in zip((before, after), vectors, strict=True)
+    ]
+    findings = [
+        Finding(
+            text=text,
+            right=documents[right],
+            before=documents[nearest[0][number]],
+            after=documents[nearest[1][number]],
+        )
+        for number, (text, (_, right)) in enumerate(zip(texts, examples, strict=True))
+    ]
+    counted = lines[:COUNTED_LINES]
+    ids_before, ids_after = (view.tokenizer.encode(counted) for view in (before, after))
+    used = np.concatenate([np.asarray(ids, np.int64) for ids in ids_after] or [np.zeros(0, int)])
+    num_base = after.tokenizer.vocabulary.num_base
+    return Changes(
+        pack=pack,
+        findings=findings,
+        tokens=_new_tokens(after, used[used >= num_base], first_rows),
+        source_lines=len(documents),
+        cut_otherwise=int((~is_same).sum()),
+        same_changed=changed[0],
+        others_changed=changed[1],
+        tokens_before=sum(map(len, ids_before)) / max(1, len(counted)),
+        tokens_after=len(used) / max(1, len(counted)),
+        old_share=float((used < num_base).mean()) if len(used) else 0.0,
+    )
+
+
+def _new_tokens(
+    view: View, used: NDArray[np.int64], first_rows: NDArray[np.float32]
+) -> list[NewToken]:
+    """Tokens from among the commonest new ones that are long enough to be read, and the source's
+    tokens nearest to them.
+    """
+    vocabulary, strings = view.tokenizer.vocabulary, view.tokenizer.pieces()
+    ids, counts = np.unique(used, return_counts=True)
+    commonest = ids[np.lexsort((ids, -counts))][:COMMONEST]
+    shown = [id for id in commonest.tolist() if _letters(strings[id]) >= MIN_LETTERS]
+    shown = shown[:: max(1, len(shown) // PIECES)][:PIECES]
+    num_base = vocabulary.num_base
+    old = view.model.pack.tokens[:num_base].detach().float().cpu().numpy()
+    units = old / np.maximum(np.linalg.norm(old, axis=1, keepdims=True), 1e-12)
+    tokens = []
+    for id in shown:
+        order = np.argsort(-(units @ first_rows[id - num_base]), kind="stable")
+        readable = [strings[near] for near in order[: 4 * NEIGHBOURS] if _letters(strings[near])]
+        tokens.append(NewToken(token=strings[id], nearest=readable[:NEIGHBOURS]))
+    return tokens
+
+
+def _letters(string: str) -> int:
+    return sum(sign.isalpha() for sign in string)
