@@ -15,7 +15,6 @@ from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.random import Stream, draws, permute, sample_key, stream_key, uniform
 from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
@@ -230,16 +229,3 @@ class MixedReader:
 
 
 HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others
-
-
-def bytes_of_ids(tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """UTF-8 bytes of the text that each id stands for, (ids,), as Tokenizer.num_bytes has them.
-
-    The end of a text is a line's end, one byte; the other special tokens stand for none.
-    """
-    vocabulary = tokenizer.vocabulary
-    sizes = np.array(tokenizer.num_bytes(), np.int64)
-    sizes[vocabulary.special_ids] = 0
-    if vocabulary.eos is not None:
-        sizes[vocabulary.eos] = 1
-    return sizes

@@ -1,8 +1,7 @@
 """Shared parts of the training steps: their configuration, samples of a text, the resolved Run,
 batches.
 
-Also the loss on held-out text while a step trains on the rest: in nats per token and in bits per
-byte.
+Also the loss on held-out text while a step trains on the rest, in nats per token.
 """
 
 import math
@@ -26,7 +25,7 @@ from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.steps import Adapt
 from ds_minimodel.config.systems import System
 from ds_minimodel.data.config import Data
-from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader, bytes_of_ids
+from ds_minimodel.data.samples import HELD_OUT, BlockTable, MixedReader, SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.evaluation.batches import Examples
 from ds_minimodel.models import BodyConfig
@@ -459,7 +458,6 @@ def held_out_evaluation(
     passes = len(steps) + len(snapshots) * whole_costs
     affordable = growing or int(MOST_COST * section.steps * section.batch_size / passes)
     count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
-    sizes = bytes_of_ids(open_tokenizer(layout.tokenizer(language)))
     data = world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
     has_chats = language in step.data.chats
@@ -481,12 +479,12 @@ def held_out_evaluation(
                 else sampler.batch(first, min(first + micro, share.stop))
             )
             sums = module(to_device(to_tensors(batch), world.device)).double()
-            facts = sums.new_tensor([batch["count"], objective.text_bytes(batch, sizes)])
-            parts.append(torch.cat([facts, sums]) * (not is_filler))
+            terms = sums.new_tensor([batch["count"]])
+            parts.append(torch.cat([terms, sums]) * (not is_filler))
         totals = torch.stack(parts).sum(0)
         if data.size > 1:
             torch.distributed.all_reduce(totals, group=data.handle)
-        terms, num_bytes, *sums_of_heads = totals.tolist()
+        terms, *sums_of_heads = totals.tolist()
         values = {}
         heads = (
             [f"/{head}" for head in cast(list[str], module.loss_names)]
@@ -495,9 +493,6 @@ def held_out_evaluation(
         )
         for head, nats in zip([*heads, ""], [*sums_of_heads, *sums_of_heads[-1:]], strict=False):
             values[f"{name}nats_per_token{head}"] = nats / max(1, terms)
-            values[f"{name}bits_per_byte{head}"] = (
-                nats / math.log(2) / num_bytes if num_bytes else math.nan
-            )
         return {key: value for key, value in values.items() if math.isfinite(value)}
 
     def scores(

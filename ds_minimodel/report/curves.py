@@ -244,20 +244,22 @@ class LossRecord(Stored):
     eflops: Amount = 0.0  # by formula, as tflops_per_second is
     tflops_per_second: Amount = math.inf
     memory_gib: Amount = 0.0
-    bits: Amount | None = Field(None, alias="held_out/bits_per_byte")
-    body_bits: Amount | None = Field(None, alias="held_out/body_bits_per_byte")
+    held_out: Amount | None = Field(None, alias="held_out/nats_per_token")
+    held_out_of_body: Amount | None = Field(None, alias="held_out/body_nats_per_token")
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: held_out, [(step, bits per byte)]; hours of steps; GiB at most. None
+    """Loss row of one run: held_out, [(step, nats per token)]; hours of steps; GiB at most. None
     without a log.
     """
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
     records = read_model_lines(path, LossRecord, advice)
     if not any(record.step for record in records):
         return None
-    of_body = any(record.body_bits is not None for record in records)
-    held_out = [(record.step, record.body_bits if of_body else record.bits) for record in records]
+    of_body = any(record.held_out_of_body is not None for record in records)
+    held_out = [
+        (record.step, record.held_out_of_body if of_body else record.held_out) for record in records
+    ]
     work, rates = (
         [0.0, *(record.eflops for record in records)],
         (record.tflops_per_second for record in records),
@@ -271,7 +273,7 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
         "system": system,
         "stage": stage,
         "language": language,
-        "held_out": [(step, bits) for step, bits in held_out if bits is not None],
+        "held_out": [(step, loss) for step, loss in held_out if loss is not None],
         "hours": seconds / 3600,
         "memory_gib": max(record.memory_gib for record in records),
     }

@@ -135,16 +135,15 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
             own = {"system": row["system"], "task": task, "language": row["language"], "seed": 1}
             a_step = costs[row["system"]] / steps
             rows += [
-                own | {"step": step, "eflops": a_step * step, "score": bits}
-                for step, bits in row["held_out"]
+                own | {"step": step, "eflops": a_step * step, "score": loss}
+                for step, loss in row["held_out"]
             ]
     if not rows:
         return []
-    drawn = plots.plot_scores(training_curves(rows), "bits per byte", task, near_maximal=False)
+    drawn = plots.plot_scores(training_curves(rows), "nats per token", task, near_maximal=False)
     caption = (
-        "Bits per byte of held-out text while it trained, lower is better. Its samples are as long "
-        "as those of the "
-        "training, so these are not the numbers of the table above."
+        "Loss on held-out text while it trained, in nats per token: lower is better, and vocabularies "
+        "do not compare by it."
     )
     return [Heading("Held-out loss"), Plot("held-out-loss.png", drawn, caption)]
 

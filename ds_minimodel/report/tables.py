@@ -371,7 +371,7 @@ def fertility_table(rows: Sequence[Row]) -> Table:
 def held_out_table(losses: Iterable[Row]) -> Table:
     """Held-out loss after the last step of every training, and at the best one."""
     note = (
-        "Bits per byte of text that was not trained on, after the last step; of step 2 (adapt) "
+        "Nats per token of text that was not trained on, after the last step; of step 2 (adapt) "
         "those of the whole body "
         "with the pack plugged in. Beside it the best of the training, where it is another one: in "
         "step 2 the best "
@@ -380,10 +380,10 @@ def held_out_table(losses: Iterable[Row]) -> Table:
     cells = {}
     for row in losses:
         if row["held_out"]:
-            last, bits = row["held_out"][-1]
+            last, loss = row["held_out"][-1]
             best, least = min(row["held_out"], key=operator.itemgetter(1))
             detail = "" if best == last else f"best {least:.3f} at step {best:,}"
-            cells[row["system"], row["stage"], row["language"]] = Cell(f"{bits:.3f}", detail)
+            cells[row["system"], row["stage"], row["language"]] = Cell(f"{loss:.3f}", detail)
     stages = ["pretrain", "build-mini", "adapt"]
     columns = sorted(
         dict.fromkeys(run[1:] for run in cells), key=lambda column: stages.index(column[0])

@@ -125,8 +125,8 @@ def _trained(run: curves.RunResults, system: str, language: str) -> str:
         if of_run == (system, "adapt", language) and loss["held_out"]:
             (first, before), (last, after) = loss["held_out"][0], loss["held_out"][-1]
             return (
-                f"{language}, held-out text: {before:.3f} bits per byte after {first:,} updates, "
-                f"{after:.3f} after {last:,}"
+                f"{language}, loss on held-out text: {before:.3f} nats per token after {first:,} "
+                f"updates, {after:.3f} after {last:,}"
             )
     return f"{language}: {run.recipe.adapt.steps:,} updates, and nothing was scored"
 

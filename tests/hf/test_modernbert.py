@@ -4,6 +4,7 @@ base's own tokenizer.
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -23,7 +24,6 @@ from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.data.samples import bytes_of_ids
 from ds_minimodel.evaluation.classification import encode_table
 from ds_minimodel.evaluation.tables import Records
 from ds_minimodel.export.folder import export_hf
@@ -156,7 +156,8 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
     export_hf(tmp_path / "ours", tmp_path / "out")
     old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("num_base", "out"))
     tokenizer = open_tokenizer(tmp_path / "ours")
-    sizes, lines = bytes_of_ids(tokenizer), [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
+    sizes = np.array(tokenizer.num_bytes())
+    lines = [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
     for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
         assert ids == old(line, add_special_tokens=False, split_special_tokens=True)["input_ids"], (
             line

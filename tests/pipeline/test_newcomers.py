@@ -59,7 +59,6 @@ def test_they_train_to_a_report(workdir):
     )
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
-    assert lines[-1]["held_out/bits_per_byte"] < first["held_out/bits_per_byte"]
     assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == [
         "minijoint"
     ]

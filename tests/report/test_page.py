@@ -86,7 +86,9 @@ def test_a_page_says_what_was_done_where_nothing_was_scored(tmp_path, base):
     run = some_run(languages=("de",), tasks=(), scores=[])
     run = replace(run, recipe=run.recipe.model_copy(update={"base": base}))
     said = write_report(tmp_path, run)
-    losses = "BL_BASE, de, held-out text: 2.000 bits per byte after 0 updates, 1.600 after 10"
+    losses = (
+        "BL_BASE, de, loss on held-out text: 2.000 nats per token after 0 updates, 1.600 after 10"
+    )
     assert said[0].startswith(losses) and len(said) == 2
     markdown, _ = texts(tmp_path)
     assert "Fewer bits are better" not in markdown, "of a table without a row"
@@ -259,7 +261,7 @@ def test_losses_of_a_run(tmp_path):
         {"step": 0, "eflops": 0.0},
         {"step": 39, "loss": 4.0, "eflops": 0.0072, "tflops_per_second": 1.0},
     ]
-    records += [{"step": 40, "loss": 6.0, "held_out/bits_per_byte": 1.5, "eflops": 0.0108}]
+    records += [{"step": 40, "loss": 6.0, "held_out/nats_per_token": 1.5, "eflops": 0.0108}]
     records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
     path.write_text(

@@ -80,14 +80,6 @@ class TextObjective(Objective):
         Plans are made of it.
         """
 
-    def text_bytes(self, batch: Mapping[str, Any], bytes_of_ids: NDArray[np.int64]) -> int:
-        """Bytes of the text that the loss terms of a batch of numpy arrays stand for, by which
-        losses on held-out text compare between vocabularies; 0 where they stand for no text.
-        bytes_of_ids: (ids,).
-        """
-        targets = batch["targets"]
-        return int(bytes_of_ids[targets[targets != IGNORED]].sum())
-
 
 class Sampler:
     """Batches of an objective on a text, as functions of the samples' global numbers."""
