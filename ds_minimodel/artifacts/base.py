@@ -66,6 +66,10 @@ def place_of(model: str | Path, only: Sequence[str] = ()) -> tuple[Path, str | N
     if str(model) in _PATHS:
         raise UserError(f"{model}: was here when this began, and is not any more; put it back")
     name, _, revision = str(model).partition("@")
+    if foreign.hub_name(name) is None:
+        raise UserError(
+            f"{model}: no such folder or GGUF file, and no name on the Hub; check the path"
+        )
     with _looked_for(model), hub_api(name) as api:
         try:
             folder = _fetched(api, name, revision or None, only)

@@ -7,6 +7,7 @@ asked for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from abc import ABC, abstractmethod
@@ -29,7 +30,7 @@ from ds_minimodel.hf.sentence import (
     projection_headers,
     settings_files,
 )
-from ds_minimodel.hf.tokenizers import GENERATION_FILE
+from ds_minimodel.hf.tokenizers import GENERATION_FILE, protobuf
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE
 
@@ -197,14 +198,11 @@ class Folder(Source):
             raise UserError(
                 f"{self.path}: no tokenizer; it must hold one of {', '.join(VOCABULARIES)}"
             )
-        for name in TOKENIZER_FILES:
-            self._check_place(self.path / name)
-        if (self.path / JSON_FILE).is_file():
-            most = config.vocab_size
-            if (ids := _ids_of(read_json(self.path / JSON_FILE))) > most:
-                raise UserError(
-                    f"{self.path / JSON_FILE}: {ids:,} ids, where {CONFIG} has vocab_size {most}"
-                )
+        most = config.vocab_size
+        for path in (self.path / name for name in TOKENIZER_FILES):
+            self._check_place(path)
+            if path.is_file() and (ids := _ids_of(path)) > most:
+                raise UserError(f"{path}: {ids:,} ids, where {CONFIG} has vocab_size {most}")
         tokenizer = tokenizer_of(self.path, config=config)
         return lowercased(tokenizer) if lowercases(self.path) else tokenizer
 
@@ -257,14 +255,28 @@ class _Generation(Stored):
     suppress_tokens: list[int] | None = None
 
 
-def _ids_of(content: Any) -> int:
-    """How many ids a tokenizer.json needs, by its largest; 0 where it is damaged."""
+def _ids_of(path: Path) -> int:
+    """How many ids a file of a tokenizer needs, by its largest; 0 where it is damaged, or of
+    another kind. Of many, or of a far one, a tokenizer takes minutes to make.
+    """
+    if path.suffix == ".txt":
+        return path.read_bytes().count(b"\n") if path.name in VOCABULARIES else 0
+    if path.suffix == ".model":
+        with contextlib.suppress(Exception):  # as protobuf's versions call a damaged file
+            return len(protobuf.ModelProto.FromString(path.read_bytes()).pieces)
+    if path.name not in VOCABULARIES or path.suffix != ".json":
+        return 0
+    content = read_json(path)
     content = content if isinstance(content, dict) else {}
-    model = content.get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    vocabulary = content
+    if path.name == JSON_FILE:
+        model = content.get("model")
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
     ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
-    for token in content.get("added_tokens") or ():
-        ids.append(token.get("id") if isinstance(token, dict) else None)
+    if path.name == JSON_FILE:
+        added = content.get("added_tokens")
+        for token in added if isinstance(added, list) else ():
+            ids.append(token.get("id") if isinstance(token, dict) else None)
     count = len(vocabulary) if isinstance(vocabulary, dict | list) else 0
     return max(count, *(1 + id for id in ids if isinstance(id, int)), 0)
 

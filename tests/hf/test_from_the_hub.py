@@ -88,6 +88,8 @@ def test_a_folder_that_is_taken_away_is_not_looked_for(hub, roberta, tmp_path, m
     for look in (config_of, identity_of_base):
         with pytest.raises(UserError, match="m: was here when this began"):
             look(folder)
+        with pytest.raises(UserError, match="no such folder or GGUF file, and no name on the Hub"):
+            look(tmp_path / "never")
     assert not hub.requests
 
 
@@ -101,7 +103,7 @@ def test_what_is_not_there(files, tmp_path):
     for model, words in (
         ("someone/nothing", "someone/nothing on http"),
         (f"{NAME}@never", f"{NAME} on http"),
-        ("no such folder", "no such folder is no folder here, so it was looked for on the Hub"),
+        ("no such folder", "no such folder: no such folder or GGUF file, and no name on the Hub"),
     ):
         assert words in refusal(model)
     del files["config.json"]

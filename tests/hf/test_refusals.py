@@ -10,6 +10,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentencepiece import sentencepiece_model_pb2 as protobuf
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
@@ -201,6 +202,22 @@ def test_ids_are_counted_before_a_tokenizer_is_made(roberta_json, tmp_path, plac
         content["model"] = {"type": place, "vocab": [["a", 0.0]] * 3_000_000}
     (folder / "tokenizer.json").write_text(json.dumps(content))
     refused(folder, tmp_path / "out", " ids, where config.json has vocab_size 40")
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "vocab.txt", "sentencepiece.bpe.model"])
+def test_ids_of_older_files_are_counted_too(roberta, folder, tmp_path, name):
+    """Minutes go by where transformers makes a tokenizer of so many, or of one so far."""
+    if name == "vocab.json":
+        folder = shutil.copytree(roberta, tmp_path / "roberta")
+        change(folder / name, far=2**31)
+    elif name == "vocab.txt":
+        (folder / name).write_text("a\n" * 3_000_000)
+    else:
+        model = protobuf.ModelProto()
+        for _ in range(300):
+            model.pieces.add(piece="a")
+        (folder / name).write_bytes(model.SerializeToString())
+    refused(folder, tmp_path / "out", f"{name}: ", " ids, where config.json has vocab_size")
 
 
 # Export and the commands.
