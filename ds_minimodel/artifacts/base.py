@@ -37,7 +37,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.hf import proof
 from ds_minimodel.hf import source as foreign
 from ds_minimodel.hf.configuration import Foreign, read_configuration
-from ds_minimodel.hf.sentence import SENTENCE_FILES
+from ds_minimodel.hf.sentence import SENTENCE_SETTINGS, SENTENCE_WEIGHTS
 from ds_minimodel.hf.tokenizers import GENERATION_FILE
 from ds_minimodel.hf.vocabularies import keep_tokenizer
 from ds_minimodel.tokenizers.tokenizer import VOCABULARY
@@ -104,7 +104,7 @@ def _files_with(weights: str) -> list[str]:
     stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
     parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
     others = (foreign.CONFIG, foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights)
-    return [*others, *foreign.TOKENIZER_FILES, *SENTENCE_FILES, *parts]
+    return [*others, *foreign.TOKENIZER_FILES, *SENTENCE_SETTINGS, *SENTENCE_WEIGHTS, *parts]
 
 
 @functools.cache
@@ -152,7 +152,7 @@ def identity_of_base(model: str | Path) -> dict[str, Content]:
 # What it is.
 
 
-_CONFIGURATION = (foreign.CONFIG, "tokenizer_config.json", *SENTENCE_FILES)
+_CONFIGURATION = (foreign.CONFIG, "tokenizer_config.json", *SENTENCE_SETTINGS)
 
 
 def config_of(model: str | Path, pooling: str | None = None) -> Foreign:

@@ -23,7 +23,8 @@ from ds_minimodel.models.kind import BodyConfig
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
 PROMPTS, PART = "config_sentence_transformers.json", "config.json"
 # What a name on the Hub needs beside a model's own files; folders are named by number and class
-SENTENCE_FILES = MODULES, SETTINGS, PROMPTS, "*_Pooling/config.json", "*_Dense/*"
+SENTENCE_SETTINGS = MODULES, SETTINGS, PROMPTS, "*_Pooling/config.json", "*_Dense/config.json"
+SENTENCE_WEIGHTS = "*_Dense/model.safetensors", "*_Dense/pytorch_model.bin"
 ADVICE = "download the model again"
 
 _SERVED = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -171,6 +172,16 @@ def _sentence_head(folder: Path, config: BodyConfig) -> SentenceHead:
             "SentenceTransformer"
         )
     prompts = [Prompt(name=name, text=text or "") for name, text in said.prompts.items()]
+    if not pools_prompt and any(prompt.text for prompt in prompts):
+        raise UserError(
+            f"{modules[1][1] / PART}: include_prompt false is not served where there are prompts "
+            f"({folder / PROMPTS}); a prompt's tokens are pooled with the text's here"
+        )
+    if said.default_prompt_name not in (None, *said.prompts):
+        raise UserError(
+            f"{folder / PROMPTS}: default_prompt_name {said.default_prompt_name!r:.40} is none of "
+            "its prompts"
+        )
     return SentenceHead(
         pooling=pooling,  # type: ignore[arg-type]
         max_length=_max_length(folder, settings_of(folder).max_seq_length, config),
@@ -178,7 +189,6 @@ def _sentence_head(folder: Path, config: BodyConfig) -> SentenceHead:
         normalises=modules[-1][0] == "Normalize",
         prompts=tuple(prompts),
         default_prompt=said.default_prompt_name,
-        pools_prompt=pools_prompt,
     )
 
 

@@ -15,12 +15,13 @@ from pydantic import PlainValidator, ValidationError
 from ds_minimodel.common.errors import reason_of
 from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.models.modern import FAMILIES
-from ds_minimodel.models.roberta import BertConfig, RobertaConfig
+from ds_minimodel.models.roberta import BertConfig, DistilBertConfig, RobertaConfig
 
 __all__ = ["BODIES", "BodyConfig", "BodyConfigOfKind"]
 
 BODIES: dict[str, type[BodyConfig]] = {
-    config.model_fields["kind"].default: config for config in (RobertaConfig, BertConfig, *FAMILIES)
+    config.model_fields["kind"].default: config
+    for config in (RobertaConfig, BertConfig, DistilBertConfig, *FAMILIES)
 }
 
 

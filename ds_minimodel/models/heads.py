@@ -50,6 +50,12 @@ class FinishedHead(Section):
         """Numbers that it gives for a text, over states of so many."""
         raise NotImplementedError
 
+    def prompt(self, *names: str) -> str:
+        """The text of the first of these prompts that there is, else of the default one, else
+        nothing.
+        """
+        return ""
+
     def share_read(self, length: int) -> float:
         """Share of the positions of a text of `length` tokens that are read."""
         return 1.0 if self.pooling == "mean" else 1 / length
@@ -58,8 +64,8 @@ class FinishedHead(Section):
 class SentenceHead(FinishedHead):
     """A sentence's vector, as sentence-transformers has it.
 
-    prompts: that the model was trained with. default_prompt: name of the one that it puts before
-    every text, where nothing else is said. pools_prompt: whether a prompt's tokens are pooled too.
+    prompts: that the model was trained with, whose tokens are pooled like a text's. default_prompt:
+    name of the one that it puts before every text, where nothing else is said.
     """
 
     kind: Literal["sentence"] = "sentence"
@@ -68,7 +74,6 @@ class SentenceHead(FinishedHead):
     """Whether vectors have length 1."""
     prompts: Annotated[tuple[Prompt, ...], Field(strict=False)] = ()
     default_prompt: str | None = None
-    pools_prompt: bool = True
 
     hugging_face_class: ClassVar[str] = "Model"
 
@@ -76,9 +81,6 @@ class SentenceHead(FinishedHead):
         return self.projections[-1].outputs if self.projections else hidden_size
 
     def prompt(self, *names: str) -> str:
-        """The text of the first of these prompts that there is, else of the default one, else
-        nothing.
-        """
         texts = {prompt.name: prompt.text for prompt in self.prompts}
         known = [name for name in (*names, self.default_prompt) if name in texts]
         return texts[known[0]] if known else ""  # type: ignore[index]

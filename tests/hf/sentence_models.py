@@ -30,6 +30,7 @@ def save_sentence_model(source, folder, pooling="mean", dense=None, normalise=Tr
 
 CLASSES = {
     "bert-uncased": transformers.BertForSequenceClassification,
+    "distilbert": transformers.DistilBertForSequenceClassification,
     "roberta": transformers.RobertaForSequenceClassification,
     "xlm-r": transformers.XLMRobertaForSequenceClassification,
     "modernbert": transformers.ModernBertForSequenceClassification,
@@ -54,6 +55,18 @@ def make_encoder(family, text_file, unigram_folder, folder):
     match family:
         case "bert-uncased" | "bert-cased":
             make_bert(text_file, folder, lowercase=family == "bert-uncased")
+        case "distilbert":
+            make_bert(text_file, folder)
+            vocab_size = transformers.BertConfig.from_pretrained(folder).vocab_size
+            config = transformers.DistilBertConfig(
+                vocab_size=vocab_size,
+                max_position_embeddings=66,
+                n_layers=3,
+                n_heads=2,
+                dim=16,
+                hidden_dim=24,
+            )
+            randomise(transformers.DistilBertForMaskedLM(config)).save_pretrained(folder)
         case "roberta":
             folder.mkdir()
             make_roberta(text_file, folder)

@@ -14,6 +14,7 @@ from ds_minimodel.common.files import read_json
 
 from ..forks import run
 from ..hf.hub_server import COMMIT, hub  # noqa: F401
+from .sentence_models import save_sentence_model
 
 NAME = "someone/roberta-small"
 
@@ -60,9 +61,35 @@ def test_a_model_is_fetched(hub, files, roberta, tmp_path):  # noqa: F811
 def test_a_model_is_planned_by_its_configuration_alone(hub, files, tmp_path):  # noqa: F811
     code, out, err = run("plan", NAME, cwd=tmp_path, **hub.variables(tmp_path))
     assert code == 0 and "| adapt |" in out, err
-    assert not any(name in " ".join(hub.requests) for name in ("safetensors", "tokenizer"))
+    assert not any(
+        name in " ".join(hub.requests) for name in ("safetensors", "tokenizer.json", "vocab")
+    )
     code, out, err = run("plan", "someone/nothing", cwd=tmp_path, **hub.variables(tmp_path))
     assert code == 2 and err.count("\n") == 1 and "it was looked for on the Hub" in err
+
+
+def test_a_sentence_encoder_is_fetched_with_what_its_head_needs(
+    hub,  # noqa: F811
+    files,
+    roberta,
+    tmp_path,
+):
+    folder = save_sentence_model(roberta, tmp_path / "theirs", dense=8, max_seq_length=60)
+    found = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    hub.repositories["someone/vectors"] = found | {"openvino/openvino_model.xml": b"x"}
+    known = config_of("someone/vectors").config.head
+    assert known.max_length == 60 and known.projections[0].outputs == 8
+    assert "safetensors" not in " ".join(hub.requests)
+    refer("someone/vectors", tmp_path / "there", "en")
+    refer(folder, tmp_path / "here", "en")
+    there, here = (read_json(tmp_path / place / "manifest.json") for place in ("there", "here"))
+    assert there["body"] == here["body"]
+    assert "2_Dense/model.safetensors" in " ".join(hub.requests)
+    assert "openvino" not in " ".join(hub.requests)
 
 
 def test_a_hub_that_is_not_reached(hub, files, tmp_path, monkeypatch, capsys):  # noqa: F811

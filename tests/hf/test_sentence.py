@@ -1,5 +1,7 @@
 """Models of sentence-transformers: equal vectors in and out, and refusals by name."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -8,14 +10,16 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
-from ds_minimodel.artifacts.base import refer
+from ds_minimodel.artifacts.base import config_of, refer
 from ds_minimodel.artifacts.models import load_model
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.packs import open_pack, plugged_module
 from ds_minimodel.evaluation.sentences import encode_texts
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.extension import extend_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS
+from .refusing import change, refused
 from .sentence_models import make_encoder, save_classifier, save_sentence_model
 
 LONG = " ".join(TEXTS)  # that every tiny model cuts
@@ -31,6 +35,7 @@ MODELS = {
     "roberta": ("roberta", {"max_seq_length": 60}),
     "xlm-r": ("xlm-r", {"max_seq_length": 60}),
     "xlm-r-cls": ("xlm-r", {"pooling": "cls", "max_seq_length": 60}),
+    "distilbert": ("distilbert", {}),
     "modernbert": ("modernbert", {}),
     "modernbert-cls": ("modernbert", {"pooling": "cls"}),
 }
@@ -75,6 +80,7 @@ CLASSIFIERS = {
     "bert": ("bert-uncased", {}),
     "roberta": ("roberta", {}),
     "xlm-r": ("xlm-r", {}),
+    "distilbert": ("distilbert", {}),
     "modernbert": ("modernbert", {}),
     "modernbert-mean": ("modernbert", {"classifier_pooling": "mean"}),
     "cross-encoder": ("bert-uncased", {"labels": 1}),
@@ -100,6 +106,104 @@ def test_scores_are_those_of_transformers(name, encoders, tmp_path):
             scores = model(**inputs).logits
         ours = our_vectors(tmp_path / "ours", language)
         np.testing.assert_allclose(ours, scores, atol=1e-5)
+
+
+def write_modules(folder, *kinds, **paths):
+    """Another list of modules: classes of sentence-transformers by their names."""
+    default = {"Pooling": "1_Pooling", "Dense": "2_Dense"}
+    modules = [
+        {
+            "idx": place,
+            "name": str(place),
+            "path": {**default, **paths}.get(kind, ""),
+            "type": kind if "." in kind else f"sentence_transformers.models.{kind}",
+        }
+        for place, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def in_modules(*kinds, **paths):
+    return lambda folder: write_modules(folder, *kinds, **paths)
+
+
+def in_file(name, **values):
+    return lambda folder: change(folder / name, **values)
+
+
+POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+REFUSED = {
+    "another class": (in_modules("Transformer", "Pooling", "LSTM"), "modules.json", "models.LSTM"),
+    "code of its own": (in_modules("Transformer", "custom_st.Pooling"), "custom_st.Pooling"),
+    "no pooling": (in_modules("Transformer"), "Transformer; served"),
+    "two transformers": (in_modules("Transformer", "Transformer", "Pooling"), "in this order"),
+    "normalised first": (in_modules("Transformer", "Normalize", "Pooling"), "in this order"),
+    "a path outside": (
+        in_modules("Transformer", "Pooling", Pooling="../1_Pooling"),
+        "leads out of the folder",
+    ),
+    "an absolute path": (in_modules("Transformer", "Pooling", Pooling="/etc"), "leads out"),
+    "a transformer elsewhere": (
+        in_modules("Transformer", "Pooling", Transformer="0_Transformer"),
+        "0_Transformer",
+    ),
+    "no list": (lambda folder: (folder / "modules.json").write_text("{}"), "modules.json"),
+    "no JSON": (lambda folder: (folder / "modules.json").write_text("["), "modules.json"),
+    "no file of pooling": (lambda folder: (folder / POOLING).unlink(), POOLING),
+    "max": (in_file(POOLING, pooling_mode="max"), POOLING, "max"),
+    "two poolings": (in_file(POOLING, pooling_mode=["mean", "cls"]), POOLING),
+    "another width": (in_file(POOLING, embedding_dimension=17), "17", "16"),
+    "a residual": (in_file(DENSE, use_residual=True), DENSE, "use_residual"),
+    "an activation of its own": (in_file(DENSE, activation_function="os.system"), "os.system"),
+    "a wider projection": (in_file(DENSE, in_features=5), DENSE, "in_features 5"),
+    "no weights of it": (lambda folder: (folder / "2_Dense/model.safetensors").unlink(), "2_Dense"),
+    "another task": (in_file(SETTINGS, transformer_task="fill-mask"), "transformer_task"),
+    "settings of a tokenizer": (in_file(SETTINGS, tokenizer_args={"a": 1}), "tokenizer_args"),
+    "an unknown setting": (in_file(SETTINGS, max_len=3), "max_len"),
+    "too short": (in_file(SETTINGS, max_seq_length=2), "max_seq_length 2"),
+    "images": (in_file(SETTINGS, modality_config={"image": {}}), "modality_config"),
+    "another kind of model": (in_file(PROMPTS, model_type="SparseEncoder"), "SparseEncoder"),
+    "no such prompt": (in_file(PROMPTS, default_prompt_name="a"), "default_prompt_name"),
+    "prompts that are not pooled": (
+        lambda folder: (
+            change(folder / PROMPTS, prompts={"query": "query: "}),
+            change(folder / POOLING, include_prompt=False),
+        ),
+        "include_prompt",
+    ),
+    "MPNet": (in_file("config.json", model_type="mpnet"), "mpnet"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_served_is_refused_by_name(name, encoders, tmp_path):
+    spoil, *words = REFUSED[name]
+    folder = save_sentence_model(encoders["bert-uncased"], tmp_path / "theirs", dense=12)
+    spoil(folder)
+    refused(folder, tmp_path / "out", *words)
+
+
+def test_a_bare_encoder_gives_vectors_by_the_pooling_that_is_given(encoders, tmp_path):
+    refer(encoders["bert-cased"], tmp_path / "ours", "en", pooling="cls")
+    pack = extended(tmp_path / "ours", tmp_path)
+    export_hf(tmp_path / "ours", tmp_path / "out", pack)
+    ours = our_vectors(tmp_path / "ours", pack)
+    np.testing.assert_allclose(ours, their_vectors(tmp_path / "out"), atol=1e-5)
+    names = load_file(tmp_path / "out/model.safetensors")
+    assert not any(name.startswith("cls.") for name in names)
+    sentence = save_sentence_model(encoders["bert-cased"], tmp_path / "theirs")
+    with pytest.raises(UserError, match="leave --pooling out"):
+        refer(sentence, tmp_path / "other", pooling="mean")
+
+
+def test_prompts_are_known(encoders, tmp_path):
+    folder = save_sentence_model(encoders["bert-cased"], tmp_path / "theirs")
+    prompts = {"query": "query: ", "passage": "passage: "}
+    change(folder / PROMPTS, prompts=prompts, default_prompt_name="passage")
+    head = config_of(folder).config.head
+    assert head.prompt("query") == "query: "
+    assert head.prompt("document") == "passage: "
 
 
 def extended(ours, folder):

@@ -4,11 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from ds_minimodel.hf.names.architecture import Architecture
 from ds_minimodel.hf.names.modern import MODERN
-from ds_minimodel.hf.names.roberta import BERT, ROBERTA
+from ds_minimodel.hf.names.roberta import BERT, DISTILBERT, ROBERTA
 
 # Kind of body -> transformers' model types that are such bodies; the first is what a body is
 # written as.
-ARCHITECTURES: Mapping[str, Sequence[Architecture]] = {"roberta": ROBERTA, "bert": BERT, **MODERN}
+ARCHITECTURES: Mapping[str, Sequence[Architecture]] = {
+    "roberta": ROBERTA,
+    "bert": BERT,
+    "distilbert": DISTILBERT,
+    **MODERN,
+}
 
 
 def architecture_of(kind: str, model_type: str = "") -> Architecture | None:

@@ -19,6 +19,7 @@ _SIZES = {  # of every body: field of its configuration -> key of config.json
     "num_heads": "num_attention_heads",
     "ffn_size": "intermediate_size",
 }
+_ACTIVATIONS = {"hidden_act", "hidden_activation", "activation"}
 _READ = "vocab_size", "tie_word_embeddings"  # of every body, too
 _TANH = "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"
 _SAME = {
@@ -37,8 +38,8 @@ class Architecture:
     end in no parameter.
 
     model_type: in config.json. classes: prefix of the names of its model classes. endings: suffixes
-    of those that are served. own: our configuration class. keys: further fields of `own` -> keys of
-    config.json. fixed: keys of config.json with the same value in every export. tokens, output:
+    of those that are served. own: our configuration class. sizes: fields of every kind -> keys of
+    config.json; keys: further fields of `own`. fixed: keys of config.json with the same value in every export. tokens, output:
     modules of the embeddings, and of output matrix and bias. others: our parameters and modules
     outside of layers and heads -> theirs. layers: prefix of layer N's name, `layers.N`. layer: our
     module in a layer -> theirs, whose rows it concatenates. head: our modules of a language model's
@@ -55,6 +56,7 @@ class Architecture:
     fixed: Mapping[str, Any]
     tokens: str
     output: str
+    sizes: Mapping[str, str] = field(default_factory=lambda: _SIZES)
     others: Mapping[str, str] = field(default_factory=dict)
     layers: str
     layer: Mapping[str, Sequence[str]]
@@ -66,7 +68,7 @@ class Architecture:
 
     def reads(self, key: str) -> bool:
         """Whether a key of config.json is one that transformers is given of a stranger's file."""
-        known = {*_READ, *_SIZES.values(), *self.keys.values(), *self.fixed, *self.field_keys}
+        known = {*_READ, *self.sizes.values(), *self.keys.values(), *self.fixed, *self.field_keys}
         return key in known or key.endswith("_token_id")
 
     def config(self, theirs: Any) -> BodyConfig:
@@ -75,12 +77,13 @@ class Architecture:
 
         What it does not look at shows in the logits, which an import compares.
         """
-        for key in self.fixed.keys() & {"hidden_act", "hidden_activation"}:
+        for key in self.fixed.keys() & _ACTIVATIONS:
             if getattr(theirs, key) not in _SAME[self.fixed[key]]:
                 raise ValueError(
                     f"{key} {getattr(theirs, key)!r:.40} is not served; there is {self.fixed[key]}"
                 )
-        values = {ours: getattr(theirs, key) for ours, key in {**_SIZES, **self.keys}.items()}
+        keys = {**self.sizes, **self.keys}
+        values = {ours: getattr(theirs, key) for ours, key in keys.items()}
         return self.own(**{**values, **self.fields(theirs)})
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
@@ -88,7 +91,7 @@ class Architecture:
         return {
             "model_type": self.model_type,
             "vocab_size": vocab_size,
-            **{key: getattr(config, ours) for ours, key in {**_SIZES, **self.keys}.items()},
+            **{key: getattr(config, ours) for ours, key in {**self.sizes, **self.keys}.items()},
             "initializer_range": INIT_STD,
             "tie_word_embeddings": config.tied,
             **self.fixed,

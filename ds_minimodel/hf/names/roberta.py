@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ds_minimodel.hf.lazy import Lazy
 from ds_minimodel.hf.names.architecture import Architecture
-from ds_minimodel.models.roberta import BertConfig, RobertaConfig
+from ds_minimodel.models.roberta import BertConfig, DistilBertConfig, RobertaConfig
 from ds_minimodel.models.roberta.model import FIRST_POSITION
 
 _LAYER = {
@@ -41,11 +41,10 @@ class RobertaArchitecture(Architecture):
     first_position: int = FIRST_POSITION
 
     def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
-        types, by_name = self.others["body.types"], super().parts_of(names, config)
-        return {
-            ours: [*parts, types] if ours == "body.positions" else parts
-            for ours, parts in by_name.items()
-        }
+        by_name = super().parts_of(names, config)
+        if "body.positions" in by_name and "body.types" in self.others:
+            by_name["body.positions"].append(self.others["body.types"])
+        return by_name
 
     def from_theirs(
         self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
@@ -56,11 +55,12 @@ class RobertaArchitecture(Architecture):
         ours = super().from_theirs(
             theirs, config, [name for name in names if name != "body.positions"]
         )
-        table, types = theirs[self.others["body.positions"]], theirs[self.others["body.types"]]
+        table = theirs[self.others["body.positions"]]
+        types = theirs[self.others["body.types"]] if "body.types" in self.others else None
 
         def positions() -> Tensor:
             padded = F.pad(table.read().float(), (0, 0, FIRST_POSITION - self.first_position, 0))
-            if config.token_types == 1:
+            if config.token_types == 1 and types is not None:
                 padded[FIRST_POSITION:] += types.read()[0]
             return padded
 
@@ -72,7 +72,9 @@ class RobertaArchitecture(Architecture):
     ) -> dict[str, Lazy]:
         positions = tensors["body.positions"]
         own = positions.rows(FIRST_POSITION - self.first_position, positions.shape[0])
-        no_types = {self.others["body.types"]: Lazy.of(torch.zeros(1, config.hidden_size))}
+        no_types = {}
+        if "body.types" in self.others:
+            no_types = {self.others["body.types"]: Lazy.of(torch.zeros(1, config.hidden_size))}
         return no_types | super().to_theirs({**tensors, "body.positions": own}, config, head)
 
 
@@ -129,5 +131,45 @@ BERT = (
         },
         tasks={"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"},
         first=0,
+    ),
+)
+DISTILBERT = (
+    _architecture(
+        "distilbert",
+        "DistilBert",
+        "distilbert",
+        own=DistilBertConfig,
+        first=0,
+        sizes={
+            "num_layers": "n_layers",
+            "hidden_size": "dim",
+            "num_heads": "n_heads",
+            "ffn_size": "hidden_dim",
+        },
+        keys={
+            "max_positions": "max_position_embeddings",
+            "dropout": "dropout",
+            "attention_dropout": "attention_dropout",
+        },
+        fields=lambda _: {},
+        field_keys=(),
+        values=lambda _: {},
+        fixed={"activation": "gelu", "sinusoidal_pos_embds": False},
+        output="vocab_projector",
+        others={
+            "body.positions": "distilbert.embeddings.position_embeddings.weight",
+            "body.embedding_norm": "distilbert.embeddings.LayerNorm",
+        },
+        layers="distilbert.transformer.layer",
+        layer={
+            "qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+            "attention_out": ("attention.out_lin",),
+            "attention_norm": ("sa_layer_norm",),
+            "ffn_in": ("ffn.lin1",),
+            "ffn_out": ("ffn.lin2",),
+            "ffn_norm": ("output_layer_norm",),
+        },
+        head={"dense": "vocab_transform", "norm": "vocab_layer_norm"},
+        tasks={"classifier.dense": "pre_classifier", "classifier.out_proj": "classifier"},
     ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from ds_minimodel.common.config import Few
 from ds_minimodel.models.kind import BodyConfig, BodyProducts, LayerProducts
 
 if TYPE_CHECKING:
@@ -46,3 +47,14 @@ class BertConfig(RobertaConfig):
 
     token_types: ClassVar[int] = 2
     separators: ClassVar[int] = 1
+
+
+class DistilBertConfig(RobertaConfig):
+    """DistilBERT: BERT's layers without token types; the defaults are the published base model's."""
+
+    kind: Literal["distilbert"] = "distilbert"  # type: ignore[assignment]
+    num_layers: Few = 6
+    norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-12
+
+    separators: ClassVar[int] = 1
+    task_activation: ClassVar[str] = "relu"
