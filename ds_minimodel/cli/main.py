@@ -136,6 +136,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
+    if unknown and (said := _retired(arguments)):
+        raise UserError(said)
     if unknown or (overrides and not hasattr(options, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}")
     if overrides:

@@ -13,6 +13,7 @@ INSTEAD = {
     "export-hf writes",
     # Commands.
     "ds-minimodel chats-from-text": "use `python -m ds_minimodel_examples.chats`",
+    "ds-minimodel extend --keep": "use --strength S, or export-hf --strength after it",
     "ds-minimodel pack join": _BOTH,
     "ds-minimodel pack show": "read manifest.json; `pack plug` and `export-hf` check all files of a pack",
     # Of Python.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from ds_minimodel.common.random import permute, sample_key
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 
 if TYPE_CHECKING:
-    from ds_minimodel.models.trainable import TaskModel
+    from torch import Tensor
+    from torch.nn import Parameter
 
 ArrayBatch = dict[str, Any]  # arrays as models/trainable.py names them, and "count"
 # Padded tokens of one forward pass without gradients: a CPU takes few, for the memory, and a GPU
@@ -150,7 +151,15 @@ def inference_batches(
         start += len(index)
 
 
-def outputs(module: "TaskModel", examples: Examples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+class Scorer(Protocol):
+    """What gives an array for a batch: a task's model, or the likelihoods of tokens."""
+
+    def parameters(self) -> "Iterator[Parameter]": ...
+
+    def logits(self, batch: Any) -> "Tensor": ...
+
+
+def outputs(module: Scorer, examples: Examples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (index (B,), fp32 array of what `module.logits` gives) of batches of all `examples`."""
     import torch
 

@@ -17,7 +17,7 @@ from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_body
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import paths_of
-from ds_minimodel.evaluation.batches import outputs
+from ds_minimodel.evaluation.batches import Scorer, outputs
 from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES, Documents, Text, TextConfig
 from ds_minimodel.evaluation.packs import open_pack
 from ds_minimodel.models.objectives import OBJECTIVES
@@ -70,7 +70,7 @@ class TheirLikelihoods(nn.Module):
 
 
 def score_text(
-    module: TokenLikelihoods | TheirLikelihoods,
+    module: Scorer,
     tokenizer: Tokenizer,
     documents: Documents,
     max_length: int,
@@ -136,7 +136,8 @@ def bits_per_byte(
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
     files = paths_of(texts)
-    documents = {file: Text().read(file, None, "", None) for file in files}
+    task = TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes)
+    documents = {file: Text().read(file, task, "", None) for file in files}
     rows = [
         Bits(name, file, *score_text(module, tokenizer, documents[file], length, context_bytes))
         for name, module, tokenizer, length in _plugged(

@@ -248,7 +248,7 @@ def _measured(measures: Sequence[Measure], named: str = "") -> list[CellRow]:
     for measure in measures:
         change = EMPTY
         if measure.before:
-            change = f"{100 * (measure.after / measure.before - 1):+.1f} %"
+            change = Cell(f"{100 * (measure.after / measure.before - 1):+.1f} %")
         rows.append([f"{named}{measure.what}", measure.unit, *measure.texts, change])
     return rows
 

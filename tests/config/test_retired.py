@@ -15,6 +15,7 @@ OF_RECIPES = {
 }
 OF_COMMANDS = {
     "ds-minimodel chats-from-text": "chats-from-text TEXT --out FILE",
+    "ds-minimodel extend --keep": "extend MODEL TEXT --language de --keep chat=3",
     "ds-minimodel pack join": "pack join OUT PACK PACK",
     "ds-minimodel pack show": "pack show PACK --json",
 }
