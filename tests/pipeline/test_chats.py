@@ -47,6 +47,10 @@ def test_answers_are_learned_of_dialogues(world):
     """Those that are held out become likelier, beside the text and what is replayed."""
     arguments = "run", world / "recipe.yaml", *LORA, f"data.chats.xx={world}/chats.jsonl"
     done(*arguments)
+    page = (world / "run/report/report.md").read_text()
+    assert "\n- LoRA, xx, held-out text: " in page and "Fewer bits are better" not in page, (
+        "no task"
+    )
     store = TokenStore(world / "run/tokens/the-chats-of-xx")
     assert (
         store.masked
