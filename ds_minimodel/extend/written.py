@@ -59,7 +59,7 @@ def _write(call: Call, finished: Finished) -> None:
     strength = finished.strength
     call.note(written={})  # after a kill nothing there is a user's
     replace_folder(call.out / "model", lambda new: export_hf(base, new, pack, strength=strength))
-    if system.trains == "low-rank":
+    if system.trains == "low-rank" and finished.steps:
         replace_folder(call.out / "adapter", lambda new: export_adapter(base, new, pack, strength))
     else:
         shutil.rmtree(call.out / "adapter", ignore_errors=True)

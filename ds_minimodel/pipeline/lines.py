@@ -45,10 +45,11 @@ def write_sides(
     of_source: Tokenizer,
     of_target: Tokenizer,
     max_length: int,
+    names: Sequence[str] = (),
 ) -> int:
     """Write the target sides of pairs into the token store `folder`, and their source sides into
     one in the folder SOURCE of it; return how many: those whose source side has at most
-    `max_length` tokens, with what begins and ends a text.
+    `max_length` tokens, with what begins and ends a text. names: what manifests say of the texts.
     """
     frame = sum(map(len, of_source.vocabulary.frame))
     sources = of_source.encode([pair.source for pair in lines])
@@ -61,11 +62,13 @@ def write_sides(
             (out, of_target, targets),
         ):
             kept = [ids for ids, is_kept in zip(ids_of_lines, fits, strict=True) if is_kept]
-            _write_store(place, tokenizer, kept)
+            _write_store(place, tokenizer, kept, names)
     return sum(fits)
 
 
-def _write_store(folder: Path, tokenizer: Tokenizer, lines: Sequence[Sequence[int]]) -> None:
+def _write_store(
+    folder: Path, tokenizer: Tokenizer, lines: Sequence[Sequence[int]], names: Sequence[str]
+) -> None:
     """Write a token store in which each line is a document: its ids and the end of a text, though
     nothing else be left of it.
     """
@@ -87,6 +90,8 @@ def _write_store(folder: Path, tokenizer: Tokenizer, lines: Sequence[Sequence[in
         **tokenizer.vocabulary.facts(),
         whole_documents=True,
         documents=len(lines),
+        tokens=sum(map(len, lines)) + len(lines),
+        text=[*names],
     )
 
 

@@ -36,12 +36,16 @@ def call(folder, out, **options):
     return said
 
 
+def vectors_of(model, lines):
+    """What sentence-transformers makes of lines, of length 1."""
+    encoder = SentenceTransformer(str(model), device="cpu")
+    return encoder.encode(lines, normalize_embeddings=True)
+
+
 def found(model, seed=2):
     """Share of lines of the other language whose nearest line is their own source."""
     pairs = pairs_of(60, seed=seed)
-    encoder = SentenceTransformer(str(model), device="cpu")
-    texts = ([pair[side] for pair in pairs] for side in (0, 1))
-    sources, targets = (encoder.encode(own, normalize_embeddings=True) for own in texts)
+    sources, targets = (vectors_of(model, [pair[side] for pair in pairs]) for side in (0, 1))
     return float((np.argmax(targets @ sources.T, 1) == np.arange(len(pairs))).mean())
 
 
@@ -110,10 +114,7 @@ def test_the_same_call_does_nothing_and_a_shorter_one_is_refused(folder, aligned
 
 def test_english_vectors_are_equal_to_the_bit(folder, aligned):
     lines = [source for source, _ in pairs_of(40, seed=7)]
-    before, after = (
-        SentenceTransformer(str(path), device="cpu").encode(lines)
-        for path in (folder / "base", folder / "xx/model")
-    )
+    before, after = (vectors_of(path, lines) for path in (folder / "base", folder / "xx/model"))
     assert (before == after).all()
 
 

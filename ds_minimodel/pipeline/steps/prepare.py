@@ -44,9 +44,15 @@ def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     assert head is not None
 
     def make() -> None:
-        lines = PairCorpus(pairs).lines
+        corpus = PairCorpus(pairs)
+        lines = corpus.lines
         kept = write_sides(
-            out, lines, open_tokenizer(source), open_tokenizer(target), head.max_length
+            out,
+            lines,
+            open_tokenizer(source),
+            open_tokenizer(target),
+            max_length=head.max_length,
+            names=[text.name for text in corpus.training],
         )
         print(
             f"{language}: {kept:,} lines to train on; {len(lines) - kept:,} are longer than the "
