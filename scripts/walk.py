@@ -81,7 +81,11 @@ def main() -> None:
                 threading.setprofile(note)
                 sys.setprofile(note)
             call = ExtendConfig(
-                model=theirs, text=text, language="xx", out=folder / out, tokens=20_000
+                model=str(theirs),
+                text=[str(text)],
+                language="xx",
+                out=str(folder / out),
+                tokens=20_000,
             )
             extend(call, say=lambda _: None)
             vocabularies = (

@@ -91,15 +91,16 @@ class Call:
             options=_options_of(self.config), files=files, held_out=data.held_out, hashes=hashes
         )
 
-    def check_same(self, data: Data) -> None:
-        """Raise UserError where the folder was begun with other options, or with files that were
-        others then.
-        """
+    def check_same_options(self) -> None:
+        """Raise UserError where the folder was begun with other options."""
         given = _options_of(self.config)
         former = self.state.options
         for option in sorted(given | former):
             if not _name_the_same(given.get(option, []), former.get(option, [])):
                 raise UserError(self._difference(option, former.get(option, [])))
+
+    def check_same_files(self, data: Data) -> None:
+        """Raise UserError where files that the folder was begun with were others then."""
         files, hashes = as_json(_files_of(self.config, data), self.state.hashes)
         for option, contents in files.items():
             for content, before in zip(contents, self.state.files[option], strict=True):

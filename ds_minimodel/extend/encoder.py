@@ -98,7 +98,7 @@ def extend_encoder(call: Call) -> None:
         UserError: as of the steps that it takes.
     """
     if call.path.exists():
-        call.check_same(load_recipe(call.path).data)
+        call.check_same_files(load_recipe(call.path).data)
     else:
         _write_recipe(call)
     if not call.state.steps:

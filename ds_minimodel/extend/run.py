@@ -63,6 +63,8 @@ def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
     out = config.folder
     with lock(out / LOCK), _removed_where_refused(out):
         call = Call(config, say)
+        if call.path.exists():
+            call.check_same_options()
         if is_finished_encoder(call):
             extend_encoder(call)
             return out / "model"
@@ -70,7 +72,7 @@ def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
         if call.path.exists():
             recipe = load_recipe(call.path)
             check_options(config, recipe.trained_by.causal)
-            call.check_same(recipe.data)
+            call.check_same_files(recipe.data)
         else:
             _write_recipe(call, budget)
         if not write_finished_again(call, budget):

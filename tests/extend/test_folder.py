@@ -43,9 +43,10 @@ def test_the_option_that_differs_is_named(call):
         name = "--known-text yy" if option == "--known-text" else option
         said = f"ds-minimodel: {name}: {out} was begun {begun}, or give another --out"
         assert refused(*call, "--tokens", "6k", option, value) == said
-    shutil.copytree(folder / "theirs", folder / "copy")
-    moved = [folder / "copy" if part == call[1] else part for part in call]
-    assert "--model: " in refused(*moved, "--tokens", "6k")
+    moved = call[1].rename(folder / "moved")
+    said = refused(call[0], moved, *call[2:], "--tokens", "6k")
+    assert said.startswith(f"ds-minimodel: --model: {out} was begun with {call[1]}; give that")
+    moved.rename(call[1])
 
 
 def test_paths_are_compared_as_what_they_name(call, monkeypatch):
