@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 
-from ds_minimodel.common.errors import UserError
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.launch.hosts import name_the_cpu
 from ds_minimodel.ops.gpu import check_gpus, device
@@ -42,7 +42,7 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
         "and a report of their costs and losses",
     )
     if not _can_plot():
-        left = [step for step in left if step.name != "report"]
+        left = [step for step in left if not step.draws]
         end = "without a report, which needs matplotlib"
     print(
         f"the recipe names no finetune.tasks: the run ends with the language packs {end}",
@@ -86,8 +86,7 @@ def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:
 
 def check_plots() -> None:
     """Raise UserError where what draws the report's plots is not installed."""
-    if not _can_plot():
-        raise UserError("the report needs matplotlib: pip install 'ds_minimodel[report]'")
+    import_extra("matplotlib", "report")
 
 
 def _can_plot() -> bool:

@@ -28,7 +28,8 @@ class Job:
     folders of the jobs that it reads. make: makes the artifacts below `folder`; called on every
     rank where the step runs on several. clean_up: removes what only an unfinished job needs. grows:
     section of `inputs` whose `steps` may grow; before such a job goes on, go_back, called with its
-    former inputs, removes what the longer one would not have made.
+    former inputs, removes what the longer one would not have made. has_record: False for what is
+    made anew whenever its step is asked for.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class Job:
     clean_up: Callable[[], None] = lambda: None
     grows: str = ""
     go_back: Callable[[dict[str, Any]], None] = lambda _: None
+    has_record: bool = True
 
 
 class Record(files.Stored):
@@ -187,6 +189,8 @@ def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[Sta
         record = read_record(job.folder)
         if who and at_work == os.path.relpath(job.folder, layout.root):
             return State.RUNNING, who
+        if not job.has_record:
+            return (State.COMPLETE if job.folder.is_dir() else State.PENDING), ""
         if record is None:
             has_lost_its_record = os.path.lexists(job.folder)
             return (

@@ -33,6 +33,7 @@ class Step:
     help: str
     runs_on: RunsOn
     needs_tasks: bool = False
+    draws: bool = False  # with matplotlib, an extra
 
     def jobs(self, recipe: "Recipe", ranks: "World | MpiRanks | None" = None) -> list[Job]:
         """Its jobs for a recipe; ranks: what they are done by, where they are to be done."""
@@ -72,7 +73,9 @@ STEPS: dict[str, Step] = {
             RunsOn.RANKS,
             needs_tasks=True,
         ),
-        Step("report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS),
+        Step(
+            "report", "write tables, curves and costs as one page", RunsOn.ONE_PROCESS, draws=True
+        ),
     )
 }
 

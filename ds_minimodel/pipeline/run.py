@@ -15,7 +15,7 @@ from ds_minimodel.common.files import lock
 from ds_minimodel.common.memory import return_blocks, trim
 from ds_minimodel.launch.hosts import check_ranks, launch, launch_on_hosts, name_the_cpu
 from ds_minimodel.launch.process import end_with_launcher, launched, processes_of_mpirun
-from ds_minimodel.pipeline.layout import WorkdirLayout, command_of
+from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.records import Job, is_complete
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step, steps_of
 from ds_minimodel.pipeline.work import (
@@ -154,8 +154,6 @@ def run_step(
             on_main(partial(note_work, layout, job))
             if _do(places, layout, job, on_main, is_main, step.runs_on, rebuild) and is_main:
                 print(printable(f"{job.folder}: complete"), file=sys.stderr)
-        if step.name == "report":
-            _report(recipe)
 
 
 def _places(recipe: Recipe) -> dict[Path, str]:
@@ -182,7 +180,7 @@ def _do(
     """Do a job, unless it is complete; return whether it was."""
     if rebuild:
         on_main(lambda: move_aside_if_stale(job))
-    if not on_main(lambda: begin(job)):
+    if job.has_record and not on_main(lambda: begin(job)):
         return True
     return_blocks()
     if is_main and job.folder in places():
@@ -193,36 +191,14 @@ def _do(
         else:
             on_main(job.make)
     except (UserError, OtherRankFailed):
-        if is_main:
+        if is_main and job.has_record:
             withdraw(layout, job)
         raise
-    on_main(lambda: finish(job))
+    if job.has_record:
+        on_main(lambda: finish(job))
     if runs_on is RunsOn.RANKS:
         trim()
     return False
-
-
-def _report(recipe: Recipe) -> None:
-    from ds_minimodel.pipeline.check import check_plots
-
-    check_plots()
-    from ds_minimodel.pipeline.fertility import fertility
-    from ds_minimodel.pipeline.steps import report
-
-    needed = [
-        job
-        for step in STEPS.values()
-        if step.runs_on is not RunsOn.MPI_RANKS
-        for job in step.jobs(recipe)
-    ]
-    for job in needed:
-        if not is_complete(job):
-            raise UserError(
-                f"{job.folder}: not complete; run that step first, or {command_of(job.folder)}"
-            )
-    rows = fertility(recipe) if recipe.num_base and not recipe.learns_from_pairs else []
-    for line in report.write(recipe, WorkdirLayout(recipe.workdir), needed, rows):
-        print(printable(line), file=sys.stderr)
 
 
 def is_pending(step: Step, recipe: Recipe, rebuild: bool = False) -> bool:

@@ -131,6 +131,7 @@ def records(recipe):
         (step.name, str(job.folder.relative_to(recipe.workdir))): as_json(job.inputs, {})[0]
         for step in STEPS.values()
         for job in step.jobs(recipe)
+        if job.has_record
     }
 
 

@@ -1,21 +1,26 @@
 """Tables, curves and costs of all that was evaluated -> one page."""
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from ds_minimodel.artifacts.models import identity
+from ds_minimodel.common.errors import UserError, printable
+from ds_minimodel.common.extras import import_extra
 from ds_minimodel.common.files import Stored, read_manifest, read_model
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.evaluation.comparison import Kept
 from ds_minimodel.pipeline.context import Context
+from ds_minimodel.pipeline.fertility import fertility
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import PairCorpus
-from ds_minimodel.pipeline.records import Job, record_of
+from ds_minimodel.pipeline.records import Job, command_of, is_complete, record_of
+from ds_minimodel.pipeline.registry import STEPS, RunsOn
 from ds_minimodel.pipeline.training import seeds_of_task
 from ds_minimodel.report import curves
 from ds_minimodel.report.page import write_report
@@ -36,17 +41,26 @@ class _TrainingRun(Stored):
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    """None: the page is written anew whenever it is asked for."""
-    return []
+    needed = [
+        job for step in STEPS.values() if step.runs_on is RunsOn.RANKS for job in step.jobs(recipe)
+    ]
+    make = partial(_write, recipe, context.layout, needed)
+    parents = [job.folder for job in needed]
+    return [Job(context.layout.report(), {}, parents, make, has_record=False)]
 
 
-def write(
-    recipe: Recipe, layout: WorkdirLayout, needed: Iterable[Job], fertility: list[dict[str, Any]]
-) -> list[str]:
-    """Write the report of a run and return what to say of it.
+def _write(recipe: Recipe, layout: WorkdirLayout, needed: Sequence[Job]) -> None:
+    """Write the report of a run, and say what it says first.
 
-    needed: all jobs that it is made from, complete. fertility: rows of pipeline/fertility.py.
+    needed: all jobs that it is made from; UserError where one is not complete.
     """
+    import_extra("matplotlib", "report")
+    for job in needed:
+        if not is_complete(job):
+            raise UserError(
+                f"{job.folder}: not complete; run that step first, or {command_of(job.folder)}"
+            )
+    extends = recipe.num_base and not recipe.learns_from_pairs
     finished = max(record_of(job.folder).stat().st_mtime for job in needed)
     results = curves.RunResults(
         recipe,
@@ -54,12 +68,13 @@ def write(
         {name: KINDS[task.kind].metric(task) for name, task in recipe.finetune.tasks.items()},
         list(_scores(recipe, layout)),
         list(_losses(recipe, layout)),
-        fertility,
+        fertility(recipe) if extends else [],
         dict(_compressed(recipe) if recipe.base else ()),
         dict(_kept(recipe, layout)),
         dict(_changes(recipe, layout)),
     )
-    return [f"{layout.report()}/report.html", *write_report(layout.report(), results)]
+    for line in [f"{layout.report()}/report.html", *write_report(layout.report(), results)]:
+        print(printable(line), file=sys.stderr)
 
 
 def _compressed(recipe: Recipe) -> Iterator[tuple[tuple[str, str], float]]:
