@@ -154,3 +154,37 @@ def test_what_trains_nothing_loads_nothing_heavy(arguments, left_out):
     ended = "except SystemExit as end: assert not end.code"
     modules = loaded_by(f"from ds_minimodel.cli.main import main\ntry: main({arguments})\n{ended}")
     assert "ds_minimodel.cli.main" in modules and not {*left_out} & {*modules}
+
+
+def imports_of_files(package):
+    """{module: modules of the package that its file imports, for types too}."""
+    files = {}
+    for path in package.rglob("*.py"):
+        names = path.relative_to(package.parent).with_suffix("").parts
+        files[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
+    return {
+        module: {
+            known
+            for name, _ in imported_modules(path, module)
+            for known in (name, name.rpartition(".")[0])
+            if known in files
+        }
+        for module, path in files.items()
+    }
+
+
+def test_no_two_files_import_each_other():
+    imports = imports_of_files(PACKAGE)
+    pairs = {
+        tuple(sorted((one, other)))
+        for one, others in imports.items()
+        for other in others
+        if one != other and one in imports[other]
+    }
+    # Of models with finished heads.
+    pairs -= {
+        ("ds_minimodel.hf.sentence", "ds_minimodel.hf.source"),
+        ("ds_minimodel.models.body", "ds_minimodel.models.sentence"),
+    }
+    folders = {pair for pair in pairs if pair[1].startswith(f"{pair[0]}.")}  # a front and its file
+    assert pairs - folders == set()

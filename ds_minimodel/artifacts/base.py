@@ -37,6 +37,7 @@ from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.hf import proof
 from ds_minimodel.hf import source as foreign
 from ds_minimodel.hf.configuration import Foreign, read_configuration
+from ds_minimodel.hf.opening import source_of
 from ds_minimodel.hf.sentence import SENTENCE_SETTINGS, SENTENCE_WEIGHTS
 from ds_minimodel.hf.tokenizers import GENERATION_FILE
 from ds_minimodel.hf.vocabularies import keep_tokenizer
@@ -144,7 +145,7 @@ def _looked_for(model: str | Path) -> Iterator[None]:
 
 def identity_of_base(model: str | Path) -> dict[str, Content]:
     """What tells a foreign model from others: the content of its files."""
-    source = foreign.source_of(place_of(model)[0])
+    source = source_of(place_of(model)[0])
     files = (*source.weight_files(), *source.other_files())
     return {source.name_of(path): Content.of(path) for path in files}
 
@@ -175,7 +176,7 @@ def _read_config(
     revision: str | None = None,
     pooling: str | None = None,
 ) -> Foreign:
-    base = read_configuration(foreign.source_of(model), name, revision, pooling)
+    base = read_configuration(source_of(model), name, revision, pooling)
     if is_model(model):  # of ours, whose dropout has no key in some of theirs
         config = read_artifact(model, ModelManifest).body.architecture
         return dataclasses.replace(base, config=config)

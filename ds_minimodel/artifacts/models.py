@@ -31,6 +31,7 @@ from ds_minimodel.hf import source as foreign
 from ds_minimodel.hf.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
 from ds_minimodel.hf.names import architecture_of
 from ds_minimodel.hf.names.architecture import Architecture
+from ds_minimodel.hf.opening import open_weights, source_of
 from ds_minimodel.hf.source import CONFIG, WEIGHTS
 from ds_minimodel.hf.tokenizers import write_tokenizer
 from ds_minimodel.models import BodyConfig, BodyConfigOfKind
@@ -138,7 +139,7 @@ class Reference(files.Stored):
                     "back, or begin anew "
                     "in another folder"
                 )
-        source = foreign.source_of(Path(self.path))
+        source = source_of(Path(self.path))
         weights = {source.name_of(path) for path in source.weight_files()}
         if weights != {name for name, facts in self.files.items() if facts.holds_weights}:
             raise UserError(
@@ -356,7 +357,7 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
         if source is None:
             theirs = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
         else:
-            theirs = foreign.open_weights(Path(source.path), architecture, config, names)
+            theirs = open_weights(Path(source.path), architecture, config, names)
         tensors |= foreign.named_as_ours(architecture, theirs, config, names, folder, MAKE_AGAIN)
     _check_shapes(folder, expected, {name: lazy.shape for name, lazy in tensors.items()})
     ours = LazyTensors(tensors)

@@ -58,8 +58,7 @@ def add_arguments(commands: Commands) -> None:
         "--context-bytes",
         metavar="N",
         type=int,
-        default=600,
-        help="most context that predicts a token (default 600)",
+        help="most context that predicts a token (default: as the report has it)",
     )
     bits.add_argument("--json", action="store_true", help="print JSON")
     bits.set_defaults(run=_bits)
@@ -95,7 +94,10 @@ def _bits(options: Options) -> None:
     find_text(options.texts)
     restart_with_cpu_settings()
     from ds_minimodel.evaluation.bits import bits_per_byte
+    from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
     from ds_minimodel.report.render import Table, to_markdown
+
+    context_bytes = CONTEXT_BYTES if options.context_bytes is None else options.context_bytes
 
     with tempfile.TemporaryDirectory() as scratch:
         body = options.body
@@ -106,9 +108,7 @@ def _bits(options: Options) -> None:
             )
         try:
             folders = _folders(options.pack, body)
-            rows = bits_per_byte(
-                body, folders, options.texts, options.context_bytes, options.precision
-            )
+            rows = bits_per_byte(body, folders, options.texts, context_bytes, options.precision)
         except UserError as error:
             raise UserError(str(error).replace(body, options.body)) from error
     if options.json:
@@ -118,7 +118,7 @@ def _bits(options: Options) -> None:
         [row.text, row.pack, f"{row.bits_per_byte:.4f}", f"{row.bytes_per_token:.2f}"]
         for row in rows
     ]
-    title = f"From at most {options.context_bytes:,} bytes of context"
+    title = f"From at most {context_bytes:,} bytes of context"
     table = Table(title, ["Text", "pack", "bits per byte", "bytes per token"], cells)
     print(to_markdown("Bits per byte", [table]))
 

@@ -20,8 +20,8 @@ from ds_minimodel.common.config import EachOnce, OneOf, Section, Seed
 from ds_minimodel.common.names import Name, check_workdir
 from ds_minimodel.common.vocabulary import UNKNOWN_LANGUAGE
 from ds_minimodel.config.base import Base
-from ds_minimodel.config.steps import Adapt, BuildMini, Finetune, Mini
-from ds_minimodel.config.systems import SYSTEMS, Depth, System
+from ds_minimodel.config.steps import Adapt, BuildMini, Finetune
+from ds_minimodel.config.systems import SYSTEMS, Depth, Mini, System
 from ds_minimodel.data.config import Data, LosslessTokenizerSection, TokenizerSection
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models import BODIES

@@ -22,13 +22,6 @@ from ds_minimodel.evaluation.kind import FinetunedConfig
 from ds_minimodel.training.config import Training
 
 
-class Mini(Section):
-    depth: Few = 4
-    """Layers of the mini-model that come from the body."""
-    new_layers: Few = 2
-    """MiniPost: layers that step 1b trains above them."""
-
-
 class BuildMini(Training):
     initialisation: Literal["random", "last"] = "random"
     """How the new layers start: as in the paper, or as copies of the body's last."""

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ds_minimodel.config.steps import Mini
+from ds_minimodel.common.config import Few, Section
+
+
+class Mini(Section):
+    depth: Few = 4
+    """Layers of the mini-model that come from the body."""
+    new_layers: Few = 2
+    """MiniPost: layers that step 1b trains above them."""
 
 
 class Depth(Enum):

@@ -36,6 +36,7 @@ from ds_minimodel.export.folder import exported
 from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.ops import gpu
 from ds_minimodel.ops.precision import resolve_precision
+from ds_minimodel.pipeline.steps.corpus import TEST_BYTES
 from ds_minimodel.text.chats import Dialogue
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.tokenizers.tokenizer import VOCABULARY, open_tokenizer
@@ -46,7 +47,6 @@ FORWARD_PASSES = 3  # that training on a token takes as long as
 MINUTE = {"cpu": 1.2e13, "cuda": 6e15}
 OF_TEXT = 1 / 3  # of the looks' tokens, which score texts
 TEXT_PASSES = 4  # over a text at most: untouched, and at each strength
-MAX_TEXT_BYTES = 30_000
 MIN_TEXT_BYTES = 1_000
 BYTES_A_TOKEN = 1.5  # of text, at least
 MAX_DIALOGUES = 20
@@ -83,7 +83,7 @@ def budget_of(trained: int, base: Base, device: str, texts: int) -> Budget:
     text_bytes = int(OF_TEXT * tokens / (TEXT_PASSES * texts) * BYTES_A_TOKEN)
     looks = 1 + len(STRENGTHS)
     return Budget(
-        text_bytes=max(MIN_TEXT_BYTES, min(text_bytes, MAX_TEXT_BYTES)),
+        text_bytes=max(MIN_TEXT_BYTES, min(text_bytes, TEST_BYTES)),
         tokens=(1 - OF_TEXT) * tokens / looks,
     )
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.base import Base
 from ds_minimodel.config.systems import SYSTEMS
+from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
 from ds_minimodel.extend.config import MIN_NEW_TOKENS, ExtendConfig
 from ds_minimodel.training.config import WARM_UP
 
 SCORED_BY = {True: "bits-per-byte", False: "pseudo-likelihood"}  # task, by whether a body is causal
-CONTEXT_BYTES = 600  # in which held-out text is scored
 MAX_SCORED_TOKENS = 1024  # of a scored sample
 HELD_OUT = 0.02  # of the documents
 MAX_PASSES = 4  # over the text, in a training by hours

@@ -281,13 +281,6 @@ def _ids_of(path: Path) -> int:
     return max(count, *(1 + id for id in ids if isinstance(id, int)), 0)
 
 
-def source_of(model: str | Path) -> Source:
-    """The files of a folder or a GGUF file."""
-    from ds_minimodel.hf.gguf import GgufFile
-
-    return GgufFile(Path(model)) if Path(model).is_file() else Folder(Path(model))
-
-
 def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
     """transformers' of a folder of its own or a pack; UserError where it cannot be read."""
     from transformers import AutoTokenizer
@@ -367,17 +360,6 @@ def name_there(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | Non
     older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
     known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
     return next((found for found in known if found in headers), None)
-
-
-def open_weights(
-    path: Path, architecture: Architecture, config: BodyConfig, names: Iterable[str]
-) -> LazyTensors:
-    """The tensors of a foreign model that stand behind the parameters `names` of ours, by
-    transformers' names.
-    """
-    headers, _ = source_of(path).headers(architecture, config)
-    theirs = {part for parts in architecture.parts_of(names, config).values() for part in parts}
-    return LazyTensors(as_transformers_names(theirs, headers, architecture.prefix))
 
 
 def named_as_ours(

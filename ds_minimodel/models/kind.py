@@ -9,16 +9,13 @@ declaration import torch, and the module of the body, in the methods that need t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import model_validator
 
 from ds_minimodel.common.config import Few, Length, Probability, Section, Size
 from ds_minimodel.common.random import DropoutSites
 from ds_minimodel.models.heads import AnyHead
-
-if TYPE_CHECKING:
-    from ds_minimodel.models.body import Body
 
 
 class BodyConfig(Section):
@@ -81,9 +78,9 @@ class BodyConfig(Section):
             )
         return self
 
-    def make_body(self, head_depths: Sequence[int] = ()) -> Body:
-        """A fresh body with language-model heads after `head_depths` layers, drawn from torch's
-        default generator.
+    def make_body(self, head_depths: Sequence[int] = ()) -> Any:
+        """Make a fresh Body (body.py) with language-model heads after `head_depths` layers, drawn
+        from torch's default generator.
         """
         raise NotImplementedError
 

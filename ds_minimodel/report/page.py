@@ -85,7 +85,8 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
     """Page over a base: what was there before, what is there after, and what that took."""
     blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
     if any(verdict.measures for verdict in verdicts):
-        blocks += [Heading("Before and after"), tables.change_table(verdicts)]
+        measured = {f"{name_of(own.system)}, {own.language}": own.measures for own in verdicts}
+        blocks += [Heading("Before and after"), tables.change_table(measured)]
     elif any(row["held_out"] for row in run.losses):
         blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
     blocks += retrieval_tables(run)

@@ -36,7 +36,7 @@ from ds_minimodel.report.curves import (
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
 
 if TYPE_CHECKING:
-    from ds_minimodel.report.verdict import Verdict
+    pass
 
 
 class Scale(NamedTuple):
@@ -229,12 +229,11 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
 # --- before and after, over a base
 
 
-def change_table(verdicts: Sequence[Verdict]) -> Table:
-    """What each verdict has measured, before and after."""
+def change_table(measured: Mapping[str, Sequence[Measure]]) -> Table:
+    """What was measured before and after. measured: by what it is of, system and language."""
     rows: list[CellRow] = []
-    for verdict in verdicts:
-        named = f"{name_of(verdict.system)}, {verdict.language}: " if len(verdicts) > 1 else ""
-        rows += _measured(verdict.measures, named)
+    for name, measures in measured.items():
+        rows += _measured(measures, f"{name}: " if len(measured) > 1 else "")
     return _before_and_after(rows, "Fewer bits are better. All text was held out of the training.")
 
 

@@ -188,7 +188,7 @@ def test_a_minute_is_allowed_where_a_tenth_is_less(world, monkeypatch):
     monkeypatch.setitem(looking.MINUTE, "cpu", 2e12)
     weights = 12 * 2 * 16**2 + 330 * 16
     small, smaller = (budget_of(trained, base, "cpu", texts=1) for trained in (10_000, 1_000))
-    assert small == smaller and small.text_bytes == looking.MAX_TEXT_BYTES
+    assert small == smaller and small.text_bytes == looking.TEST_BYTES
     assert small.tokens == pytest.approx(2 / 3 / 4 * 2e12 / (2 * weights))
 
 

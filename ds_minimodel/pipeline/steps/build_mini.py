@@ -9,8 +9,8 @@ from typing import Self
 from ds_minimodel.artifacts.mini import is_layer_from, with_new_layers
 from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.config.schema import Recipe
-from ds_minimodel.config.steps import BuildMini, Mini
-from ds_minimodel.config.systems import System
+from ds_minimodel.config.steps import BuildMini
+from ds_minimodel.config.systems import Mini, System
 from ds_minimodel.hf.lazy import LazyTensors, lazily
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.trainable import Model, load_into, tensors_under, train_only

@@ -17,9 +17,9 @@ from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.evaluation.comparison import Kept
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.fertility import fertility
-from ds_minimodel.pipeline.layout import WorkdirLayout
+from ds_minimodel.pipeline.layout import WorkdirLayout, command_of
 from ds_minimodel.pipeline.pairs import PairCorpus
-from ds_minimodel.pipeline.records import Job, command_of, is_complete, record_of
+from ds_minimodel.pipeline.records import Job, is_complete, record_of
 from ds_minimodel.pipeline.registry import STEPS, RunsOn
 from ds_minimodel.pipeline.training import seeds_of_task
 from ds_minimodel.report import curves
