@@ -181,10 +181,14 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
     dialogues = [sample for sample in samples if sample.kind == DIALOGUES]
     lost, half = points_lost(questions)
     if questions:
-        was_right = [answer.was_right for answer in questions]
-        is_right = [answer.is_right for answer in questions]
-        of_right = f"right answers to {len(questions)} questions ({probe.code})"
-        measures.append(_counted(of_right, was_right, is_right))
+        right = Measure(
+            what=f"right answers to {len(questions)} questions ({probe.code})",
+            unit=ANSWERS,
+            before=sum(answer.was_right for answer in questions),
+            after=sum(answer.is_right for answer in questions),
+            decimals=0,
+        )
+        measures.append(right)
         interval = f"at 95 % from {-lost - half:+.1f} to {half - lost:+.1f}"
         sentences.append(f"right answers: {0 - lost:+.1f} points, {interval}.")
         if lost > MAX_POINTS_LOST:
@@ -194,16 +198,12 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         if not answers:
             continue
         name = f"answers to {len(answers)} {name} that"
-        before_loops = [loops(answer.before) for answer in answers]
-        after_loops = [loops(answer.after) for answer in answers]
-        measures.append(_counted(f"{name} loop", before_loops, after_loops))
-        more = sum(after_loops) - sum(before_loops)
-        if 100 * more / len(answers) > MAX_POINTS_LOST:
-            worse.append(f"{name} loop: {more} more: {MORE_REPLAY}.")
+        row = _counted(f"{name} loop", answers, loops)
+        measures.append(row)
+        if row.after - row.before > MAX_POINTS_LOST / 100 * len(answers):
+            worse.append(f"{name} loop: {row.after - row.before:.0f} more: {MORE_REPLAY}.")
         if is_in_language:
-            was_in = [is_in_language(answer.before) for answer in answers]
-            is_in = [is_in_language(answer.after) for answer in answers]
-            measures.append(_counted(f"{name} are in {language}", was_in, is_in))
+            measures.append(_counted(f"{name} are in {language}", answers, is_in_language))
     for name, bits in before.bits.items():
         rise = 100 * (after.bits[name] / bits - 1)
         measures.append(
@@ -231,8 +231,10 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
     )
 
 
-def _counted(what: str, before: Sequence[bool], after: Sequence[bool]) -> Measure:
-    return Measure(what=what, unit=ANSWERS, before=sum(before), after=sum(after), decimals=0)
+def _counted(what: str, answers: Sequence[Sample], test: Callable[[str], bool]) -> Measure:
+    before = sum(test(answer.before) for answer in answers)
+    after = sum(test(answer.after) for answer in answers)
+    return Measure(what=what, unit=ANSWERS, before=before, after=after, decimals=0)
 
 
 def choose_strength(

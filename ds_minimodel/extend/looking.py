@@ -182,10 +182,10 @@ def find_kept(
     if not learned.update:
         strengths = [1.0]
     strength, found, reason = choose_strength(comparison_at, strengths)
-    said = found.sentences
-    if found.asked < MIN_TO_CHOOSE and learned.update:
-        said = found.worse
-    said.insert(0, f"merge strength {strength:g}: {reason}; {another}.")
+    if learned.update:
+        is_warning = len(strengths) > 1 and found.asked < MIN_TO_CHOOSE
+        lines = found.worse if is_warning else found.sentences
+        lines.insert(0, f"merge strength {strength:g}: {reason}; {another}.")
     kept = Kept(key=key, pack=identity(pack), strength=strength, **found.model_dump())
     write_json(path, kept.model_dump())
     return kept

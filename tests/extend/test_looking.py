@@ -89,7 +89,7 @@ def test_strength_1_stays_where_no_answers_are_lost_and_is_found_once(world, tex
     found = kept_of(world, asked)
     assert (found.strength, found.asked, found.pack) == (1.0, 250, identity(world / "pack"))
     assert found.sentences[0].startswith("merge strength 1: right answers fall by 0.0 points at 1")
-    rows = {measure.what: measure for measure in found.measures}
+    rows = {row.what: row for row in found.measures if not row.unit.startswith("tokens")}
     assert {"news", "answers to 2 held-out dialogues that loop"} < rows.keys()
     assert rows["news"].before != rows["news"].after
     assert [sample.opening for sample in found.samples if sample.kind == comparison.OPENINGS] == [
@@ -124,7 +124,7 @@ def test_rows_alone_of_a_decoder_without_a_template(tmp_path, text_file):
     folder = made(tmp_path, text_file, update=0, template=None)
     found = kept_of(folder, probe(folder))
     assert (found.strength, found.asked) == (1.0, 250)
-    assert "as asked for" in found.sentences[0], "there is nothing to choose"
+    assert not any("strength" in line for line in found.sentences), "there is nothing to choose"
     for source, (before, after) in {
         "en": ("Question: ", "\nAnswer:"),
         "de": ("Frage: ", "\nAntwort:"),
