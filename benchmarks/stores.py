@@ -105,6 +105,7 @@ def time_store(folder: str, clock: str) -> dict[str, Any]:
     blocks = BlockTable(store, "none", LENGTH)
     built = now()
     objective = OBJECTIVES["masked-lm"]
+    assert isinstance(objective, TextObjective)
     batches = []
     sampler = Sampler(SampleReader(store, blocks, 1), objective, objective.settings())
     for number in range(BATCHES):

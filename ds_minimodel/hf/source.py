@@ -268,7 +268,7 @@ def _ids_of(path: Path) -> int:
         return 0
     content = read_json(path)
     content = content if isinstance(content, dict) else {}
-    vocabulary = content
+    vocabulary: Any = content
     if path.name == JSON_FILE:
         model = content.get("model")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
