@@ -16,6 +16,7 @@ from ds_minimodel.common.files import MANIFEST, sha256_of_file, write_json
 from ds_minimodel.data.samples import BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore, id_type, shard_name, write_shard
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
+from ds_minimodel.models.objectives.objective import TextObjective
 from ds_minimodel.report.render import Table
 from ds_minimodel.tokenizers.tokenizer import trained_layout
 
