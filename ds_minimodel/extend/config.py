@@ -108,7 +108,7 @@ class ExtendConfig(Section):
     source: Code = "en"
     """A language that the model knows already."""
     source_text: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Text in that language, to see what the model loses there. No new token splits it otherwise."""
+    """Text in that language, to see what the model loses. No new token splits it otherwise."""
     known_text: Annotated[FilesByLanguage, DECIDES_BY_CONTENT] = {}
     """Text of other languages that are to stay. No new token splits it otherwise, a decoder replays
     it while its body trains, and a part of it is scored."""

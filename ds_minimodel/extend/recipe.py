@@ -59,7 +59,7 @@ TRIED = {
 
 
 class Preset(NamedTuple):
-    """What --train chooses: system and rate, and whether a decoder replays what it writes itself."""
+    """What --train chooses: system, rate, and whether a decoder replays what it writes itself."""
 
     system: str
     rate: float
