@@ -52,6 +52,7 @@ from ds_minimodel.report.curves import OF_SOURCE, SCORES_FILE
 from ds_minimodel.report.render import duration
 from ds_minimodel.text.pairs import Pair
 from ds_minimodel.tokenizers.extension import read_extension
+from ds_minimodel.tokenizers.guard import guarded_words
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 NEW_TOKENS = 8000  # at most, where nothing is said
@@ -259,7 +260,9 @@ def _count_new_tokens(recipe: Recipe, config: ExtendConfig, layout: WorkdirLayou
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "tokenizer"
         keep_vocabulary(recipe.base, folder)
-        extension = read_extension(folder, words, kept_words, recipe.tokenizer.vocab_size)
+        guard = guarded_words(recipe.languages.source, words)
+        most = recipe.tokenizer.vocab_size
+        extension = read_extension(folder, words, kept_words, most, guard)
     return max(1, len(extension.pieces))
 
 

@@ -16,6 +16,7 @@ from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.records import read_record
 from ds_minimodel.text.corpus import Corpus, words_of
 from ds_minimodel.tokenizers.extension import Extension, read_extension
+from ds_minimodel.tokenizers.guard import guarded_words
 
 SIZES = 0, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000  # of new pieces
 
@@ -51,7 +52,9 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
             Corpus(layout.corpus(language)),
             recipe.tokenizer.vocab_size if recipe.num_base else 0,
         )
-        extension = read_extension(base, corpus.words(), kept, max(SIZES[-1], own))
+        words = corpus.words()
+        guard = guarded_words(recipe.languages.source, words)
+        extension = read_extension(base, words, kept, max(SIZES[-1], own), guard)
         sizes = {
             *SIZES,
             own,

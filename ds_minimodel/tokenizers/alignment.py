@@ -1,14 +1,17 @@
-"""Alignment of a language's pieces to those of another by pairs of translated texts: IBM's model 1.
+"""Alignment of a language's pieces to those of another by pairs of translated texts: IBM's model 1
+with a prior for the diagonal.
 
-Brown et al. 1993, "The Mathematics of Statistical Machine Translation"; for embeddings of new
-tokens Remy et al. 2024, "Trans-Tokenization". Sums run in an order that the pairs alone decide, in
-fp64.
+Brown et al. 1993, "The Mathematics of Statistical Machine Translation"; the prior is that of Dyer
+et al. 2013, "A Simple, Fast, and Effective Reparameterization of IBM Model 2", at its first value;
+for embeddings of new tokens Remy et al. 2024, "Trans-Tokenization". Sums run in an order that the
+pairs alone decide, in fp64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,8 @@ from numpy.typing import NDArray
 from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 ROUNDS = 5  # of EM; ten changed nothing
+DIAGONAL = 4.0  # how fast the prior falls with the distance of two places, each a share of its text
+NO_WORD = 0.08  # prior of a piece that comes of none
 TOP = 5  # pieces that a row is made of; those as likely as the last count, too
 POWER = 2.0  # of a probability, by which its piece's row is weighted
 _CELLS = 1 << 22  # of pairs' tables that are worked on at a time
@@ -34,13 +39,11 @@ class Alignment:
         target: Id of a piece of the target (N).
         source: Id of a piece of the source (N).
         probability: t(source | target) (N).
-        count: How often the target's piece was taken for the source's (N).
     """
 
     target: Ints
     source: Ints
     probability: Floats
-    count: Floats
 
 
 def align(
@@ -50,8 +53,8 @@ def align(
 ) -> Alignment:
     """Find what each piece of the target is translated by: t(source | target) by EM.
 
-    Each source piece of a pair comes of one of the target's pieces, or of none of them. The first
-    probabilities are equal, so that there is one answer.
+    Each source piece of a pair comes of one of the target's pieces, or of none of them, rather of
+    one at about the same place. The first probabilities are equal, so that there is one answer.
 
     Args:
         sources: ids of each pair's source, without special tokens.
@@ -61,74 +64,103 @@ def align(
     Returns:
         All that a piece may be translated by with the probabilities of the last round.
     """
-    null = 1 + max((max(ids) for ids in targets if len(ids)), default=-1)
-    num_source = 1 + max((max(ids) for ids in sources if len(ids)), default=-1)
-    parts = list(_parts(sources, targets, null))
-    keys = np.unique(np.concatenate([np.unique(part.keys(num_source)) for part in parts] or [[]]))
-    keys = keys.astype(np.int64)
-    key_target = keys // num_source if len(keys) else keys
-    places = [np.searchsorted(keys, part.keys(num_source)).astype(np.int32) for part in parts]
+    no_word = 1 + max((max(ids) for ids in targets if len(ids)), default=-1)
+    num_sources = 1 + max((max(ids) for ids in sources if len(ids)), default=0)
+    parts: list[_Part] = []
+    keys = np.empty(0, np.int64)
+    waiting: list[Ints] = []
+    for part, own in _parts(sources, targets, no_word, num_sources):
+        parts.append(part)
+        waiting.append(own)
+        # Joined when they are as many again, so that each is sorted a few times at most.
+        if sum(map(len, waiting)) > len(keys):
+            keys = np.unique(np.concatenate([keys, *waiting]))
+            waiting.clear()
+    keys = np.unique(np.concatenate([keys, *waiting]))
+    for part in parts:
+        part.place_keys(keys)
+
+    key_target = keys // num_sources
     probability = np.ones(len(keys))
-    count = np.zeros(len(keys))
     for _ in range(rounds):
         count = np.zeros(len(keys))
-        for part, place in zip(parts, places, strict=True):
-            share = probability[place]
-            share /= np.repeat(np.add.reduceat(share, part.starts), part.sizes)
-            count += np.bincount(place, weights=share, minlength=len(keys))
+        for part in parts:
+            count[part.keys] += part.expected(probability[part.keys])
         probability = count / np.bincount(key_target, weights=count)[key_target]
     order = np.lexsort((keys, -probability, key_target))
-    order = order[key_target[order] != null]
+    order = order[key_target[order] != no_word]
     return Alignment(
         target=key_target[order],
-        source=(keys % max(1, num_source))[order],
+        source=(keys % num_sources)[order],
         probability=probability[order],
-        count=count[order],
     )
 
 
-@dataclass(frozen=True)
 class _Part:
     """The tables of some pairs: each source piece beside each target piece, and beside none.
 
-    source, target: of each cell. starts, sizes: the cells of a source piece of a line.
+    keys: numbers of its two pieces' kinds, of each once. cells: of each cell its place in `keys`.
+    shapes: (source pieces, target pieces) of each pair.
     """
 
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
-    starts: Ints
-    sizes: Ints
+    def __init__(self, keys: Ints, cells: NDArray[np.int32], shapes: list[tuple[int, int]]):
+        self.keys = keys
+        self._cells = cells
+        self._shapes = shapes
+        # Of each source piece the cells that belong to it follow one another.
+        rows = np.array([shape[0] for shape in shapes])
+        self._sizes = np.repeat(np.array([shape[1] for shape in shapes]) + 1, rows)
+        self._starts = np.cumsum(self._sizes) - self._sizes
 
-    def keys(self, num_source: int) -> Ints:
-        """A number for each cell that stands for its two pieces."""
-        return self.target.astype(np.int64) * num_source + self.source
+    def place_keys(self, keys: Ints) -> None:
+        """Replace its keys by their places among those of all parts."""
+        self.keys = np.searchsorted(keys, self.keys)
+
+    def expected(self, probability: Floats) -> Floats:
+        """How often each of its keys is expected to stand for a translation."""
+        share = probability[self._cells]
+        share *= np.concatenate([_prior(*shape) for shape in self._shapes])
+        share /= np.repeat(np.add.reduceat(share, self._starts), self._sizes)
+        return np.bincount(self._cells, weights=share, minlength=len(probability))
 
 
-def _parts(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], null: int):
-    cells_source: list[NDArray[np.int32]] = []
-    cells_target: list[NDArray[np.int32]] = []
-    sizes: list[NDArray[np.int64]] = []
+@cache
+def _prior(num_source: int, num_target: int) -> Floats:
+    """The prior of each cell of a pair's table, by rows; the last of a row is that of no word."""
+    of_source = (np.arange(num_source) + 0.5) / num_source
+    of_target = (np.arange(num_target) + 0.5) / num_target
+    near = np.exp(-DIAGONAL * np.abs(of_source[:, None] - of_target))
+    near *= (1 - NO_WORD) / near.sum(1, keepdims=True)
+    return np.pad(near, ((0, 0), (0, 1)), constant_values=NO_WORD).ravel()
+
+
+def _parts(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    no_word: int,
+    num_sources: int,
+) -> Iterator[tuple[_Part, Ints]]:
+    """Parts of some pairs each, with their keys: id of the target * num_sources + of the source."""
+    tables: list[Ints] = []
+    shapes: list[tuple[int, int]] = []
     num_cells = 0
 
-    def part() -> _Part:
-        of_words = np.concatenate(sizes)
-        starts = np.cumsum(of_words) - of_words
-        return _Part(np.concatenate(cells_source), np.concatenate(cells_target), starts, of_words)
+    def part() -> tuple[_Part, Ints]:
+        keys, cells = np.unique(np.concatenate(tables), return_inverse=True)
+        return _Part(keys, cells.astype(np.int32), list(shapes)), keys
 
     for source, target in zip(sources, targets, strict=True):
         if len(source) and len(target):
-            candidates = np.array([*target, null], np.int32)
-            cells_target.append(np.tile(candidates, len(source)))
-            cells_source.append(np.repeat(np.array(source, np.int32), len(candidates)))
-            sizes.append(np.full(len(source), len(candidates)))
-            num_cells += len(source) * len(candidates)
+            candidates = np.array([*target, no_word], np.int64) * num_sources
+            tables.append((np.array(source)[:, None] + candidates).ravel())
+            shapes.append((len(source), len(target)))
+            num_cells += len(tables[-1])
             if num_cells >= _CELLS:
                 yield part()
-                cells_source.clear()
-                cells_target.clear()
-                sizes.clear()
+                tables.clear()
+                shapes.clear()
                 num_cells = 0
-    if num_cells:
+    if tables:
         yield part()
 
 
@@ -175,6 +207,5 @@ def align_tokenizers(
         target=alignment.target[is_new] - num_base,
         source=alignment.source[is_new],
         probability=alignment.probability[is_new],
-        count=alignment.count[is_new],
     )
     return mixtures(kept)

@@ -14,11 +14,12 @@ import heapq
 import shutil
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer as Runner
@@ -26,9 +27,18 @@ from tokenizers import Tokenizer as Runner
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN, VocabularyManifest
-from ds_minimodel.tokenizers.tokenizer import BYTES, JSON_FILE, WORD_START, TokenizerJson
+from ds_minimodel.tokenizers.tokenizer import (
+    BYTE_OF_CHARACTER,
+    BYTES,
+    JSON_FILE,
+    WORD_START,
+    TokenizerJson,
+)
 
 FEWEST = 2  # occurrences of a new piece in the text
+# A new piece may cut guarded words that are so many times as frequent in their language as the
+# piece in its own; lists of English words hold German ones.
+MAX_CUT = 1e-3
 _LONGEST = 32  # pieces of a word that are looked at together
 # Between the scores of a piece and of its parts: more than rounding, less than what chooses words
 _HAIR = 1e-6
@@ -89,14 +99,19 @@ class Extension:
 
 
 def read_extension(
-    base: str | Path, text: Mapping[str, int], kept_text: Mapping[str, int], most: int
+    base: str | Path,
+    text: Mapping[str, int],
+    kept_text: Mapping[str, int],
+    most: int,
+    guard: Mapping[str, float] = MappingProxyType({}),
 ) -> Extension:
     """The Extension by at most so many pieces of the vocabulary in the pack or tokenizer `base`.
 
     text, kept_text: how often each word occurs (corpus.py, count_words) of the language that is
-    added, and of those that keep their pieces; it may be empty. UserError where the base has no
-    tokenizer.json, much of the text stays unknown to it, or its added tokens would cut the kept
-    text.
+    added, and of those that keep their pieces; it may be empty. guard: words (guard.py) that keep
+    theirs, too, and how frequent they are. In a text of another script than Latin all new pieces
+    but single characters have a letter of it. UserError where the base has no tokenizer.json, much of the text stays
+    unknown to it, or its added tokens would cut the kept text.
     """
     path = Path(base) / JSON_FILE
     if not path.is_file():
@@ -107,7 +122,9 @@ def read_extension(
     words = sum(times for word, times in text.items() if not word.isspace())
     num_bytes = sum(len(word.encode()) * times for word, times in text.items())
     of_text = _parted(kind.file.load(), text)
-    extension = Extension(kind, words, num_bytes, of_text, *_choose(kind, of_text, kept_text, most))
+    extension = Extension(
+        kind, words, num_bytes, of_text, *_choose(kind, of_text, kept_text, guard, most)
+    )
     _, unknown = extension.tokens_with(number := len(extension.pieces))
     if unknown > MOST_UNKNOWN:
         raise UserError(
@@ -125,6 +142,7 @@ def extend_tokenizer(
     kept_text: Mapping[str, int],
     out: str | Path,
     new_pieces: int,
+    guard: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Write the vocabulary of the pack or tokenizer `base` with `new_pieces` more into the artifact
     folder `out`.
@@ -134,7 +152,7 @@ def extend_tokenizer(
     arguments. Other arguments and errors as of read_extension; UserError, too, where the text
     supports fewer pieces.
     """
-    base, extension = Path(base), read_extension(base, text, kept_text, new_pieces)
+    base, extension = Path(base), read_extension(base, text, kept_text, new_pieces, guard)
     if len(extension.pieces) < new_pieces:
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only "
@@ -190,6 +208,13 @@ def _parted(runner: Runner, words: Mapping[str, int], later_lines: bool = False)
 
 
 @cache
+def _is_letter_beyond_latin(character: str) -> bool:
+    # U+FFFD stands for some bytes of a character.
+    is_letter = character == "\ufffd" or (character.isalpha() and character > "\u024f")
+    return is_letter and "LATIN" not in unicodedata.name(character, "")
+
+
+@cache
 def _class(character: str) -> str:
     """Whether a character is of a word, a digit, a sign …; "▁" is of its own."""
     return (
@@ -233,6 +258,15 @@ class _Kind:
     def text(self, string: str) -> str:
         """A piece without what says that it begins inside a word."""
         return string.removeprefix(self._inside)
+
+    def is_beyond_latin(self, string: str) -> bool:
+        """Whether a pre-token or piece has a letter of another script than Latin, or a part of
+        one.
+        """
+        if self.file.is_byte_level:
+            data = bytes(BYTE_OF_CHARACTER.get(character, 0) for character in string)
+            string = data.decode(errors="replace")
+        return any(map(_is_letter_beyond_latin, string))
 
     def joined(self, parts: Sequence[str]) -> str:
         return parts[0] + "".join(map(self.text, parts[1:]))
@@ -282,35 +316,54 @@ class _Kind:
 
 
 def _choose(
-    kind: _Kind, of_text: Counter[str], kept: Mapping[str, int], most: int
+    kind: _Kind,
+    of_text: Counter[str],
+    kept: Mapping[str, int],
+    guard: Mapping[str, float],
+    most: int,
 ) -> tuple[list[Piece], list[int]]:
-    """At most so many pieces, and their counts, as of Extension. kept: as kept_text of
+    """At most so many pieces, and their counts, as of Extension. kept, guard: as of
     read_extension.
     """
     of_kept = _parted(kind.file.load(), kept, later_lines=True)
-    size, taken, chunks, in_kept = (
-        kind.file.size,
-        {*kind.file.strings.values()},
-        Counter[Parts](),
-        set[Parts](),
-    )
+    size = kind.file.size
+    taken = {*kind.file.strings.values()}
+    is_foreign = _is_beyond_latin(kind, of_text)
     letters = {letter for letter, times in kind.letters(of_text).items() if times >= FEWEST}
     letters -= taken | kind.letters(of_kept).keys()
+    chunks = Counter[Parts]()
+    in_kept = set[Parts]()
     with one_line(kind.file.path, "not a tokenizer"):
         model = kind.model([Piece(letter, (letter,), kind.least) for letter in sorted(letters)])
         for word, times in of_text.items():
-            for chunk in kind.chunks(model.tokenize(word)):
-                chunks[chunk] += times
-        for word in of_kept:
-            in_kept |= {
-                pair for chunk in kind.chunks(model.tokenize(word)) for pair in pairwise(chunk)
-            }
+            if not is_foreign or kind.is_beyond_latin(word):
+                for chunk in kind.chunks(model.tokenize(word)):
+                    chunks[chunk] += times
         old = kind.model()
         before = {word: [token.id for token in old.tokenize(word)] for word in of_kept}
-    added = {token["id"] for token in kind.file.content["added_tokens"]} - {kind.unknown}
-    if not all(map(added.isdisjoint, before.values())):
-        _refuse_other_cuts(kind.file, kept)
-    merges = _more_merges(kind, chunks, in_kept, letters, taken)
+        added = {token["id"] for token in kind.file.content["added_tokens"]} - {kind.unknown}
+        if not all(map(added.isdisjoint, before.values())):
+            _refuse_other_cuts(kind.file, kept)
+        for word in before:
+            for chunk in kind.chunks(model.tokenize(word)):
+                in_kept.update(pairwise(chunk))
+        frequencies = _guarded_parts(kind, guard)
+        in_guard = Counter[Parts]()
+        for word, frequency in frequencies.items():
+            # Pieces that all have a letter beyond Latin cut no word that has none.
+            if word not in before and (not is_foreign or kind.is_beyond_latin(word)):
+                before[word] = [token.id for token in old.tokenize(word)]
+                for chunk in kind.chunks(model.tokenize(word)):
+                    for pair in {*pairwise(chunk)}:
+                        in_guard[pair] += frequency
+    num_words = max(1, of_text.total())
+
+    def is_barred(parts: Parts, count: int) -> bool:
+        if is_foreign and len(parts) > 1 and not kind.is_beyond_latin(kind.joined(parts)):
+            return True
+        return parts in in_kept or in_guard[parts] > MAX_CUT * count / num_words
+
+    merges = _more_merges(kind, chunks, is_barred, letters, taken)
     pieces, gone = list[Piece](), set[str]()
     while True:
         pieces = [piece for piece in pieces if piece.string not in gone]
@@ -321,13 +374,18 @@ def _choose(
         }
         if not lost:
             model, uses = kind.model(pieces), Counter[int]()
+            cut = Counter[str]()
             for word, ids in before.items():
                 after = [token.id for token in model.tokenize(word)]
                 if after != ids:
                     new = {pieces[id - size].string for id in after if id >= size}
-                    lost |= new or {
+                    new = new or {
                         piece.string for piece in pieces if kind.text(piece.string) in word
                     }
+                    if word in of_kept:
+                        lost |= new
+                    else:
+                        cut.update(dict.fromkeys(new, frequencies[word]))
             for word, times in of_text.items():
                 for token in model.tokenize(word):
                     uses[token.id] += times
@@ -335,6 +393,11 @@ def _choose(
             for piece in reversed(pieces):
                 for part in ids_of.keys() & piece.parts if len(piece.parts) > 1 else ():
                     uses[ids_of[part]] += piece.parts.count(part) * uses[ids_of[piece.string]]
+            lost |= {
+                string
+                for string, frequency in cut.items()
+                if frequency > MAX_CUT * uses[ids_of[string]] / num_words
+            }
             if not kind.is_bpe:  # of which the merges' counts were exact
                 lost |= {string for string, id in ids_of.items() if uses[id] < FEWEST}
             if not lost:
@@ -342,6 +405,29 @@ def _choose(
                     pieces.sort(key=lambda piece: -uses[ids_of[piece.string]])
                 return pieces, [uses[ids_of[piece.string]] for piece in pieces]
         gone |= lost
+
+
+def _is_beyond_latin(kind: _Kind, of_text: Counter[str]) -> bool:
+    """Whether most letters of the text's words are of another script than Latin."""
+    sides = Counter[bool]()
+    for word, times in of_text.items():
+        sides[kind.is_beyond_latin(word)] += times * len(word)
+    return sides[True] > sides[False]
+
+
+def _guarded_parts(kind: _Kind, words: Mapping[str, float]) -> dict[str, float]:
+    """Pre-tokens of a guard's words, each as frequent as the most frequent word that has it."""
+    runner = kind.file.load()
+    found = dict[str, float]()
+    for text, frequency in words.items():
+        if runner.normalizer:
+            text = runner.normalizer.normalize_str(text)
+        parts = [text]
+        if runner.pre_tokenizer:
+            parts = [part for part, _ in runner.pre_tokenizer.pre_tokenize_str(text)]
+        for part in parts:
+            found[part] = max(found.get(part, 0.0), frequency)
+    return found
 
 
 def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:
@@ -366,15 +452,20 @@ def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:
 
 
 def _more_merges(
-    kind: _Kind, chunks: Counter[Parts], in_kept: Set[Parts], letters: Set[str], taken: set[str]
+    kind: _Kind,
+    chunks: Counter[Parts],
+    is_barred: Callable[[Parts, int], bool],
+    letters: Set[str],
+    taken: set[str],
 ) -> Iterator[Parts]:
     """Pairs that go on where the merges of a BPE end, best first, and letters that become pieces,
     each alone.
 
     chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new
     ones come to it. The best is what is most frequent in the text as it is cut so far, as in
-    training; of equal ones the first in the order of strings. Pairs that occur in the kept text are
-    left out.
+    training; of equal ones the first in the order of strings. Pairs that are barred, such as those of
+    the kept text, are left out; but where a piece does without its parts, what is longer is still
+    made of them.
     """
     words, times = [[*chunk] for chunk in chunks], [*chunks.values()]
     counts, places = (
@@ -402,11 +493,14 @@ def _more_merges(
             if counts[parts] >= FEWEST:
                 heapq.heappush(heap, (-counts[parts], parts))
         elif (
-            parts not in in_kept
-            and joined not in taken
+            joined not in taken
+            and not (kind.is_bpe and is_barred(parts, counts[parts]))
             and (parts == (joined,) or taken.issuperset(parts))
         ):
-            yield parts
+            if is_barred(parts, counts[parts]):
+                kind.piece(parts)  # which gives the longer ones their scores
+            else:
+                yield parts
             taken.add(joined)
             touched = set[Parts]()
             for place in sorted(places[parts]):

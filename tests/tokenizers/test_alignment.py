@@ -2,7 +2,7 @@
 language.
 """
 
-import itertools
+import math
 import random
 from collections import defaultdict
 
@@ -16,17 +16,24 @@ TOY = dict(zip(ENGLISH, "ta ko es mi gu un wau miu vid et".split(), strict=True)
 
 
 def model_one(sources, targets, rounds):
-    """t(source | target) by EM, a pair at a time; None stands for no word."""
+    """t(source | target) by EM, a piece at a time; None stands for no word."""
     t = defaultdict(lambda: 1.0)
     for _ in range(rounds):
         counts = defaultdict(float)
         totals = defaultdict(float)
         for source, target in zip(sources, targets, strict=True):
-            for e, candidates in itertools.product(source, [[*target, None]] if target else []):
-                total = sum(t[e, f] for f in candidates)
-                for f in candidates:
-                    counts[e, f] += t[e, f] / total
-                    totals[f] += t[e, f] / total
+            for place, e in enumerate(source if target else []):
+                where = (place + 0.5) / len(source)
+                near = [
+                    math.exp(-4 * abs(where - (other + 0.5) / len(target)))
+                    for other in range(len(target))
+                ]
+                prior = [0.92 * share / sum(near) for share in near] + [0.08]
+                candidates = [*target, None]
+                total = sum(t[e, f] * p for f, p in zip(candidates, prior, strict=True))
+                for f, p in zip(candidates, prior, strict=True):
+                    counts[e, f] += t[e, f] * p / total
+                    totals[f] += t[e, f] * p / total
         t = defaultdict(float, {(e, f): count / totals[f] for (e, f), count in counts.items()})
     return {(e, f): p for (e, f), p in t.items() if f is not None}
 
@@ -61,7 +68,7 @@ def test_each_word_of_a_toy_language_finds_its_translation():
     mixed = mixtures(alignment, top=1)
     assert mixed.target.tolist() == mixed.source.tolist() == list(range(len(TOY)))
     best = {int(f): p for f, p in zip(alignment.target[::-1], alignment.probability[::-1])}
-    assert min(best.values()) > 0.9
+    assert min(best.values()) > 0.6  # words stand anywhere, and the prior is for the diagonal
 
 
 def test_the_order_of_pairs_changes_nothing_but_rounding():
@@ -73,7 +80,7 @@ def test_the_order_of_pairs_changes_nothing_but_rounding():
 
 
 def test_weights_are_squares_of_the_likeliest_and_all_that_are_as_likely():
-    # Nothing tells the seven pieces apart that one piece stands for.
+    # Nothing tells the seven pieces apart that one piece stands for; of three cells two are 2's.
     alignment = align([[3, 4, 5, 6, 7, 8, 9], [1, 2, 2]], [[0], [1]])
     mixed = mixtures(alignment)
     assert mixed.target.tolist() == [0, 1] and mixed.starts.tolist() == [0, 7, 9]

@@ -399,3 +399,45 @@ def test_new_pieces_begin_as_they_are_cut_inside_a_word(other, texts, tmp_path):
         assert others and first + "".join(
             piece.removeprefix("##") for piece in others
         ) == new._string(id)
+
+
+WORD = " greatboats"  # which no text here has
+
+
+def with_guard(base, texts, out, guard):
+    extend_tokenizer(
+        base,
+        ROWS,
+        text=words_of(texts[1]),
+        kept_text=words_of(texts[0]),
+        out=out,
+        new_pieces=NEW,
+        guard=guard,
+    )
+    return open_tokenizer(out)
+
+
+def test_a_piece_that_would_cut_a_guarded_word_is_left_out(other, texts, tmp_path):
+    planted = [
+        "ein greatboat greatboat"
+    ] * 40  # frequent in the new language, inside the other's word
+    write_lines(texts[1], [*GERMAN, *planted])
+    line = [f"a{WORD} b"]
+    before = open_tokenizer(other).encode(line)
+    unguarded = with_guard(other, texts, tmp_path / "unguarded", {})
+    assert unguarded.encode(line) != before
+    guarded = with_guard(other, texts, tmp_path / "guarded", {WORD: 1e-2})
+    assert guarded.encode(line) == before
+    assert len(guarded.encode(GERMAN[:1])[0]) < len(open_tokenizer(other).encode(GERMAN[:1])[0])
+    # A word that is as rare as a name may be cut by a piece that is frequent.
+    rare = with_guard(other, texts, tmp_path / "rare", {WORD: 1e-6})
+    assert rare.encode(line) == unguarded.encode(line)
+
+
+def test_pieces_of_another_script_have_a_letter_of_it(other, texts, tmp_path):
+    latin = "greatwind smallbridge"
+    mixed = [*GREEK * 9, *[latin] * 4]
+    words = words_of(write_lines(tmp_path / "el.txt", mixed))
+    pieces = read_extension(other, words, words_of(texts[0]), 60).pieces
+    joined = [piece.string.strip("#▁Ġ") for piece in pieces if len(piece.parts) > 1]
+    assert len(joined) > 5 and not any(string in latin for string in joined)

@@ -8,6 +8,7 @@ from ds_minimodel.pipeline.pairs import words_of_pairs
 from ds_minimodel.pipeline.records import Job
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.tokenizers.extension import extend_tokenizer
+from ds_minimodel.tokenizers.guard import guarded_words
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
@@ -38,7 +39,15 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     def extend() -> None:
         assert base is not None
         words, kept_words = words_of_pairs(recipe, layout, language)
-        extend_tokenizer(base, recipe.num_base, words, kept_words, out, section.vocab_size)
+        extend_tokenizer(
+            base,
+            rows=recipe.num_base,
+            text=words,
+            kept_text=kept_words,
+            out=out,
+            new_pieces=section.vocab_size,
+            guard=guarded_words(recipe.languages.source, words),
+        )
 
     def train() -> None:
         train_tokenizer(

@@ -1,0 +1,51 @@
+"""Words of a base's language that new pieces of another must not cut otherwise.
+
+Texts at hand know few words. The package wordfreq knows 320,000 of English, and how frequent each
+is; among them are names and words of other languages, which are rare.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+COMMON = 1e-6  # share of a text's words
+MIN_WORDS = 20_000  # of a text that says how frequent a piece is
+
+
+def guarded_words(source: str, text: Mapping[str, int]) -> dict[str, float]:
+    """Return words of `source`, the code of a language, and how frequent they are in it.
+
+    Args:
+        source: Code of the language that stays.
+        text: How often each word occurs in the text that new pieces are for.
+
+    Returns:
+        Words with the space before them, common ones also capitalised and at a line's start; none
+        where wordfreq is not installed or lacks the language, or the text is too short to compare
+        with.
+    """
+    if sum(text.values()) < MIN_WORDS:
+        return {}
+    guard = dict[str, float]()
+    for word, frequency in sorted(word_frequencies(source).items()):
+        guard[f" {word}"] = frequency
+        if frequency >= COMMON:
+            guard[f" {word.capitalize()}"] = frequency
+            guard[word.capitalize()] = frequency
+            guard[word] = frequency
+    return guard
+
+
+def word_frequencies(language: str) -> Mapping[str, float]:
+    """Frequencies of a language's words by wordfreq; none where it is not installed or lacks it."""
+    try:
+        import wordfreq
+    except ImportError:
+        return {}
+    # It would say that it takes Bosnian's for Croatian.
+    logging.getLogger("wordfreq").setLevel(logging.ERROR)
+    try:
+        return wordfreq.get_frequency_dict(language, wordlist="best")
+    except LookupError:
+        return {}

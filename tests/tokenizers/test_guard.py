@@ -1,0 +1,35 @@
+"""Words of a base's language that new pieces must not cut otherwise."""
+
+import sys
+
+import pytest
+
+from ds_minimodel.tokenizers import guard
+from ds_minimodel.tokenizers.guard import COMMON, MIN_WORDS, guarded_words
+
+TEXT = {" und": MIN_WORDS}
+
+
+def test_common_words_are_guarded_wherever_they_stand(monkeypatch):
+    known = {"en": {"the": 0.05, "modular": COMMON, "arch": COMMON / 2}}
+    monkeypatch.setattr(guard, "word_frequencies", lambda language: known.get(language, {}))
+    assert guarded_words("en", TEXT) == {
+        **dict.fromkeys((" the", " The", "The", "the"), 0.05),
+        **dict.fromkeys((" modular", " Modular", "Modular", "modular"), COMMON),
+        " arch": COMMON / 2,
+    }
+    assert guarded_words("xx", TEXT) == {}
+    assert guarded_words("en", {" und": MIN_WORDS - 1}) == {}
+
+
+def test_frequencies_of_the_package(capfd):
+    pytest.importorskip("wordfreq")
+    words = guard.word_frequencies("en")
+    assert words["the"] > words["house"] > words["modular"] > 0
+    assert guard.word_frequencies("hr") and not guard.word_frequencies("xx")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_the_package_nothing_is_known(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wordfreq", None)
+    assert guarded_words("en", TEXT) == {}
