@@ -19,6 +19,12 @@ from ds_minimodel.evaluation.classification import (
     PairConfig,
 )
 from ds_minimodel.evaluation.kind import FinetunedKind, TaskKind
+from ds_minimodel.evaluation.labels import (
+    RightLabel,
+    RightLabelConfig,
+    SameLabel,
+    SameLabelConfig,
+)
 from ds_minimodel.evaluation.likelihood import (
     Hidden,
     HiddenConfig,
@@ -34,7 +40,16 @@ if TYPE_CHECKING:
 # A kind of task is one of these and what its file says.
 KINDS: dict[str, TaskKind[Any, Any, Any]] = {
     kind.name: kind
-    for kind in (Classification(), Pair(), QuestionAnswering(), Text(), Hidden(), Retrieval())
+    for kind in (
+        Classification(),
+        Pair(),
+        QuestionAnswering(),
+        Text(),
+        Hidden(),
+        Retrieval(),
+        RightLabel(),
+        SameLabel(),
+    )
 }
 # What a recipe says of a task, by its kind.
 AnyTask = Annotated[
@@ -43,7 +58,9 @@ AnyTask = Annotated[
     | QuestionConfig
     | TextConfig
     | HiddenConfig
-    | RetrievalConfig,
+    | RetrievalConfig
+    | RightLabelConfig
+    | SameLabelConfig,
     Field(discriminator="kind"),
 ]
 # Those that are finetuned; the others are scored with the body as it is.

@@ -5,7 +5,7 @@ tokens and what they lie near, and what the source's texts have lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ds_minimodel.evaluation.retrieval import Sought
 
 if TYPE_CHECKING:
     from ds_minimodel.models.sentence import SentenceEncoder
+    from ds_minimodel.models.trainable import Model
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 EXAMPLES = 5
@@ -66,10 +67,10 @@ class Changes(Stored):
 class View:
     """A model with a tokenizer. prompts: what it reads before queries and before documents."""
 
-    def __init__(
-        self, model: SentenceEncoder, tokenizer: Tokenizer, prompts: tuple[str, str] = ("", "")
-    ):
-        self.model, self.tokenizer, self.prompts = model, tokenizer, prompts
+    def __init__(self, model: Model, tokenizer: Tokenizer, prompts: tuple[str, str] = ("", "")):
+        """model: a SentenceEncoder."""
+        self.model = cast("SentenceEncoder", model)
+        self.tokenizer, self.prompts = tokenizer, prompts
 
     def vectors(self, texts: Sequence[str], is_query: bool = False) -> NDArray[np.float32]:
         """The model's vectors of texts (N, D)."""

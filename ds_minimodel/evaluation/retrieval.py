@@ -7,9 +7,9 @@ All documents are compared with all queries, without an index; nothing is finetu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -67,27 +67,7 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
     reads_start = False
 
     def read(self, path: str, task: RetrievalConfig, language: str, labels: Labels) -> Sought:
-        """A text that stands in several rows is one query or document with all that belongs to it;
-        where a row's other side is empty, it is there to be chosen wrongly.
-        """
-        names = {role: task.columns.get(role, role) for role in ("query", "document")}
-        queries: dict[str, int] = {}
-        documents: dict[str, int] = {}
-        right: dict[tuple[int, int], None] = {}
-        for where, row in rows_of_file(path, names.values()):
-            query = text_field(row, names["query"], where).strip()
-            document = text_field(row, names["document"], where).strip()
-            if not query and not document:
-                raise UserError(f"{where}: {_FORM}")
-            if query:
-                query_id = queries.setdefault(query, len(queries))
-            if document:
-                document_id = documents.setdefault(document, len(documents))
-            if query and document:
-                right[query_id, document_id] = None
-        if not right:
-            raise UserError(f"{path}: no query with a document; {_FORM}")
-        return Sought([*queries], [*documents], np.array([*right], np.int64))
+        return read_sought(path, task.columns)
 
     def encode(
         self,
@@ -97,15 +77,7 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
-        """The queries, and then the documents, each between the tokens that begin and end a text
-        and cut to fit `max_length`.
-        """
-        texts = [task.prompts.get("query", "") + text for text in records.queries]
-        texts += [task.prompts.get("document", "") + text for text in records.documents]
-        before, after = tokenizer.vocabulary.frame
-        room = max_length - len(before) - len(after)
-        sequences = [np.array([*before, *ids[:room], *after]) for ids in tokenizer.encode(texts)]
-        return Encoded(join(sequences, np.zeros(len(sequences)), reads_start=False))
+        return encode_sought(tokenizer, records, max_length, task.prompts)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.sentence import SentenceEncoder
@@ -134,6 +106,50 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
 
     def metric(self, task: RetrievalConfig) -> str:
         return "recall@1"
+
+
+def read_sought(path: str, columns: Mapping[Role, str]) -> Sought:
+    """Read a file's rows. A text that stands in several is one query or document with all that
+    belongs to it; where a row's other side is empty, it is there to be chosen wrongly.
+
+    columns: role → column, where it has another name. UserError as of tasks' files.
+    """
+    names = {role: columns.get(role, role) for role in get_args(Role)}
+    queries: dict[str, int] = {}
+    documents: dict[str, int] = {}
+    right: dict[tuple[int, int], None] = {}
+    for where, row in rows_of_file(path, names.values()):
+        query = text_field(row, names["query"], where).strip()
+        document = text_field(row, names["document"], where).strip()
+        if not query and not document:
+            raise UserError(f"{where}: {_FORM}")
+        if query:
+            query_id = queries.setdefault(query, len(queries))
+        if document:
+            document_id = documents.setdefault(document, len(documents))
+        if query and document:
+            right[query_id, document_id] = None
+    if not right:
+        raise UserError(f"{path}: no query with a document; {_FORM}")
+    return Sought([*queries], [*documents], np.array([*right], np.int64))
+
+
+def encode_sought(
+    tokenizer: Tokenizer,
+    sought: Sought,
+    max_length: int,
+    prompts: Mapping[Role, str] | None = None,
+) -> Encoded:
+    """The queries, and then the documents, each after its prompt, between the tokens that begin and
+    end a text and cut to fit `max_length`.
+    """
+    before_text = prompts or {}
+    texts = [before_text.get("query", "") + text for text in sought.queries]
+    texts += [before_text.get("document", "") + text for text in sought.documents]
+    before, after = tokenizer.vocabulary.frame
+    room = max_length - len(before) - len(after)
+    sequences = [np.array([*before, *ids[:room], *after]) for ids in tokenizer.encode(texts)]
+    return Encoded(join(sequences, np.zeros(len(sequences)), reads_start=False))
 
 
 def vectors_of(logits: Logits, count: int) -> np.ndarray:

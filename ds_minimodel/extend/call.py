@@ -224,7 +224,7 @@ def _files_of(config: ExtendConfig, data: Data) -> dict[str, list[Any]]:
             contents = identity_of_base(config.model).items()
             files[option] = [{"name": file, "sha256": content} for file, content in contents]
             continue
-        if name in ("pairs", "test_pairs"):
+        if name in ("pairs", "test_pairs", "test_task"):
             files[option] = [{"name": value, "sha256": Content.of(value)} for value in values]
             continue
         sources = find_text(values)

@@ -94,6 +94,8 @@ class ExtendConfig(Section):
     dictionary of dictd or StarDict."""
     test_pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
     """Pairs of which nothing is learned, to see what is found in other kinds of text."""
+    test_task: Annotated[PathText | None, Metavar("FILE"), DECIDES_BY_CONTENT] = None
+    """Of a classifier: a table of texts in the new language with their labels, to score it by."""
     pair_columns: Annotated[
         list[str] | None, Field(min_length=2, max_length=2), Metavar("NAME")
     ] = None
@@ -222,9 +224,9 @@ def _check_paths(config: ExtendConfig) -> None:
         raise UserError(
             f"{model}: no such folder or GGUF file, and no name on the Hub; check the path"
         )
-    for pairs in (*config.pairs, *config.test_pairs):
+    for pairs in (*config.pairs, *config.test_pairs, *filter(None, [config.test_task])):
         if not Path(pairs).is_file():
-            raise UserError(f"{pairs}: no such file of pairs; check the path")
+            raise UserError(f"{pairs}: no such file; check the path")
     owners = dict.fromkeys(find_text(config.text), config.language)
     others = {config.source: config.source_text, **config.known_text}
     for owner, files in {**others, "--test-text": config.test_text}.items():

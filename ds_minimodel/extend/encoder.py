@@ -41,7 +41,7 @@ from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.recipe import MAX_PASSES, SPARE_STEPS, TIMED_STEPS, WARM_STEPS, batch_of
 from ds_minimodel.extend.written import write_models
 from ds_minimodel.launch.hosts import ranks_on_hosts
-from ds_minimodel.models.heads import FinishedHead, SentenceHead
+from ds_minimodel.models.heads import FinishedHead, LabelHead, SentenceHead
 from ds_minimodel.models.kind import BodyConfig
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import PairCorpus, words_of_pairs
@@ -50,7 +50,9 @@ from ds_minimodel.pipeline.run import run_step_here
 from ds_minimodel.pipeline.training import snapshot_folder
 from ds_minimodel.report.curves import OF_SOURCE, SCORES_FILE
 from ds_minimodel.report.render import duration
+from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.text.pairs import Pair
+from ds_minimodel.text.reader import read_documents
 from ds_minimodel.tokenizers.extension import read_extension
 from ds_minimodel.tokenizers.guard import guarded_words
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
@@ -59,6 +61,9 @@ NEW_TOKENS = 8000  # at most, where nothing is said
 BATCH = 48  # lines of a step
 EPOCHS = 2  # where nothing is said
 WARM_UP_STEPS = 50
+HEADING_WORDS = 12  # at most
+PAGE_LETTERS = 1500  # of a page that its heading is to find
+MIN_PAGES = 20
 FEW_PAIRS = 5000  # below which more of them bring much
 # Of the rows that start aligned; of all weights a rate at which English stays near.
 RATES = {"bl_base": 1e-3, "minipost": 1e-3, "lora": 5e-4, "full": 2e-5}
@@ -219,33 +224,76 @@ def _layers_of(mini: str, num_layers: int) -> tuple[int, int]:
 
 
 def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str, Any]:
-    """Write what is to be found of each kind of text; return the tasks by their names."""
+    """Write what is asked for of each kind of text; return the tasks by their names."""
     config = call.config
-    prompts = {}
-    if isinstance(head, SentenceHead):
-        prompts = {"query": head.prompt("query"), "document": head.prompt("passage", "document")}
     tasks: dict[str, Any] = {}
     lines = corpus.lines
+    kind = _kind_of(head)
     for text in (*corpus.tests, *corpus.held_out):
-        if not text.pairs:
+        if not text.pairs or kind is None:
             continue
         others = [pair for own in corpus.training if own.name == text.name for pair in own.lines]
         rows = filled(_turned(text.pairs[:CANDIDATES]), _turned(others or lines))
-        name = re.sub(r"[^\w.-]+", "-", text.name).strip("-.") or "pairs"
-        path = config.folder / "test" / f"{name}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         asked = min(len(text.pairs), CANDIDATES)
         if asked < CANDIDATES:
-            call.say(f"{text.name}: {asked:,} lines are asked for, among {len(rows):,} with others")
-        task: dict[str, Any] = {"kind": "retrieval", "test": {config.language: str(path)}}
-        task["max_length"] = head.max_length
-        if any(prompts.values()):
-            task["prompts"] = prompts
-        tasks[name] = task
+            call.say(f"{text.name}: {asked:,} lines are held out and asked for")
+        tasks[_task_name(text.name)] = _task(config, head, kind, text.name, rows)
+    if isinstance(head, SentenceHead) and config.text:
+        pages = _pages_of(WorkdirLayout(config.folder / "run").corpus(config.language))
+        if pages:
+            tasks["headings"] = _task(config, head, "retrieval", "headings", filled(pages, []))
+    if isinstance(head, LabelHead) and config.test_task:
+        tasks[_task_name(Path(config.test_task).stem)] = {
+            "kind": "finished-classifier",
+            "labels": [*head.labels],
+            "test": {config.language: config.test_task},
+            "max_length": head.max_length,
+        }
     return tasks
+
+
+def _kind_of(head: FinishedHead) -> str | None:
+    """Return the kind of task that says whether a text is read as its translation is; None of a
+    score for two texts, of which there are no pairs.
+    """
+    if isinstance(head, SentenceHead):
+        return "retrieval"
+    return "same-label" if isinstance(head, LabelHead) and head.applies != "number" else None
+
+
+def _task_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "pairs"
+
+
+def _task(
+    config: ExtendConfig, head: FinishedHead, kind: str, name: str, rows: list[dict[str, str]]
+) -> dict[str, Any]:
+    """Write a file of rows, and return the task that reads it."""
+    path = config.folder / "test" / f"{_task_name(name)}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    task = {"kind": kind, "test": {config.language: str(path)}, "max_length": head.max_length}
+    prompts = {"query": head.prompt("query"), "document": head.prompt("passage", "document")}
+    if kind == "retrieval" and any(prompts.values()):
+        task["prompts"] = prompts
+    return task
+
+
+def _pages_of(folder: Path) -> list[tuple[str, str]]:
+    """Return (heading, page) of documents whose first line looks like a heading."""
+    corpus = Corpus(folder)
+    pages: dict[str, str] = {}
+    for document in read_documents([*corpus.held_out, *corpus.training]):
+        heading, *rest = (line for line in document if line.strip())
+        page = " ".join(rest)[:PAGE_LETTERS]
+        is_heading = len(heading.split()) <= HEADING_WORDS and heading[-1] not in ".:,;"
+        if is_heading and len(rest) > 1 and len(page) > 2 * len(heading):
+            pages.setdefault(heading, page)
+        if len(pages) == CANDIDATES:
+            break
+    return [*pages.items()] if len(pages) >= MIN_PAGES else []
 
 
 def _turned(pairs: list[Pair]) -> list[tuple[str, str]]:
@@ -298,12 +346,17 @@ def _look(call: Call) -> None:
     learned = load_adaptation(folder / "pack", body.space)
     first = load_adaptation(snapshot_folder(folder, 0), body.space)
     prompts = (tasks[0].prompts.get("query", ""), tasks[0].prompts.get("document", ""))
-    views = [
-        View(plugged_module(body, own), open_tokenizer(layout.tokenizer(name)), prompts)
-        for own, name in ((source, call.config.source), (whole(learned, source), language))
-    ]
     changes = changes_of(
-        *views,
+        View(
+            plugged_module(body, source),
+            open_tokenizer(layout.tokenizer(call.config.source)),
+            prompts,
+        ),
+        View(
+            plugged_module(body, whole(learned, source)),
+            open_tokenizer(layout.tokenizer(language)),
+            prompts,
+        ),
         sought=Retrieval().read(tasks[0].test[language], tasks[0], language, None),
         lines=[pair.target for pair in PairCorpus(layout.pairs(language)).lines],
         first_rows=first.embeddings["tokens"].float().numpy(),
@@ -332,9 +385,13 @@ def _aligned(call: Call, seconds: float) -> str:
     recipe = call.recipe()
     found = []
     for row in _scores(call, recipe):
-        asked = round(row["queries"])
-        after, before = (round(row[name] * asked / 100) for name in ("score", f"{OF_SOURCE}score"))
-        found.append(f"{after:,} of {asked:,} found in {row['task']}, {before:,} before")
+        before, after = row[f"{OF_SOURCE}score"], row["score"]
+        if "queries" in row:
+            asked = round(row["queries"])
+            right, former = (round(asked * share / 100) for share in (after, before))
+            found.append(f"{right:,} of {asked:,} found in {row['task']}, {former:,} before")
+        else:
+            found.append(f"{after:.1f} % right in {row['task']}, {before:.1f} before")
     said = f"aligned: {'; '.join(found) or 'nothing is held out to be found'}"
     steps = _asked_steps(call, recipe)
     if steps == 0:
@@ -349,14 +406,14 @@ def _aligned(call: Call, seconds: float) -> str:
 
 
 def _scores(call: Call, recipe: Recipe) -> list[dict[str, Any]]:
-    """Return the scores of each task's last pack."""
+    """Return each task's scores of its last pack."""
     (system,) = recipe.chosen_systems
     layout = WorkdirLayout(recipe.workdir)
     rows = []
     for task in recipe.finetune.tasks:
         folder = layout.evaluate(system, call.config.language, task, recipe.seed)
         rows.append(read_json(folder / SCORES_FILE)[-1])
-    return [row for row in rows if "queries" in row]
+    return rows
 
 
 def _lines_of(call: Call, recipe: Recipe) -> int:
@@ -368,6 +425,9 @@ def _asked_steps(call: Call, recipe: Recipe) -> int | None:
     """Return the steps that the call asks for; None where it asks for hours."""
     config, state = call.config, call.state
     batch = recipe.adapt.batch_size
+    head = recipe.body_config.head
+    if isinstance(head, LabelHead) and head.applies == "number":
+        return 0  # its samples are two texts, which pairs of translations are not
     if config.hours is not None:
         return state.steps if state.steps and config.hours == state.hours else None
     if config.tokens is not None:

@@ -122,7 +122,7 @@ def test_english_vectors_are_equal_to_the_bit(folder, aligned):
     "options, said",
     [
         ({"pairs": []}, "give TEXT in the new language, or --pairs"),
-        ({"pairs": ["none.tsv"]}, "none.tsv: no such file of pairs"),
+        ({"pairs": ["none.tsv"]}, "none.tsv: no such file"),
         ({"mini": "3"}, "--mini 3"),
         ({"mini": "3+1", "train": "all"}, "--mini trains embeddings alone"),
         ({"mini": "3+1"}, "--mini 3.1: 3 layers and 1 are more than the model's 3"),

@@ -2,9 +2,19 @@
 besides.
 """
 
+import json
+import shutil
 import signal
 
 import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+)
 
 from ds_minimodel.common.errors import UserError
 
@@ -98,3 +108,58 @@ def test_another_file_of_pairs_is_refused(folder):
     write_pairs(folder / "mine.tsv", pairs_of(200, seed=4))
     with pytest.raises(UserError, match=r"mine\.tsv \(--pairs\): another file than"):
         call(folder, "other", pairs=[folder / "mine.tsv"], tokens=0)
+
+
+def save_classifier(folder, base):
+    """Write a classifier over the body of a model of vectors, whose labels hang on words."""
+    shutil.copytree(
+        base, folder, ignore=shutil.ignore_patterns("modules.json", "[0-9]_*", "*.safetensors")
+    )
+    config = BertConfig.from_pretrained(base, num_labels=3)
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(config)
+    model.bert.load_state_dict(BertModel.from_pretrained(base).state_dict(), strict=False)
+    with torch.no_grad():  # so that no label is most lines' own
+        for layer in model.bert.encoder.layer:  # so that the first state hangs on the others
+            layer.attention.self.value.weight.normal_(0, 0.3)
+            layer.attention.output.dense.weight.normal_(0, 0.3)
+        model.bert.pooler.dense.weight.normal_(0, 0.3)
+        model.classifier.weight.normal_(0, 0.5)
+        lines = [source for source, _ in pairs_of(100, seed=8)]
+        tokens = AutoTokenizer.from_pretrained(base)(lines, padding=True, return_tensors="pt")
+        model.classifier.bias -= model.eval()(**tokens).logits.mean(0)
+    model.save_pretrained(folder)
+    return folder
+
+
+def labels_of(folder, lines):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits = model(**tokenizer(lines, padding=True, return_tensors="pt")).logits
+    return [model.config.id2label[int(label)] for label in logits.argmax(1)]
+
+
+def test_a_classifier_learns_a_language_toward_its_own_labels(folder):
+    base = save_classifier(folder / "classifier", folder / "base")
+    pairs = pairs_of(60, seed=6)
+    right = labels_of(base, [source for source, _ in pairs])
+    rows = [{"text": text, "label": label} for (_, text), label in zip(pairs, right, strict=True)]
+    (folder / "topics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = call(
+        folder,
+        "classified",
+        model=base,
+        test_pairs=[folder / "other.tsv"],
+        test_task=folder / "topics.jsonl",
+        tokens=3000,
+    )
+    (line,) = (line for line in said if line.startswith("aligned: "))
+    assert "% right in other" in line and "% right in topics" in line
+    scores = folder / "classified/run/evaluate/bl_base/xx/topics/seed-1/scores.json"
+    aligned, trained = json.loads(scores.read_text())
+    assert aligned["source_pack_score"] < 60 < 80 < aligned["score"]
+    assert trained["score"] >= aligned["score"]
+    after = labels_of(folder / "classified/model", [text for _, text in pairs])
+    share = sum(map(str.__eq__, after, right)) / len(right)
+    assert share == pytest.approx(trained["score"] / 100, abs=0.05)  # there in bf16
