@@ -23,9 +23,10 @@ from ds_minimodel.evaluation.comparison import (
 )
 from ds_minimodel.evaluation.questions import question_set
 from ds_minimodel.evaluation.retention import Decoder, look
-from ds_minimodel.extend.looking import MAX_TEXT_BYTES, dtype_here
+from ds_minimodel.extend.looking import dtype_here
 from ds_minimodel.hf.source import ADAPTER_CONFIG, VOCABULARIES, tokenizer_of
 from ds_minimodel.ops import gpu
+from ds_minimodel.pipeline.steps.corpus import TEST_BYTES
 
 
 def compare_models(
@@ -50,7 +51,7 @@ def compare_models(
             raise UserError(f"{model}: predicts no next tokens; compare takes decoders")
     code, frame, questions = question_set(source)
     prompts = [Prompt(QUESTIONS, question.text, question.text, question) for question in questions]
-    documents = {name: beginning_of([file], MAX_TEXT_BYTES) for name, file in (texts or {}).items()}
+    documents = {name: beginning_of([file], TEST_BYTES) for name, file in (texts or {}).items()}
     probe = Probe(code, frame, prompts, documents)
     before = _look_at(base, base, probe)
     after = _look_at(other, base, probe)
