@@ -1,8 +1,6 @@
-"""Sections of settings: strict mappings of typed keys, each with what it decides. The recipe is
-made of them.
-"""
+"""Typed sections of settings, of which a recipe is made; each key says what it decides."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, TypeVar
@@ -25,24 +23,31 @@ Listed = TypeVar("Listed", bound=Collection)
 
 
 def each_once(values: Listed) -> Listed:
-    """`values`, a list or the values of a mapping; ValueError where one is there twice."""
-    listed: Sequence = list(values.values() if isinstance(values, dict) else values)
-    for place, value in enumerate(listed):
-        if value in listed[:place]:
+    """Return `values`, a list or a mapping, unless one of its values is there twice.
+
+    Raises:
+        ValueError: a value is there twice.
+    """
+    seen: list[object] = []
+    for value in values.values() if isinstance(values, dict) else values:
+        if value in seen:
             raise ValueError(f"{value!r} is there twice")
+        seen.append(value)
     return values
 
 
-# docs/recipes.md says which keys are which.
+# Types of settings; docs/recipes.md shows their bounds beside the keys.
 PositiveInt = Annotated[int, Field(gt=0, le=10**9)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]
-Size = Annotated[int, Field(gt=0, le=10**7)]  # of a tensor, one way
-Length = Annotated[int, Field(ge=3, le=10**7)]  # of a sequence: <s>, a token and another or </s>
-Few = Annotated[int, Field(gt=0, le=10**4)]  # layers, runs
+# One dimension of a tensor.
+Size = Annotated[int, Field(gt=0, le=10**7)]
+# Tokens of a sequence. The shortest is <s>, a token, and another one or </s>.
+Length = Annotated[int, Field(ge=3, le=10**7)]
+# A count of layers or runs.
+Few = Annotated[int, Field(gt=0, le=10**4)]
 Workers = Annotated[int, Field(gt=0, le=1024)]
-Seed = Annotated[
-    int, Field(ge=0, le=2**63 - 1)
-]  # torch takes 64 bits, and finetuning counts on from it
+# torch takes 64 bits. The bound leaves room for finetuning, which counts on from the seed.
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 EachOnce = AfterValidator(each_once)
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -54,8 +59,10 @@ OneOrMore = Annotated[
 
 
 class Decides(Enum):
-    """What a key decides of a job's outcome; marks keys whose values a job's record does not hold
-    as they are.
+    """What a key decides of a job's outcome, where that is not simply its value.
+
+    A job's record leaves out the keys that decide nothing or rounding alone, and holds a hash of
+    the files that a key decides by content.
     """
 
     NOTHING = "how the work is done, and where it lies: the same bits"
@@ -63,18 +70,19 @@ class Decides(Enum):
     BY_CONTENT = "the content of the files that it names"
 
 
-DECIDES_NOTHING, DECIDES_ROUNDING, DECIDES_BY_CONTENT = Decides
+DECIDES_NOTHING = Decides.NOTHING
+DECIDES_ROUNDING = Decides.ROUNDING
+DECIDES_BY_CONTENT = Decides.BY_CONTENT
 
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Mark of a key whose value is one of the names in a registry, as they are when the recipe is
-    read.
-    """
+    """Mark of a key whose value must be a name in `registry` at the time the recipe is read."""
 
     registry: Mapping[str, object]
 
     def check(self, name: str) -> str:
+        """Return `name`, or raise ValueError with the names that the registry has."""
         if name not in self.registry:
             *names, last = map(repr, self.registry)
             raise ValueError(f"Input should be {', '.join(names)}{' or ' if names else ''}{last}")
@@ -92,8 +100,9 @@ class OneOf:
 
 
 class Section(BaseModel):
-    """A mapping of the recipe: frozen, of known keys only. The docstring below a key is its row in
-    docs/recipes.md.
+    """A mapping of the recipe: frozen, and with known keys only.
+
+    The docstring below a key is its row in docs/recipes.md.
     """
 
     model_config = ConfigDict(
@@ -101,18 +110,21 @@ class Section(BaseModel):
     )
 
     def recorded(self) -> dict[str, Any]:
-        """The settings that decide a job's outcome, as its record holds them. UserError for a
-        missing file.
+        """Return the settings that decide a job's outcome, as the job's record holds them.
+
+        Raises:
+            UserError: a file that a key decides by content is missing.
         """
-        marks = {name: decides(type(self), name) for name in type(self).model_fields}
-        return {
-            name: _recorded(getattr(self, name), by_content=mark is DECIDES_BY_CONTENT)
-            for name, mark in marks.items()
-            if mark in (None, DECIDES_BY_CONTENT)
-        }
+        record = {}
+        for key in type(self).model_fields:
+            mark = decides(type(self), key)
+            if mark in (None, DECIDES_BY_CONTENT):
+                record[key] = _recorded(getattr(self, key), by_content=mark is DECIDES_BY_CONTENT)
+        return record
 
 
-def _recorded(value: Any, by_content: bool = False) -> Any:
+def _recorded(value: Any, by_content: bool) -> Any:
+    """Return what a job's record holds of a value: it, or the Content of the file that it names."""
     if isinstance(value, Section):
         return value.recorded()
     if isinstance(value, Mapping):
@@ -126,7 +138,8 @@ def _recorded(value: Any, by_content: bool = False) -> Any:
 
 
 def decides(section: type[Section], key: str) -> Decides | None:
-    """The mark of a key of `section`; None: its value decides."""
-    return next(
-        (mark for mark in section.model_fields[key].metadata if isinstance(mark, Decides)), None
-    )
+    """Return the mark of a key of `section`, or None where its value decides."""
+    for mark in section.model_fields[key].metadata:
+        if isinstance(mark, Decides):
+            return mark
+    return None

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-LONGEST = 1000  # characters of a message
+MAX_CHARACTERS = 1000  # of a message
 
 
 class UserError(Exception):
@@ -16,23 +16,25 @@ class UserError(Exception):
     """
 
     def __str__(self) -> str:
-        """The message as one printable line; control characters in the names and texts that it
-        quotes are escaped.
-        """
-        text = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
-        return (
-            text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
-        )
+        """Return the message as one printable line, without its middle where it is too long."""
+        line = printable(re.sub(r"\s*\n\s*", " ", super().__str__()).strip())
+        if len(line) <= MAX_CHARACTERS:
+            return line
+        half = MAX_CHARACTERS // 2
+        return f"{line[:half]} … {line[3 - half :]}"
 
 
 @contextlib.contextmanager
 def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn any error of a foreign reader into a UserError that begins with file and `what`, and
-    drop what it writes to standard error.
+    """Turn any error of a foreign reader into a UserError, and drop what it writes to stderr.
 
-    A panic of Rust's code is no Exception, and is said to the descriptor itself.
+    A panic of Rust code is a BaseException, and Rust prints it to file descriptor 2 itself.
+
+    Args:
+        path: the file that is read, with which the message begins.
+        what: what is wrong with it, which the message says next.
     """
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
             os.dup2(nothing.fileno(), 2)
@@ -43,26 +45,29 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
         raise UserError(f"{path}: {what} ({reason:.200})") from None
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def reason_of(fault: Mapping[str, object]) -> str:
-    """What is wrong by one of pydantic's faults; what a check of ours raised, as it raised it."""
+    """Return the message of one of pydantic's faults, without the prefix of our own checks."""
     return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def printable(text: str) -> str:
-    """`text` with what a terminal would obey instead of show, such as control characters in a name,
-    as escapes.
-    """
+    """Return `text` with control characters, which a terminal would obey, as escapes."""
     return "".join(
         sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
     )
 
 
 class OtherRankFailed(Exception):
-    """Another rank failed and has said why; this one ends without a message."""
+    """Another rank has failed and said why, so this rank ends without a message.
+
+    Args:
+        rank: the rank that failed.
+        is_users_mistake: whether it ended by a UserError.
+    """
 
     def __init__(self, rank: int, is_users_mistake: bool) -> None:
         super().__init__(f"rank {rank} failed")
@@ -70,7 +75,7 @@ class OtherRankFailed(Exception):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether it is Python's, or torch's of a device or of the host."""
+    """Return whether memory ran out: Python's, or torch's on a device or on the host."""
     if isinstance(error, RuntimeError):
         return re.search("out of memory|can't allocate memory", str(error)) is not None
     return isinstance(error, MemoryError)

@@ -1,4 +1,4 @@
-"""Packages that the extras of ours install."""
+"""Packages that only an extra of this package installs."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,11 @@ from ds_minimodel.common.errors import UserError
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Import what an extra installs; UserError, with the command, where it is not there."""
+    """Return the module that an extra installs.
+
+    Raises:
+        UserError: it is not installed; the message has the command that installs it.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

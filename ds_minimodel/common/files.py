@@ -1,6 +1,4 @@
-"""Atomic writes, content hashes, JSON files of a known structure, and the manifests that bind
-artifacts together.
-"""
+"""Atomic writes, locks, content hashes, typed JSON files, and the manifests of artifacts."""
 
 import contextlib
 import fcntl
@@ -22,20 +20,24 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
-MAX_NAME_BYTES = 255  # of a file; a longer one no file system here takes
+MAX_NAME_BYTES = 255  # of a file, on the file systems that are met
 _FOREIGN = "a model of Hugging Face's is taken by `base:` of a recipe, or by `extend`"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
-# How a failed write looks in torch.save, whose error comes after the system's, and how the system's
-# number is quoted: by itself, by safetensors, tokenizers, copies of folders.
-_OF_TORCH = ("PytorchStreamWriter failed", "unexpected pos")
-_QUOTED = re.compile(r"(?:\(os error |\[Errno )(\d+)")
+# What torch.save says of a failed write. Its error is raised after the system's, whose errno is in
+# the context.
+_TORCH_FAILURES = ("PytorchStreamWriter failed", "unexpected pos")
+# How errno is quoted in messages: by Python and shutil, and by the Rust of safetensors and
+# tokenizers.
+_ERRNO = re.compile(r"(?:\(os error |\[Errno )(\d+)")
 
 
 @contextlib.contextmanager
 def clear_write_errors(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
     """Turn errors of writing that name no file, as of a full disk, into a UserError of `path`.
 
-    temporary: file or folder that becomes `path`; messages name `path` in its place.
+    Args:
+        path: the file or folder that is written.
+        temporary: what becomes `path` at the end; messages name `path` in its place.
     """
     try:
         yield
@@ -44,40 +46,43 @@ def clear_write_errors(path: str | Path, temporary: str | Path | None = None) ->
             raise
         raise UserError(str(error).replace(str(temporary), str(path))) from error
     except Exception as error:
-        is_of_torch = any(text in str(error) for text in _OF_TORCH)
-        number = _QUOTED.search(str(error.__context__ if is_of_torch else error))
-        if number is None or getattr(error, "filename", None) is not None:
+        is_of_torch = any(text in str(error) for text in _TORCH_FAILURES)
+        errno = _ERRNO.search(str(error.__context__ if is_of_torch else error))
+        if errno is None or getattr(error, "filename", None) is not None:
             raise
         raise UserError(
-            f"{path}: cannot write: {os.strerror(int(number[1]))}; nothing that was complete is "
+            f"{path}: cannot write: {os.strerror(int(errno[1]))}; nothing that was complete is "
             "changed; fix this and run again"
         ) from error
 
 
 @contextlib.contextmanager
 def lock(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path`, which says who does; UserError where another process holds it, or
-    it is a link.
+    """Hold the lock file `path`, in which this process writes who it is.
 
-    A block that ends with an error leaves neither a lock file that was not there before nor empty
-    folders.
+    A block that ends with an error leaves neither a lock file that was not there before nor the
+    folders that were made for it.
+
+    Raises:
+        UserError: another process holds the lock.
+        OSError: `path` is a link.
     """
     path = Path(path)
     with clear_write_errors(path):
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), encoding="utf-8")  # noqa: SIM115
-    with file:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with open(descriptor, encoding="utf-8") as file:
         if not _locked(file):
             who, work = holder(path) or ("a process that is ending", "")
-            at = f"{who}, at {work}" if work else who
+            who_does_what = f"{who}, at {work}" if work else who
             raise UserError(
-                f"{path}: another run is at work here ({at}); wait for it, or use another folder"
+                f"{path}: another run is at work here ({who_does_what}); wait for it, or use "
+                "another folder"
             )
-        if not path.exists() or not os.path.samestat(
-            os.fstat(file.fileno()), path.stat()
-        ):  # it unlinked the file
+        # The former holder unlinks the file where it was refused: then nobody else sees this lock.
+        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
             raise UserError(f"{path}: another run was refused here at this moment; run again")
         try:
             note_holder(path)
@@ -85,14 +90,15 @@ def lock(path: str | Path) -> Iterator[None]:
         except Exception:
             if is_new:
                 path.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # the first that is not empty ends it
+                # From the innermost outwards; the first that is not empty ends it.
+                with contextlib.suppress(OSError):
                     for folder in made:
                         folder.rmdir()
             raise
 
 
 def note_holder(path: Path, work: str = "") -> None:
-    """Write into a lock file, which this process holds, that it does, and at which `work` it is."""
+    """Write into the lock file `path` that this process holds it, and at which `work` it is."""
     with clear_write_errors(path):
         path.write_text(
             f"process {os.getpid()} on {os.uname().nodename}\n{work}\n", encoding="utf-8"
@@ -100,7 +106,10 @@ def note_holder(path: Path, work: str = "") -> None:
 
 
 def _locked(file: IO[str]) -> bool:
-    """Lock an open file; False where another process holds it for longer than `holder` looks."""
+    """Lock an open file; return False where another process holds it.
+
+    It tries for longer than `holder`, which locks a file too, takes to look.
+    """
     for _ in range(5):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,10 +119,15 @@ def _locked(file: IO[str]) -> bool:
 
 
 def holder(path: str | Path) -> tuple[str, str] | None:
-    """Who holds the lock file `path` ("process 12 on node-a") and at which work; None where nobody
-    does.
+    """Return who holds a lock file, such as "process 12 on node-a", and at which work.
 
     It takes a shared lock for some microseconds, for which `lock` waits.
+
+    Args:
+        path: the lock file.
+
+    Returns:
+        (who, work), the latter perhaps empty; None where nobody holds it.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -122,13 +136,13 @@ def holder(path: str | Path) -> tuple[str, str] | None:
             except BlockingIOError:
                 who, _, work = file.read(10_000).strip().partition("\n")
                 return who or "a process that is starting", work
-    except OSError:  # never begun, or on a disk without locks
-        pass
+    except OSError:
+        pass  # there is no such file, or its disk has no locks
     return None
 
 
 def sync(path: str | Path) -> None:
-    """Make what was written to a file, or the renames done in a folder, survive a power cut."""
+    """Make what was written to a file, or renamed in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -138,20 +152,25 @@ def sync(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file that becomes `path` when the block ends without an error.
+    """Yield an open temporary file that becomes `path` when the block ends without an error.
 
     The data is fsynced before the rename, so `path` is either the old file or the whole new one.
-    Raises UserError when the disk is full or not writable.
+
+    Args:
+        path: the file; its folder is made.
+        mode: "wb", or "w" for UTF-8 text.
+
+    Raises:
+        UserError: the disk is full or not writable.
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
     with clear_write_errors(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
+        encoding = None if "b" in mode else "utf-8"
         try:
-            with open(
-                temporary, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8"
-            ) as file:
+            with open(temporary, mode.replace("w", "x"), encoding=encoding) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -169,13 +188,19 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Parse a JSON file; UserError where it is missing or damaged."""
-    if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would be waited for
+    """Return the value of a JSON file.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    # To open a named pipe would wait for its writer.
+    if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: a folder, a pipe or a device, where a JSON file is to be")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         value = json.loads(text)
-        if "\\ud" in text.lower():  # of a surrogate pair, half of which is no text
+        # JSON can escape half of a surrogate pair, which is no text: encoding raises ValueError.
+        if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except FileNotFoundError:
@@ -185,6 +210,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def _name_inside(name: str) -> str:
+    """Return `name`, or raise ValueError where it may lead out of the folder that it is in."""
     path = PurePosixPath(name)
     is_outside = not name or path.is_absolute() or ".." in path.parts or str(path) != name
     if is_outside or any(len(part.encode()) > MAX_NAME_BYTES for part in path.parts):
@@ -199,9 +225,7 @@ NameInside = Annotated[str, AfterValidator(_name_inside)]  # of a file or folder
 
 
 class Stored(BaseModel):
-    """Structure of a JSON file that the program keeps: exact types; keys that it does not name are
-    left as they are.
-    """
+    """Structure of a JSON file of ours, with exact types; keys that it does not name are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -210,22 +234,28 @@ M = TypeVar("M")
 
 
 def read_model(path: str | Path, model: type[M], advice: str) -> M:
-    """The JSON file `path` as a `model`, a Stored or another type that pydantic knows.
+    """Return the value of the JSON file `path` as a `model`.
 
-    UserError with file and key where it has another structure, and with `advice`, what to do then.
+    Args:
+        path: the file.
+        model: a Stored, or another type that pydantic knows.
+        advice: what to do where the file is another, for the message.
+
+    Raises:
+        UserError: the file is missing or damaged, or has another structure; with file and key.
     """
     return as_model(read_json(path), model, path, advice)
 
 
 def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
-    """`value`, read from `where`, as a `model`; UserError as of `read_model`."""
+    """Return `value`, which was read from `where`, as a `model`; else as `read_model`."""
     try:
         return _adapter(cast(Hashable, model)).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if part != "[key]")[:100]
-        message = reason_of(first)
-        raise UserError(f"{where}: {f'{key}: ' if key else ''}{message}; {advice}") from None
+        what = f"{key}: {reason_of(first)}" if key else reason_of(first)
+        raise UserError(f"{where}: {what}; {advice}") from None
 
 
 @functools.lru_cache
@@ -234,15 +264,19 @@ def _adapter(model: Hashable) -> TypeAdapter[Any]:
 
 
 def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
-    """Read a file of one JSON object a line; else as `read_model_lines`."""
+    """Return the values of a file of one JSON object a line; else as `read_model_lines`."""
     return read_model_lines(path, dict[str, Any], "delete that line")
 
 
 def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
-    """Read a file of one JSON value a line, each a `model`; [] where there is no file.
+    """Return the values of a file of one JSON value a line, each as a `model`.
 
-    A last line that a kill has cut short is left out. UserError, with the line, for any other that
-    is no `model`.
+    Returns:
+        The values; without the last one where a kill has cut its line short, none where there is
+        no file.
+
+    Raises:
+        UserError: another line is no `model`; with the line's number.
     """
     records: list[M] = []
     try:
@@ -261,7 +295,7 @@ def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
 
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` write a folder anew that then takes the place of `path`."""
+    """Call `write(folder)` with a new folder, which then replaces `path`."""
     new = path.with_name(f"{path.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     write(new)
@@ -273,34 +307,43 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def refuse_existing(path: str | Path) -> None:
-    """Raise UserError where there is something at `path`: nothing is overwritten."""
+    """Raise UserError where there is something at `path`, which is never overwritten."""
     if os.path.lexists(path):
         raise UserError(f"{path}: exists; choose another name or delete it")
 
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path` when the block ends without an error, and else
-    is removed.
+    """Yield a temporary folder that becomes `path` when the block ends without an error.
 
-    `path` must not exist as a complete artifact; a left-over of a killed process is replaced.
-    UserError where another process is making `path` and, with `is_new`, where it exists.
+    After an error it is removed, as is what a killed process has left of it.
+
+    Args:
+        path: the folder; one that is there is replaced.
+        is_new: `path` must not exist.
+
+    Raises:
+        UserError: another process is making `path`; it exists, though it must not; the disk is
+            full or not writable.
     """
     path = Path(path)
-    temporary, held = (path.with_name(f"{path.name}.{suffix}") for suffix in ("tmp", "tmp.lock"))
-    former = path.with_name(
-        f".{path.name}.former"
-    )  # hidden: nobody's folder of that name is removed
-    with clear_write_errors(path, held), lock(held), clear_write_errors(path, temporary):
+    temporary = path.with_name(f"{path.name}.tmp")
+    lock_file = path.with_name(f"{path.name}.tmp.lock")
+    # A hidden name, so that no folder of a user's is removed.
+    former = path.with_name(f".{path.name}.former")
+    with (
+        clear_write_errors(path, lock_file),
+        lock(lock_file),
+        clear_write_errors(path, temporary),
+    ):
         try:
             if is_new:
                 refuse_existing(path)
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             yield temporary
-            mode = (
-                temporary.stat().st_mode & 0o666
-            )  # by the umask, which safetensors does not look at
+            # safetensors does not look at the umask, by which the folder was made.
+            mode = temporary.stat().st_mode & 0o666
             for file in temporary.rglob("*"):
                 if file.is_file() and not file.is_symlink():
                     file.chmod(mode)
@@ -314,26 +357,28 @@ def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
             sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            held.unlink(missing_ok=True)
+            lock_file.unlink(missing_ok=True)
 
 
-def paths_of(given: str | Path | Iterable[str | Path]) -> list[str]:
-    """Paths that are given, or the one that is."""
-    return [str(given)] if isinstance(given, str | Path) else [*map(str, given)]
+def paths_of(paths: str | Path | Iterable[str | Path]) -> list[str]:
+    """Return one path or several as a list of strings."""
+    return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]
 
 
 def sha256_of_file(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """Return the SHA-256 of a file's bytes, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
 class Content:
-    """Identity of a file's content; in JSON its SHA-256. stamp: size, times and inode, which a
-    change or move alters.
+    """Identity of a file's content, which stands in JSON as its SHA-256.
 
-    parts: (first byte, end) of each that counts; () is all.
+    Args:
+        path: the file.
+        stamp: its size, times and inode, one of which a change alters.
+        parts: (first byte, end) of each part that counts; (): the whole file does.
     """
 
     path: str | Path
@@ -342,17 +387,20 @@ class Content:
 
     @classmethod
     def of(cls, path: str | Path, parts: tuple[tuple[int, int], ...] = ()) -> Self:
-        """OSError where there is no such file."""
-        facts, of_parts = os.stat(path), f" {sha256_of_json(parts)}" if parts else ""
-        return cls(
-            path,
-            f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}{of_parts}",
-            parts,
-        )
+        """Return the content of a file, which is not read yet.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        facts = os.stat(path)
+        stamp = f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}"
+        if parts:
+            stamp += f" {sha256_of_json(parts)}"
+        return cls(path, stamp, parts)
 
     @functools.cache  # noqa: B019  (it is small)
     def sha256(self) -> str:
-        """Of this content; read once in a process."""
+        """Return the SHA-256 of the parts that count; they are read once in a process."""
         if not self.parts:
             return sha256_of_file(self.path)
         digest = hashlib.sha256()
@@ -366,10 +414,16 @@ class Content:
 
 
 def as_json(value: object, known: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
-    """(`value` as a JSON file gives it back, {stamp: SHA-256} of each Content in it). known: such
-    hashes, by which a file that has not changed is not read again.
+    """Return `value` as a JSON file gives it back, with hashes in place of each Content.
+
+    Args:
+        value: what JSON can hold, and Content.
+        known: {stamp: SHA-256} of earlier; a file of a known stamp is not read again.
+
+    Returns:
+        The value, and {stamp: SHA-256} of each Content in it.
     """
-    hashes = dict[str, str]()
+    hashes: dict[str, str] = {}
 
     def hash_of(content: Content) -> str:
         hashes[content.stamp] = known.get(content.stamp) or content.sha256()
@@ -379,31 +433,29 @@ def as_json(value: object, known: Mapping[str, str]) -> tuple[Any, dict[str, str
 
 
 def sha256_of_json(value: object) -> str:
-    """SHA-256 of a JSON value that does not depend on the order of its keys."""
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
-    ).hexdigest()
+    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class FileFacts(Stored):
-    """What a manifest says of a file."""
+    """A file's entry in a manifest."""
 
     bytes: Count
     sha256: Sha256
 
 
 class Manifest(Stored):
-    """An artifact's manifest.json: its files, and facts that differ by its kind.
-
-    A subclass says what an artifact is called (`noun`), which `kinds` are one, and which files it
-    must name: of each group in `required` one.
-    """
+    """An artifact's manifest.json: its files, and facts that differ by its kind."""
 
     kind: str | None = None
     files: Annotated[dict[NameInside, FileFacts], Field(min_length=1)]
 
+    # What messages call such an artifact.
     noun: ClassVar[str] = "an artifact"
+    # The kinds that are one; (): any.
     kinds: ClassVar[tuple[str, ...]] = ()
+    # Groups of files, of each of which it must name one.
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
 
@@ -411,8 +463,9 @@ A = TypeVar("A", bound=Manifest)
 
 
 def copy_artifact(folder: str | Path, to: Path) -> None:
-    """Copy the files that an artifact's manifest names, and no other: a link beside them may lead
-    anywhere.
+    """Copy the files that an artifact's manifest names into the folder `to`.
+
+    Nothing else is copied: a link beside those files may lead anywhere.
     """
     for name in (MANIFEST, *read_artifact(folder, Manifest).files):
         (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -420,38 +473,41 @@ def copy_artifact(folder: str | Path, to: Path) -> None:
 
 
 def write_manifest(folder: str | Path, **facts: object) -> None:
-    """Write manifest.json: `facts` plus size and SHA-256 of every other file below `folder`."""
+    """Write manifest.json: `facts`, and size and SHA-256 of every other file below `folder`."""
     folder = Path(folder)
-    files = {
-        str(file.relative_to(folder)): {
-            "bytes": file.stat().st_size,
-            "sha256": sha256_of_file(file),
-        }
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != MANIFEST
-    }
+    files = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name != MANIFEST:
+            name = str(file.relative_to(folder))
+            files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)}
     write_json(folder / MANIFEST, {**facts, "files": files})
 
 
 def read_manifest(folder: str | Path, verify: bool = False) -> dict[str, Any]:
-    """The manifest of an artifact of any kind, as JSON; else as `read_artifact`."""
+    """Return the manifest of an artifact of any kind, as JSON; else as `read_artifact`."""
     return read_artifact(folder, Manifest, verify).model_dump(exclude_unset=True)
 
 
 def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A:
-    """The manifest of an artifact; UserError where it is not of this kind, or it or a file that it
-    names is missing or damaged.
+    """Return the manifest of an artifact, whose files are there in the sizes that it says.
 
-    Sizes are always compared, hashes only with `verify`, which reads every byte.
+    Args:
+        folder: the artifact's.
+        model: the kind of manifest.
+        verify: compare hashes too, for which every byte is read.
+
+    Raises:
+        UserError: the artifact is of another kind; its manifest or a file is missing or damaged.
     """
-    path = Path(folder) / MANIFEST
-    if not Path(folder).is_dir():
+    folder = Path(folder)
+    path = folder / MANIFEST
+    if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give the folder of {model.noun}")
     if not path.exists():
-        inside = [part for part in ("model", "pack") if (Path(folder) / part / MANIFEST).is_file()]
-        instead = (
-            f"give {' or '.join(f'{folder}/{part}' for part in inside)}" if inside else _FOREIGN
-        )
+        inside = [
+            folder / part for part in ("model", "pack") if (folder / part / MANIFEST).exists()
+        ]
+        instead = f"give {' or '.join(map(str, inside))}" if inside else _FOREIGN
         raise UserError(f"{path}: no such file, so {folder} is not {model.noun}; {instead}")
     value = read_json(path)
     kind = value.get("kind") if isinstance(value, dict) else None
@@ -464,18 +520,23 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
                 f"{path}: names no {' or '.join(group)}, so this is not {model.noun}; {_MAKE_AGAIN}"
             )
     for name, facts in manifest.files.items():
-        file = Path(folder) / name
+        file = folder / name
         if not file.is_file() or file.stat().st_size != facts.bytes:
             raise UserError(f"{file}: missing or of another size than {path} says; {_MAKE_AGAIN}")
     if verify:
-        with (
-            ThreadPoolExecutor() as threads
-        ):  # which hash beside each other, so that the disk is the limit
-            hashes = threads.map(sha256_of_file, (Path(folder) / name for name in manifest.files))
-            for (name, facts), digest in zip(manifest.files.items(), hashes, strict=True):
-                if digest != facts.sha256:
-                    file = Path(folder) / name
-                    raise UserError(
-                        f"{file}: damaged (its SHA-256 is not the one in {path}); {_MAKE_AGAIN}"
-                    )
+        _verify_hashes(folder, manifest)
     return manifest
+
+
+def _verify_hashes(folder: Path, manifest: Manifest) -> None:
+    """Raise UserError where the SHA-256 of a file is not the one in the manifest."""
+    files = [folder / name for name in manifest.files]
+    # Threads hash files beside each other, so that the disk is the limit.
+    with ThreadPoolExecutor() as threads:
+        hashes = threads.map(sha256_of_file, files)
+        for file, facts, sha256 in zip(files, manifest.files.values(), hashes, strict=True):
+            if sha256 != facts.sha256:
+                raise UserError(
+                    f"{file}: damaged (its SHA-256 is not the one in {folder / MANIFEST}); "
+                    f"{_MAKE_AGAIN}"
+                )

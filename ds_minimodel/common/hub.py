@@ -1,6 +1,4 @@
-"""A Hub of Hugging Face's protocol, through huggingface_hub: what goes wrong with it is one
-line.
-"""
+"""A Hub of Hugging Face's protocol, through huggingface_hub, whose errors become one line."""
 
 import contextlib
 import sys
@@ -13,8 +11,13 @@ from ds_minimodel.common.extras import import_extra
 
 @contextlib.contextmanager
 def hub_api(repository: str) -> Iterator[Any]:
-    """huggingface_hub's HfApi of the Hub that HF_ENDPOINT names; what goes wrong with it becomes a
-    UserError.
+    """Yield huggingface_hub's HfApi of the Hub that HF_ENDPOINT names.
+
+    Args:
+        repository: what is asked for, for the message.
+
+    Raises:
+        UserError: the Hub was not reached or has refused.
     """
     huggingface_hub = import_extra("huggingface_hub", "hf")
     if not sys.stderr.isatty():
@@ -25,23 +28,22 @@ def hub_api(repository: str) -> Iterator[Any]:
     except UserError:
         raise
     except Exception as error:
-        # What the library raises depends on its version, the transport and the server; what has a
-        # file's name is of this machine's disk.
+        # What the library raises depends on its version, the transport and the server. An error
+        # with a file's name is one of this machine's disk, and is raised as it is.
         if getattr(error, "filename", None) is not None:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2]).rstrip(".") or type(error).__name__
         raise UserError(
             f"{repository} on {api.endpoint}: {reason}; check name, endpoint (HF_ENDPOINT) and "
-            "token (HF_TOKEN, "
-            "`hf auth login`)"
+            "token (HF_TOKEN, `hf auth login`)"
         ) from None
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether an error is what a Hub, or this package, said; else the Hub was not reached."""
+    """Return whether a Hub, or this package, has answered; False: the Hub was not reached."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return isinstance(error, UserError | HfHubHTTPError | OSError) and not isinstance(
-        error, ConnectionError | TimeoutError
-    )
+    if isinstance(error, ConnectionError | TimeoutError):
+        return False
+    return isinstance(error, UserError | HfHubHTTPError | OSError)

@@ -1,6 +1,4 @@
-"""What the C library does with blocks that are freed: give them back to the system, or keep them
-for the next pass.
-"""
+"""What the C library does with freed blocks: return them to the system, or keep them."""
 
 import contextlib
 import ctypes
@@ -8,12 +6,17 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-_THRESHOLD, _MAPPED = -3, -4  # of glibc's mallopt: M_MMAP_THRESHOLD, bytes; M_MMAP_MAX, blocks
-_LARGE, _MANY = 1 << 20, 1 << 16
+# Options of glibc's mallopt: from how many bytes a block is mapped by itself, and how many
+# blocks may be.
+_M_MMAP_THRESHOLD = -3
+_M_MMAP_MAX = -4
+_LARGE_BLOCK = 1 << 20
+_MANY_BLOCKS = 1 << 16
 
 
 def _call(name: str, *values: int) -> None:
-    function: Any = getattr(ctypes.CDLL(None), name, None)  # glibc's alone
+    """Call a function of glibc; do nothing where the C library is another one."""
+    function: Any = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*values)
 
@@ -21,21 +24,22 @@ def _call(name: str, *values: int) -> None:
 def return_blocks() -> None:
     """Give large blocks back as soon as they are freed.
 
-    What reads a model makes and frees blocks of all sizes, and a heap keeps most of them: glibc
-    does not find an aligned block again for one of the same size (its bug 14581), so that it grew
-    by a model's size in an export.
+    Reading a model allocates and frees blocks of all sizes, and a heap keeps most of them. glibc
+    does not take a freed aligned block for one of the same size (its bug 14581), by which the heap
+    grew by a model's size in an export.
     """
-    _call("mallopt", _THRESHOLD, _LARGE)
-    _call("mallopt", _MAPPED, _MANY)
+    _call("mallopt", _M_MMAP_THRESHOLD, _LARGE_BLOCK)
+    _call("mallopt", _M_MMAP_MAX, _MANY_BLOCKS)
 
 
 @contextlib.contextmanager
 def keeping_blocks() -> Iterator[None]:
-    """Keep what is freed, within the context, for passes that make the same again: pages of a block
-    that comes from the system are filled with zeros first.
+    """Keep freed blocks, within the context, for passes that allocate the same again.
+
+    It saves the time in which the system fills the pages of a new block with zeros.
     """
     trim()
-    _call("mallopt", _MAPPED, 0)
+    _call("mallopt", _M_MMAP_MAX, 0)
     try:
         yield
     finally:
@@ -43,8 +47,6 @@ def keeping_blocks() -> Iterator[None]:
 
 
 def trim() -> None:
-    """Collect garbage (modules are in cycles), and give the heap's free memory back to the
-    system.
-    """
+    """Collect garbage (modules are in cycles), and give the heap's free memory to the system."""
     gc.collect()
     _call("malloc_trim", 0)

@@ -7,25 +7,24 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 LANGUAGE_CODE = "[a-z]{2,3}"  # of ISO 639, which the Hub takes in a card's front matter
-LONGEST_NAME = 199  # bytes: what is written beside a folder has its name and some more, of 255
+# A disk takes 255 bytes. The rest is for the names of what is written beside the folder.
+MAX_BYTES = 199
 # How the program calls what it writes beside the folder NAME: NAME.job.json and so on.
 _BESIDE = re.compile(r"\.(job\.json|lock|tmp\d*|former|blocks|old-.*)$", re.IGNORECASE)
 
 
 def check_name(name: str) -> str:
-    """`name`; ValueError where it cannot be the name of a folder on every disk."""
-    at_its_ends = name.strip(". ") != name
+    """Return `name`, or raise ValueError where it cannot be a folder's name on every disk."""
     if (
         not name
         or not name.isprintable()
         or {*name} & {*"/\\"}
-        or at_its_ends
-        or len(name.encode()) > LONGEST_NAME
+        or name.strip(". ") != name
+        or len(name.encode()) > MAX_BYTES
     ):
         raise ValueError(
             f"{name[:50]!r} cannot be a folder's name: no slash, no unprintable character, no dot "
-            "or space at its "
-            f"ends, at most {LONGEST_NAME} bytes"
+            f"or space at its ends, at most {MAX_BYTES} bytes"
         )
     if _BESIDE.search(name):
         raise ValueError(f"{name[:50]!r} ends like files that are written beside a folder")
@@ -33,7 +32,7 @@ def check_name(name: str) -> str:
 
 
 def check_workdir(path: str) -> str:
-    """`path`; ValueError where it cannot be a folder, or its last part names no run."""
+    """Return `path`, or raise ValueError where it is empty or ends in no name of a run."""
     if not path:
         raise ValueError("a path is expected")
     check_name(os.path.basename(os.path.abspath(path)))

@@ -1,19 +1,16 @@
-"""Progress on standard error: a line that renews itself on a terminal, in a file a line every 20
-seconds.
-"""
+"""Progress on standard error: one line on a terminal, in a file a line every 20 seconds."""
 
 import contextlib
 import sys
 
 from tqdm import tqdm
 
-tqdm.monitor_interval = 0  # a thread beside training, for bars that stand still
+# tqdm's thread, which renews bars that stand still, is not to run beside training.
+tqdm.monitor_interval = 0
 
 
 class _Lines:
-    """Standard error that goes to a file: each state is a line, and a disk that is full ends no
-    training.
-    """
+    """Standard error that goes to a file: each state is a line, and a full disk ends no run."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -22,20 +19,20 @@ class _Lines:
 
 
 class Progress:
-    """Progress of `total` units of work named `unit`, with rate and time left.
+    """Progress of some work, with its rate and the time that is left.
 
-    `start` units were done by an earlier run and do not count for the rate. total=None: the end is
-    unknown.
+    Args:
+        label: what the work is.
+        total: how many units it has; None: the end is unknown.
+        unit: what a unit is called.
+        start: units that an earlier run has done, which do not count for the rate.
+        quiet: nothing is shown.
     """
 
     def __init__(
         self, label: str, total: int | None, unit: str, start: int = 0, quiet: bool = False
     ) -> None:
-        shape = (
-            dict(mininterval=0.2, dynamic_ncols=True)
-            if sys.stderr.isatty()
-            else dict(mininterval=20, file=_Lines())
-        )
+        on_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             desc=label,
             total=total,
@@ -43,7 +40,9 @@ class Progress:
             unit=f" {unit}",
             disable=quiet,
             miniters=1,
-            **shape,
+            mininterval=0.2 if on_terminal else 20,
+            dynamic_ncols=on_terminal,
+            file=None if on_terminal else _Lines(),
         )
         self.done = start
 

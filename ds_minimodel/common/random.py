@@ -26,9 +26,8 @@ FIRST_STREAM = 0x10000
 
 UInt32s = NDArray[np.uint32]
 
-_FEISTEL_COUNTERS: UInt32s = np.array(
-    [(number * GOLDEN) % 2**32 for number in range(8)], np.uint32
-)  # one a round
+# What the key of `permute` is hashed with in each round of the Feistel network.
+_FEISTEL_COUNTERS: UInt32s = np.array([(i * GOLDEN) % 2**32 for i in range(8)], np.uint32)
 
 
 class Stream(IntEnum):
@@ -36,9 +35,7 @@ class Stream(IntEnum):
 
     MASK_COUNT = FIRST_STREAM  # how many positions of a sample are predicted
     MASK_POSITIONS = FIRST_STREAM + 1  # which ones
-    MASK_KIND = (
-        FIRST_STREAM + 2
-    )  # what the model sees there: <mask>, a random piece or the token itself
+    MASK_KIND = FIRST_STREAM + 2  # <mask>, a random piece or the token itself in that place
     MASK_PIECE = FIRST_STREAM + 3  # which random piece
     REPLAY = FIRST_STREAM + 4  # whether a sample is of another text
     CHATS = FIRST_STREAM + 5  # whether a sample is of dialogues
@@ -46,9 +43,7 @@ class Stream(IntEnum):
 
 
 class LayerSites(NamedTuple):
-    """Dropout sites of one transformer layer: each head's attention probabilities, and before the
-    two residual sums.
-    """
+    """Dropout sites of one layer: each head's attention probabilities, and before both sums."""
 
     heads: range
     attention_out: int
@@ -64,34 +59,34 @@ class DropoutSites:
 
     @staticmethod
     def fit(num_layers: int, num_heads: int) -> bool:
-        """Whether there are numbers for the dropouts of a network of this size."""
+        """Return whether there are numbers for the dropouts of a network of this size."""
         return 2 + (num_heads + 2) * num_layers < FIRST_STREAM
 
     @property
     def embeddings(self) -> int:
-        """Site of the sum of token and position embeddings."""
+        """The site of the sum of token and position embeddings."""
         return 0
 
     def layer(self, index: int) -> LayerSites:
-        """Sites of layer `index`, counted from 0."""
+        """Return the sites of layer `index`, counted from 0."""
         first = 1 + (self.num_heads + 2) * index
         after_heads = first + self.num_heads
         return LayerSites(range(first, after_heads), after_heads, after_heads + 1)
 
     @property
     def task_head(self) -> tuple[int, int]:
-        """Sites of a task's head: its input, and the output of its inner layer."""
+        """The sites of a task's head: its input, and the output of its inner layer."""
         first = self.layer(self.num_layers).heads.start
         return first, first + 1
 
 
 def _u32(value: ArrayLike) -> Any:
-    """`value` (integers, negative or wide ones too) modulo 2^32."""
+    """Return integers, negative or wide ones too, modulo 2^32."""
     return np.asarray(value).astype(np.uint32, copy=False)
 
 
 def hash32(values: ArrayLike) -> UInt32s:
-    """lowbias32 of each element: a bijection of the 32-bit integers that mixes well."""
+    """Return lowbias32 of each element: a bijection of the 32-bit integers that mixes well."""
     return _hash_in_place(np.array(_u32(values)))
 
 
@@ -106,7 +101,13 @@ def _hash_in_place(x: UInt32s) -> UInt32s:
 
 
 def sample_key(seed: int, epoch: ArrayLike, index: ArrayLike) -> UInt32s:
-    """Key of each sample; `epoch` and `index` are integers or arrays that broadcast."""
+    """Return the key of each sample.
+
+    Args:
+        seed: the run's.
+        epoch: an integer or an array.
+        index: the sample in its epoch, an integer or an array; both broadcast.
+    """
     index = np.asarray(index, dtype=np.uint64)
     key = hash32(hash32(_u32(seed) + _u32(GOLDEN)) + _u32(epoch))
     key = hash32(key + _u32(index))
@@ -115,12 +116,12 @@ def sample_key(seed: int, epoch: ArrayLike, index: ArrayLike) -> UInt32s:
 
 
 def stream_key(key: ArrayLike, number: int) -> UInt32s:
-    """Key of one stream of draws of each sample; streams of different `number` are independent."""
+    """Return the key of one stream of each sample; streams of other numbers are independent."""
     return hash32(_u32(key) + _u32(number * GOLDEN))
 
 
 def draws(key: ArrayLike, first: int, count: int) -> UInt32s:
-    """Draws `first` … `first + count - 1` of each stream: (len(key), count).
+    """Return draws `first` … `first + count - 1` of each stream: (len(key), count).
 
     Within a row all are different, because hash32 is a bijection: ranking them has no ties.
     """
@@ -129,52 +130,58 @@ def draws(key: ArrayLike, first: int, count: int) -> UInt32s:
 
 @functools.lru_cache(maxsize=256)
 def _counters(first: int, count: int) -> UInt32s:
-    """What a key is hashed with for each draw, (count,); read-only, since batches share it."""
-    counters = _u32(
-        (np.arange(first, first + count, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
-    )
+    """Return what a key is hashed with for each draw, (count,); read-only: batches share it."""
+    numbers = np.arange(first + 1, first + count + 1, dtype=np.uint64)
+    counters = _u32(numbers * np.uint64(GOLDEN))
     counters.flags.writeable = False
     return counters
 
 
 def uniform(bits: UInt32s) -> NDArray[np.floating]:
-    """Draws as float64 in [0, 1)."""
+    """Return draws as float64 in [0, 1)."""
     return bits * 2.0**-32
 
 
 def uniform_below(bits: UInt32s, bound: int) -> NDArray[np.int64]:
-    """Draws as integers in [0, bound), by multiply and shift; the bias is below bound / 2^32."""
+    """Return draws as integers in [0, bound), by multiply and shift.
+
+    The bias is below bound / 2^32.
+    """
     return (bits.astype(np.uint64) * np.uint64(bound) >> np.uint64(32)).astype(np.int64)
 
 
 def permute(index: ArrayLike, n: int, seed: int, epoch: ArrayLike) -> NDArray[np.int64]:
-    """Place of `index` in a pseudo-random permutation of range(n) that (seed, epoch) name.
+    """Return where a pseudo-random permutation of range(n) puts `index`.
 
-    A Feistel network on the smallest power of two that holds n; a result outside range(n) goes
-    through it again ("cycle walking", Black and Rogaway 2002), which keeps it a bijection. Nothing
-    of size n is ever held. `index` and `epoch` are integers or arrays that broadcast.
+    A Feistel network permutes the smallest power of two that holds n. A result outside range(n)
+    goes through it again ("cycle walking", Black and Rogaway 2002), which keeps it a bijection.
+    Nothing of size n is ever held.
+
+    Args:
+        index: an integer below n, or an array of them.
+        n: how many things are permuted.
+        seed: with `epoch` it names the permutation.
+        epoch: an integer, or an array that broadcasts with `index`.
     """
-    key = stream_key(sample_key(seed, epoch, 0), Stream.EPOCH_ORDER)
-    place, key = np.broadcast_arrays(np.asarray(index, dtype=np.uint64), key)
-    assert (place < n).all()
+    epoch_key = stream_key(sample_key(seed, epoch, 0), Stream.EPOCH_ORDER)
+    given, key = np.broadcast_arrays(np.asarray(index, dtype=np.uint64), epoch_key)
+    assert (given < n).all()
     bits = max(2, (n - 1).bit_length())
     round_keys = hash32(_FEISTEL_COUNTERS.reshape(-1, *[1] * key.ndim) + key)
-    place, outside = place.copy(), np.ones(place.shape, bool)
+    permuted = given.copy()
+    outside = np.ones(permuted.shape, bool)
     while outside.any():
-        place[outside] = _feistel(place[outside], round_keys[:, outside], bits)
-        outside = place >= n
-    return place.astype(np.int64)
+        permuted[outside] = _feistel(permuted[outside], round_keys[:, outside], bits)
+        outside = permuted >= n
+    return permuted.astype(np.int64)
 
 
 def _feistel(x: NDArray[np.uint64], round_keys: UInt32s, bits: int) -> NDArray[np.uint64]:
-    """A keyed bijection of range(2^bits); the halves may differ by one bit and swap at each
-    round.
-    """
-    left_bits, right_bits = bits // 2, bits - bits // 2
-    left, right = (
-        (x >> right_bits).astype(np.uint32),
-        (x & ((1 << right_bits) - 1)).astype(np.uint32),
-    )
+    """Permute range(2^bits) by keys; the halves may differ by one bit and swap at each round."""
+    left_bits = bits // 2
+    right_bits = bits - left_bits
+    left = (x >> right_bits).astype(np.uint32)
+    right = (x & ((1 << right_bits) - 1)).astype(np.uint32)
     for key in round_keys:
         mixed = _hash_in_place(key + right)
         mixed &= (1 << left_bits) - 1

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 # Target that gives no loss: of a position that is not predicted, or of a whole example.
 # csrc/arguments.h: kIgnored.
 IGNORED = -100
-OFTEN = 50  # occurrences in the text by which a piece's row can be learned
-MOST_UNKNOWN = 0.05  # of a text's bytes
+# Occurrences in the text from which on a piece's row can be learned.
+MIN_OCCURRENCES = 50
+# Share of a text's bytes that may be unknown where a vocabulary is to serve it.
+MAX_UNKNOWN = 0.05
 
-FILLER = 0  # the id that rows of a batch are filled up with: lengths hide it, so any serves
+# The id that rows of a batch are filled up with: lengths hide it, so any serves.
+FILLER = 0
 
 UNKNOWN_LANGUAGE = "und"  # ISO 639-2: undetermined
 
@@ -38,14 +41,20 @@ _TITLES = {
 class Vocabulary:
     """A vocabulary of the ids 0 … size - 1.
 
-    bos, eos: the ids that begin and end a text (BERT's [CLS] and [SEP]). pad: what a text is filled
-    up with; its embedding starts at zero. unk: what a tokenizer gives for a text that it has no
-    pieces for. mask: what stands in place of a token to predict. Each is None where the vocabulary
-    has no such token. bos, eos and unk may be one id (GPT-2's), pad and mask are ids of their own.
-    roundtrip_counterexample: what shows that a text does not come back from its ids as it was, as a
-    message says it; None where every text does. num_base: how many of the first ids are those of a
-    base that this vocabulary extends; 0 where it is one of its own. name: the vocabulary's in
-    messages.
+    A special token that it does not have is None. bos, eos and unk may be one id, as GPT-2's are;
+    pad and mask share theirs with no other.
+
+    Args:
+        size: how many ids there are.
+        bos: the id that begins a text, such as BERT's [CLS].
+        eos: the id that ends a text, such as BERT's [SEP].
+        pad: what a text is filled up with; its embedding starts at zero.
+        unk: what a tokenizer gives for a text that it has no pieces for.
+        mask: what stands in place of a token to predict.
+        roundtrip_counterexample: what shows that a text does not come back from its ids as it was,
+            as a message says it; None where every text does.
+        num_base: how many of the first ids are those of a base that this vocabulary extends.
+        name: what messages call it.
     """
 
     size: int
@@ -59,7 +68,7 @@ class Vocabulary:
     name: str = field(default="the vocabulary", compare=False)
 
     def __post_init__(self) -> None:
-        """ValueError where the ids cannot be those of one vocabulary."""
+        """Raise ValueError where the ids cannot be those of one vocabulary."""
         if self.num_base > self.size:
             raise ValueError(f"num_base: {self.num_base} of only {self.size} ids")
         for token, id in self.special.items():
@@ -71,7 +80,13 @@ class Vocabulary:
     @property
     def special(self) -> dict[str, int]:
         """{name: id} of the special tokens that the vocabulary has."""
-        ids = {token: getattr(self, token) for token in _TITLES}
+        ids = {
+            "bos": self.bos,
+            "eos": self.eos,
+            "pad": self.pad,
+            "unk": self.unk,
+            "mask": self.mask,
+        }
         return {token: id for token, id in ids.items() if id is not None}
 
     @property
@@ -80,8 +95,14 @@ class Vocabulary:
         return sorted({*self.special.values()})
 
     def require(self, token: str, needed_by: str) -> int:
-        """The id of a special token; UserError, with what it is `needed_by`, where the vocabulary
-        has none.
+        """Return the id of a special token.
+
+        Args:
+            token: its name in `special`.
+            needed_by: what needs it, for the message.
+
+        Raises:
+            UserError: the vocabulary has no such token.
         """
         id = self.special.get(token)
         if id is None:
@@ -89,34 +110,38 @@ class Vocabulary:
         return id
 
     def require_lossless(self, needed_by: str) -> None:
-        """UserError, with what it is `needed_by`, where a text does not come back from its ids as
-        it was.
+        """Raise UserError where a text does not come back from its ids as it was.
+
+        Args:
+            needed_by: what needs that, for the message.
         """
         if self.roundtrip_counterexample is not None:
             raise UserError(
                 f"{self.name}: {self.roundtrip_counterexample}, and {needed_by} needs each text to "
-                "come back as it "
-                "was; tokenizer.kind byte-bpe trains a vocabulary that loses nothing"
+                "come back as it was; tokenizer.kind byte-bpe trains a vocabulary that loses "
+                "nothing"
             )
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
-        """Ids that stand before a text and after it: bos and eos, each where the vocabulary has
-        it.
-        """
-        before, after = ([] if id is None else [id] for id in (self.bos, self.eos))
+        """The ids before a text and those after it: bos and eos, where the vocabulary has them."""
+        before = [] if self.bos is None else [self.bos]
+        after = [] if self.eos is None else [self.eos]
         return before, after
 
     @property
     def start(self) -> int | None:
-        """What a text is read after: the token that begins one, else the one that ended the text
-        before.
-        """
+        """What a text is read after: its bos, else the eos of the text before."""
         return self.eos if self.bos is None else self.bos
 
     def bounds(self, needed_by: str) -> tuple[int, int]:
-        """(start, eos), between which a task's texts stand; UserError, with `needed_by`, where
-        nothing ends a text.
+        """Return (start, eos), between which a task's texts stand.
+
+        Args:
+            needed_by: what needs them, for the message.
+
+        Raises:
+            UserError: nothing ends a text.
         """
         eos = self.require("eos", needed_by)
         return eos if self.bos is None else self.bos, eos
@@ -126,43 +151,52 @@ class Vocabulary:
         """How many ids are not special."""
         return self.size - len(self.special_ids)
 
-    def pieces(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids of pieces of text, by their numbers 0 … num_pieces - 1 among the ids that are not
-        special.
+    def pieces(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of pieces of text by their indices among the ids that are not special.
+
+        Args:
+            indices: 0 … num_pieces - 1, of any shape.
         """
-        ids = numbers.copy()
+        ids = indices.copy()
         for special in self.special_ids:
             ids += ids >= special
         return ids
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of the vocabulary."""
-        facts = {
+        """Return what a manifest says of the vocabulary."""
+        facts: dict[str, Any] = {
             "vocab_size": self.size,
             "special": self.special,
             "roundtrip_counterexample": self.roundtrip_counterexample,
         }
-        return {**facts, "num_base": self.num_base} if self.num_base else facts
+        if self.num_base:
+            facts["num_base"] = self.num_base
+        return facts
 
 
 class VocabularyManifest(Manifest):
-    """Manifest of what is of one vocabulary: a tokenizer, a language pack, a token store."""
+    """Manifest of what belongs to one vocabulary: a tokenizer, a language pack, a token store."""
 
     vocab_size: Annotated[int, Field(ge=1, le=2**31)]
-    special: dict[str, Annotated[int | None, Field(ge=0)]]  # of those in _TITLES
+    special: dict[str, Annotated[int | None, Field(ge=0)]]
     roundtrip_counterexample: str | None
     num_base: Annotated[int, Field(ge=0)] = 0
 
     noun = "a tokenizer or a language pack"
 
     def vocabulary(self, name: str | Path) -> Vocabulary:
-        """The Vocabulary; `name` is what messages call it."""
-        facts: dict[str, Any] = {token: self.special.get(token) for token in _TITLES}
-        facts |= {
-            "roundtrip_counterexample": self.roundtrip_counterexample,
-            "num_base": self.num_base,
-        }
-        return Vocabulary(self.vocab_size, **facts, name=str(name))
+        """Return the Vocabulary, which messages call `name`."""
+        return Vocabulary(
+            size=self.vocab_size,
+            bos=self.special.get("bos"),
+            eos=self.special.get("eos"),
+            pad=self.special.get("pad"),
+            unk=self.special.get("unk"),
+            mask=self.special.get("mask"),
+            roundtrip_counterexample=self.roundtrip_counterexample,
+            num_base=self.num_base,
+            name=str(name),
+        )
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

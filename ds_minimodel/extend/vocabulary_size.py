@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import MOST_UNKNOWN
+from ds_minimodel.common.vocabulary import MAX_UNKNOWN
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.extend.config import MIN_NEW_TOKENS
 from ds_minimodel.extend.recipe import MIN_TEXT_TOKENS
@@ -50,7 +50,7 @@ def choose_vocabulary_size(
     (cheapest,) = (row for row in rows.values() if row["best"])
     fewest = rows.get(MIN_NEW_TOKENS, rows[0])
     trained = min(tokens, passes * fewest["tokens"])
-    is_short = trained <= FEW_TOKENS and fewest["unknown"] <= MOST_UNKNOWN
+    is_short = trained <= FEW_TOKENS and fewest["unknown"] <= MAX_UNKNOWN
     best = cheapest
     if asked is None and system.trains and is_short:
         best = fewest
@@ -71,7 +71,7 @@ def choose_vocabulary_size(
             f"{language}: the text offers no {asked:,} new tokens; lower --vocab-size or give "
             "more text"
         )
-    if chosen["unknown"] > MOST_UNKNOWN:
+    if chosen["unknown"] > MAX_UNKNOWN:
         raise UserError(
             f"{language}: {chosen['unknown']:.0%} of the text stays unknown with "
             f"{chosen['new_pieces']:,} new tokens; raise --vocab-size"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ds_minimodel.artifacts.base import keep_vocabulary
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.common.vocabulary import MAX_UNKNOWN, MIN_OCCURRENCES
 from ds_minimodel.config.flops import step_work
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.models.flops import step_flops
@@ -29,8 +29,8 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
     part; an unknown byte counts as a token in the last. unknown: share of the bytes. rarest:
     occurrences of the rarest new piece. output_megabytes: of the new rows in fp32. flops_per_byte:
     of step 2 over the whole body, by which vocabularies compare. best: the cheapest of those that
-    know the text and whose pieces occur OFTEN. The recipe's corpora are to be complete. UserError for a recipe
-    without a base, or one whose vocabulary cannot be extended.
+    know the text and whose pieces occur MIN_OCCURRENCES times. The recipe's corpora are to be
+    complete. UserError for a recipe without a base, or one whose vocabulary cannot be extended.
     """
     if recipe.base is None:
         raise UserError(
@@ -64,10 +64,10 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
         of_language = [
             _row(recipe, language, extension, corpus.share_counted, size) for size in sorted(sizes)
         ]
-        known = [row for row in of_language if row["unknown"] <= MOST_UNKNOWN] or of_language[-1:]
-        able = [row for row in known if row["rarest"] is None or row["rarest"] >= OFTEN] or known[
-            :1
-        ]
+        known = [row for row in of_language if row["unknown"] <= MAX_UNKNOWN] or of_language[-1:]
+        able = [
+            row for row in known if row["rarest"] is None or row["rarest"] >= MIN_OCCURRENCES
+        ] or known[:1]
         best = min(able, key=lambda row: row["flops_per_byte"])
         rows += [{**row, "best": row is best} for row in of_language]
     return rows

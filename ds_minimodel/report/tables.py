@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN
+from ds_minimodel.common.vocabulary import MAX_UNKNOWN, MIN_OCCURRENCES
 from ds_minimodel.config.systems import BASELINE
 from ds_minimodel.evaluation.comparison import Measure, Sample
 from ds_minimodel.evaluation.questions import loops
@@ -360,9 +360,8 @@ def fertility_table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     title = (
-        f"What new tokens bring. Bold: the cheapest number whose tokens all occur {OFTEN} times in "
-        "the text and leave "
-        f"at most {MOST_UNKNOWN:.0%} of it unknown"
+        "What new tokens bring. Bold: the cheapest number whose tokens all occur "
+        f"{MIN_OCCURRENCES} times in the text and leave at most {MAX_UNKNOWN:.0%} of it unknown"
     )
     return Table(title, columns, cells)
 

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer as Runner
 
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
-from ds_minimodel.common.vocabulary import MOST_UNKNOWN, OFTEN, VocabularyManifest
+from ds_minimodel.common.vocabulary import MAX_UNKNOWN, MIN_OCCURRENCES, VocabularyManifest
 from ds_minimodel.tokenizers.tokenizer import (
     BYTE_OF_CHARACTER,
     BYTES,
@@ -75,8 +75,8 @@ class Extension:
 
     @property
     def often(self) -> int:
-        """How many of the new pieces occur OFTEN."""
-        return sum(count >= OFTEN for count in self.counts)
+        """How many of the new pieces occur MIN_OCCURRENCES times."""
+        return sum(count >= MIN_OCCURRENCES for count in self.counts)
 
     def tokens_with(self, number: int) -> tuple[int, float]:
         """Tokens of the text with so many new pieces, and the share of its bytes that no piece is
@@ -126,7 +126,7 @@ def read_extension(
         kind, words, num_bytes, of_text, *_choose(kind, of_text, kept_text, guard, most)
     )
     _, unknown = extension.tokens_with(number := len(extension.pieces))
-    if unknown > MOST_UNKNOWN:
+    if unknown > MAX_UNKNOWN:
         raise UserError(
             f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new tokens; "
             "take more of "
@@ -157,7 +157,7 @@ def extend_tokenizer(
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only "
             f"{len(extension.pieces)} tokens "
-            f"beside the base's, of which {extension.often} occur {OFTEN} times and can be "
+            f"beside the base's, of which {extension.often} occur {MIN_OCCURRENCES} times and can be "
             "learned; lower it to these "
             "or add text"
         )

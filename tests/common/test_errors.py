@@ -1,6 +1,6 @@
 """A user's mistake is one printable line, whatever it quotes."""
 
-from ds_minimodel.common.errors import LONGEST, UserError
+from ds_minimodel.common.errors import MAX_CHARACTERS, UserError
 from ds_minimodel.report.render import Heading, escape_markdown, to_html
 
 
@@ -11,18 +11,17 @@ def test_a_message_is_one_line_that_shows():
 
 def test_a_page_holds_nothing_that_a_terminal_obeys():
     """What joins letters, in Persian and Hindi, stays."""
-    assert (
-        escape_markdown("a\x1b]0;b\x07.txt \udcff \u200c")
-        == r"a\\x1b]0;b\\x07.txt \\udcff " + "\u200c"
-    )
+    escaped = escape_markdown("a\x1b]0;b\x07.txt \udcff \u200c")
+    assert escaped == r"a\\x1b]0;b\\x07.txt \\udcff " + "\u200c"
     page = to_html("a\x1b[2J", [Heading("\udcff\x9b")])
-    assert r"a\x1b[2J" in page and r"\udcff\x9b" in page and "\x1b" not in page and "\n" in page
+    assert r"a\x1b[2J" in page
+    assert r"\udcff\x9b" in page
+    assert "\x1b" not in page
+    assert "\n" in page
 
 
 def test_a_long_message_keeps_its_ends():
     message = str(UserError("where: " + "x" * 10**6 + " what to do"))
-    assert (
-        len(message) == LONGEST
-        and message.startswith("where: ")
-        and message.endswith(" what to do")
-    )
+    assert len(message) == MAX_CHARACTERS
+    assert message.startswith("where: ")
+    assert message.endswith(" what to do")

@@ -30,22 +30,20 @@ from ds_minimodel.common.files import (
 
 
 def contents(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    """{path below `folder`: bytes} of its files."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @contextlib.contextmanager
 def limit_of_files(size):
-    """What is written to a file behind `size` bytes is refused."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    """Let the system refuse what is written to a file behind `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_atomic_write_replaces_the_file_at_the_end_of_the_block(tmp_path):
@@ -71,23 +69,31 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"old"
 
 
+def save_plainly(path):
+    path.write_bytes(bytes(10_000))
+
+
+def save_with_safetensors(path):
+    save_file({"a": torch.zeros(10_000)}, path)
+
+
+def save_with_tokenizers(path):
+    vocab = {"a" * 9 + str(id): id for id in range(1000)}
+    Tokenizer(models.BPE(vocab=vocab, merges=[])).save(str(path))
+
+
 def save_with_torch(path):
     with open(path, "wb") as file:
         torch.save(torch.zeros(10_000), file)
 
 
+def copy_a_folder(path):
+    shutil.copytree(Path(__file__).parent, path)
+
+
 @pytest.mark.parametrize(
     "save",
-    [
-        lambda path: path.write_bytes(bytes(10_000)),
-        lambda path: save_file({"a": torch.zeros(10_000)}, path),
-        lambda path: Tokenizer(
-            models.BPE(vocab={"a" * 9 + str(id): id for id in range(1000)}, merges=[])
-        ).save(str(path)),
-        save_with_torch,
-        lambda path: shutil.copytree(Path(__file__).parent, path),
-    ],
-    ids=["plain", "safetensors", "tokenizers", "torch", "copies"],
+    [save_plainly, save_with_safetensors, save_with_tokenizers, save_with_torch, copy_a_folder],
 )
 def test_a_limit_on_the_size_of_files_is_named_whatever_library_meets_it(save, tmp_path):
     message = f"^{tmp_path}/a: cannot write: File too large; "
@@ -159,18 +165,19 @@ def test_nothing_is_written_through_a_link(tmp_path):
     """A file or folder is replaced by a rename, and a lock that is a link is refused."""
     (tmp_path / "outside").write_text("precious")
     (tmp_path / "folder-outside").mkdir()
-    for name, target in (("file", "outside"), ("lock", "outside"), ("folder", "folder-outside")):
-        (tmp_path / name).symlink_to(tmp_path / target)
+    (tmp_path / "file").symlink_to(tmp_path / "outside")
+    (tmp_path / "lock").symlink_to(tmp_path / "outside")
+    (tmp_path / "folder").symlink_to(tmp_path / "folder-outside")
     with atomic_write(tmp_path / "file", "w") as file:
         file.write("new")
     with atomic_folder(tmp_path / "folder") as folder:
         (folder / "a").write_text("new")
     with pytest.raises(OSError, match="Too many levels of symbolic links"), lock(tmp_path / "lock"):
         pass
-    assert (tmp_path / "outside").read_text() == "precious" and not list(
-        (tmp_path / "folder-outside").iterdir()
-    )
-    assert (tmp_path / "file").read_text() == (tmp_path / "folder/a").read_text() == "new"
+    assert (tmp_path / "outside").read_text() == "precious"
+    assert list((tmp_path / "folder-outside").iterdir()) == []
+    assert (tmp_path / "file").read_text() == "new"
+    assert (tmp_path / "folder/a").read_text() == "new"
 
 
 def test_atomic_folder_appears_whole_or_not_at_all(tmp_path):
@@ -220,14 +227,9 @@ def test_a_typed_file_is_read_or_refused_with_its_key(tmp_path):
     write_json(path, {"size": 3, "other": 1})
     thing = read_model(path, Thing, "delete it")
     assert (thing.size, thing.names, thing.model_extra) == (3, [], {"other": 1})
-    for value, key in [
-        ({"size": "3"}, "size: "),
-        ({"size": True}, "size: "),
-        ({"size": -1}, "size: "),
-        ({}, "size: "),
-    ]:
+    for value in ({"size": "3"}, {"size": True}, {"size": -1}, {}):
         write_json(path, value)
-        with pytest.raises(UserError, match=f"thing.json: {key}.*; delete it$"):
+        with pytest.raises(UserError, match="thing.json: size: .*; delete it$"):
             read_model(path, Thing, "delete it")
     write_json(path, {"size": 1, "names": ["a", 1]})
     with pytest.raises(UserError, match="thing.json: names.1: "):
@@ -242,11 +244,10 @@ def test_other_json_than_expected_is_refused_in_one_line(tmp_path, value):
     path.write_text(value)
     with pytest.raises(UserError) as refusal:
         read_model(path, Thing, "delete it")
-    assert (
-        str(path) in str(refusal.value)
-        and "\n" not in str(refusal.value)
-        and len(str(refusal.value)) < 400
-    )
+    message = str(refusal.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 def test_a_line_that_is_damaged_is_named_unless_a_kill_cut_it_short(tmp_path):
@@ -270,10 +271,8 @@ def test_a_manifest_detects_a_flipped_bit_and_without_files_is_refused(tmp_path)
     assert read_manifest(tmp_path)["kind"] == "test"  # sizes alone do not show it
     with pytest.raises(UserError, match="weights: damaged"):
         read_manifest(tmp_path, verify=True)
-    write_json(
-        tmp_path / "manifest.json", {"kind": "test", "files": {}}
-    )  # which would verify nothing
-    with pytest.raises(
-        UserError, match="manifest.json: files: Dictionary should have at least 1 item"
-    ):
+    # A manifest without files would verify nothing.
+    write_json(tmp_path / "manifest.json", {"kind": "test", "files": {}})
+    message = "manifest.json: files: Dictionary should have at least 1 item"
+    with pytest.raises(UserError, match=message):
         read_manifest(tmp_path)

@@ -1,6 +1,4 @@
-"""Vocabularies: which ids are special, and what is said where one is missing; constants that are
-declared once.
-"""
+"""Vocabularies: which ids are special, and what is said where one is missing."""
 
 import ast
 from pathlib import Path
@@ -19,27 +17,23 @@ GPT_2 = Vocabulary(100, bos=50, eos=50, unk=50, name="gpt2")
 
 def test_a_missing_token_is_named_with_what_needs_it():
     assert GPT_2.require("eos", "text") == 50
-    with pytest.raises(
-        UserError,
-        match=r"^gpt2: has no mask token \(mask\), which masked language modelling needs$",
-    ):
+    message = r"^gpt2: has no mask token \(mask\), which masked language modelling needs$"
+    with pytest.raises(UserError, match=message):
         GPT_2.require("mask", "masked language modelling")
 
 
 def test_a_text_stands_between_the_tokens_that_there_are():
     assert Vocabulary(9, 0, 2).frame == ([0], [2])
-    assert Vocabulary(9, bos=4).frame == ([4], []) and Vocabulary(9).frame == ([], [])
+    assert Vocabulary(9, bos=4).frame == ([4], [])
+    assert Vocabulary(9).frame == ([], [])
 
 
 def test_what_a_vocabulary_loses_is_said_with_what_needs_it():
     GPT_2.require_lossless("generation")
-    with pytest.raises(
-        UserError,
-        match=r"^bert: it lowers letters, and generation needs .* tokenizer.kind byte-bpe",
-    ):
-        Vocabulary(9, roundtrip_counterexample="it lowers letters", name="bert").require_lossless(
-            "generation"
-        )
+    bert = Vocabulary(9, roundtrip_counterexample="it lowers letters", name="bert")
+    message = "^bert: it lowers letters, and generation needs .* tokenizer.kind byte-bpe"
+    with pytest.raises(UserError, match=message):
+        bert.require_lossless("generation")
 
 
 @pytest.mark.parametrize(
@@ -69,14 +63,13 @@ def test_the_ignored_target_is_declared_once():
         return isinstance(node, ast.UnaryOp) and ast.unparse(node) == str(IGNORED)
 
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
-    places = [
-        path for path, tree in trees.items() if any(is_ignored(node) for node in ast.walk(tree))
-    ]
-    assert places == [PACKAGE / "common/vocabulary.py"]
+    found = [path for path, tree in trees.items() if any(map(is_ignored, ast.walk(tree)))]
+    assert found == [PACKAGE / "common/vocabulary.py"]
 
 
 def test_a_text_is_read_after_what_begins_it_or_ended_the_one_before():
     assert Vocabulary(9, bos=1, eos=2).bounds("a task") == (1, 2)
-    assert Vocabulary(9, eos=2).bounds("a task") == (2, 2) and Vocabulary(9, eos=2).start == 2
+    assert Vocabulary(9, eos=2).bounds("a task") == (2, 2)
+    assert Vocabulary(9, eos=2).start == 2
     with pytest.raises(UserError, match="has no token that ends a text .eos., which a task needs"):
         Vocabulary(9, bos=1).bounds("a task")

@@ -7,7 +7,7 @@ import pytest
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import OFTEN
+from ds_minimodel.common.vocabulary import MIN_OCCURRENCES
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.fertility import fertility
 from ds_minimodel.pipeline.registry import STEPS
@@ -35,7 +35,10 @@ def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, mon
         )
         assert fewer["rarest"] is None or fewer["rarest"] >= more["rarest"]
     (best,) = (row for row in rows if row["best"])
-    assert best is [row for row in rows if not row["new_pieces"] or row["rarest"] >= OFTEN][-1]
+    assert (
+        best
+        is [row for row in rows if not row["new_pieces"] or row["rarest"] >= MIN_OCCURRENCES][-1]
+    )
     code, out, err = run("fertility", tmp_path / "recipe.yaml", "--json")
     assert code == 0 and json.loads(out)["rows"][0] == rows[0], err
 
