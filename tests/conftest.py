@@ -49,7 +49,7 @@ LONG_CASES = (
     "pipeline/test_docs.py::test_extending_a_model",
     "pipeline/test_docs.py::test_models_of_today",
     "extend/test_extend.py::test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks",
-    "extend/test_extend.py::test_a_strength_is_chosen_after_training",
+    "extend/test_extend.py::test_all_that_was_learned_is_kept_where_no_answers_are_lost",
     "extend/test_again.py::test_what_was_begun_goes_on_from_the_same_files_alone",
     "pipeline/test_extension.py::test_two_ranks_train_the_same_rows[untied]",
     "pipeline/test_held_out.py::test_two_ranks_find_the_same[split]",
