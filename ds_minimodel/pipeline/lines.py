@@ -46,15 +46,17 @@ def write_sides(
     of_target: Tokenizer,
     max_length: int,
     names: Sequence[str] = (),
+    prompt: str = "",
 ) -> int:
     """Write the target sides of pairs into the token store `folder`, and their source sides into
     one in the folder SOURCE of it; return how many: those whose source side has at most
     `max_length` tokens, with what begins and ends a text. names: what manifests say of the texts.
+    prompt: text before both sides.
     """
     frame = sum(map(len, of_source.vocabulary.frame))
-    sources = of_source.encode([pair.source for pair in lines])
+    sources = of_source.encode([prompt + pair.source for pair in lines])
     fits = [len(ids) + frame <= max_length for ids in sources]
-    targets = of_target.encode([pair.target for pair in lines])
+    targets = of_target.encode([prompt + pair.target for pair in lines])
     with files.atomic_folder(folder) as out:
         (out / SOURCE).mkdir()
         for place, tokenizer, ids_of_lines in (

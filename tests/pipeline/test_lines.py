@@ -61,6 +61,15 @@ def test_lines_of_which_the_model_does_not_read_all_are_left_out(tmp_path):
     assert rows_of(examples) == [[1, *map(ord, "xxx"), 2], [1, ord("z"), 2]]
 
 
+def test_a_prompt_stands_before_both_sides(tmp_path):
+    pairs = [Pair("ab", "z")]
+    write_sides(tmp_path / "store", pairs, Letters(), Letters(), 9, prompt="q: ")
+    prompt = [1, *map(ord, "q: ")]
+    assert rows_of(examples_of(TokenStore(tmp_path / "store"), 9)) == [[*prompt, ord("z"), 2]]
+    others = examples_of(TokenStore(tmp_path / "store" / SOURCE), 9)
+    assert rows_of(others) == [[*prompt, *map(ord, "ab"), 2]]
+
+
 def some_lines(count, seed=0):
     """Lines of many lengths, each with a vector that says which it is."""
     rng = np.random.default_rng(seed)

@@ -42,6 +42,7 @@ def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     source, target = layout.tokenizer(recipe.languages.source), layout.tokenizer(language)
     head = recipe.body_config.head
     assert head is not None
+    prompt = head.prompt("passage", "document")
 
     def make() -> None:
         corpus = PairCorpus(pairs)
@@ -53,6 +54,7 @@ def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             open_tokenizer(target),
             max_length=head.max_length,
             names=[text.name for text in corpus.training],
+            prompt=prompt,
         )
         print(
             f"{language}: {kept:,} lines to train on; {len(lines) - kept:,} are longer than the "
@@ -60,7 +62,7 @@ def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             file=sys.stderr,
         )
 
-    inputs = {"lines": {"max_length": head.max_length}}
+    inputs = {"lines": {"max_length": head.max_length, "prompt": prompt}}
     return Job(out, inputs, (pairs, source, target), make)
 
 
