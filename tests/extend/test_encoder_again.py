@@ -124,7 +124,7 @@ def save_classifier(folder, base):
             layer.attention.self.value.weight.normal_(0, 0.3)
             layer.attention.output.dense.weight.normal_(0, 0.3)
         model.bert.pooler.dense.weight.normal_(0, 0.3)
-        model.classifier.weight.normal_(0, 0.5)
+        model.classifier.weight.normal_(0, 2)
         lines = [source for source, _ in pairs_of(100, seed=8)]
         tokens = AutoTokenizer.from_pretrained(base)(lines, padding=True, return_tensors="pt")
         model.classifier.bias -= model.eval()(**tokens).logits.mean(0)
