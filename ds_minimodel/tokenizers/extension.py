@@ -27,12 +27,14 @@ from tokenizers import Tokenizer as Runner
 from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import MAX_UNKNOWN, MIN_OCCURRENCES, VocabularyManifest
+from ds_minimodel.tokenizers.losses import MAX_EQUAL, losses_of
 from ds_minimodel.tokenizers.tokenizer import (
     BYTE_OF_CHARACTER,
     BYTES,
     JSON_FILE,
     WORD_START,
     TokenizerJson,
+    open_tokenizer,
 )
 
 FEWEST = 2  # occurrences of a new piece in the text
@@ -153,6 +155,13 @@ def extend_tokenizer(
     supports fewer pieces.
     """
     base, extension = Path(base), read_extension(base, text, kept_text, new_pieces, guard)
+    equal = losses_of(open_tokenizer(base), text).equal
+    if equal > MAX_EQUAL:
+        raise UserError(
+            f"{base}: {100 * equal:.0f} % of the words of {Path(out).name}'s text lose what tells "
+            "them from others, such as accents, and become another; take a base whose vocabulary "
+            "keeps them"
+        )
     if len(extension.pieces) < new_pieces:
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only "

@@ -3,8 +3,10 @@
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
+from ds_minimodel.tokenizers.extension import extend_tokenizer
 from ds_minimodel.tokenizers.losses import losses_of
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE, open_tokenizer
 
@@ -25,9 +27,15 @@ def test_words_that_become_one_and_words_that_are_unknown(uncased):
     losses = losses_of(uncased, text)
     assert losses.equal == pytest.approx((10 + 4) / 100)
     assert losses.unknown == pytest.approx(25 / 100)
-    assert losses.is_much
 
 
 def test_case_and_composition_tell_no_words_apart(uncased):
     losses = losses_of(uncased, {" Haus": 3, "haus": 2, " scho\u0308n": 4, "sch\u00f6n": 1, " ": 9})
-    assert (losses.equal, losses.unknown, losses.is_much) == (0, 0, False)
+    assert (losses.equal, losses.unknown) == (0, 0)
+
+
+def test_a_language_that_loses_much_is_not_added(uncased, tmp_path):
+    text = {" schon": 90, " schön": 10}
+    with pytest.raises(UserError, match=r"10 % of the words .* become another; take a base"):
+        extend_tokenizer(uncased.path.parent, 9, text, {}, tmp_path / "new", 1)
+    assert not (tmp_path / "new").exists()
