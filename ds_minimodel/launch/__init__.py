@@ -1,1 +1,1 @@
-"""Start of ranks: how this process was started, ranks on this host and on others."""
+"""Start of ranks: how this process was started, and ranks on this host and on others."""

@@ -1,6 +1,4 @@
-"""Start of ranks, here by torchrun's launcher and on hosts by DeepSpeed's, and the environment that
-they need.
-"""
+"""Start of ranks: here by torchrun's launcher, on other hosts by DeepSpeed's."""
 
 import contextlib
 import logging
@@ -16,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.launch.process import number_in_environment
+from ds_minimodel.launch.process import STOPPING, number_in_environment
 
 # Variables that a process reads at its start. glibc gives large blocks back to the kernel and
 # faults them in again at every step unless told otherwise: a fifth to a half of the time of a
@@ -33,12 +31,10 @@ CPU = {
     "DS_ACCELERATOR": "cpu",
 }
 BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
-BUSY = 0.5  # cores
+MIN_BUSY_CORES = 0.5  # from which on others count as computing here
 
-_RANKS_HERE = (
-    "LOCAL_WORLD_SIZE",
-    "LOCAL_SIZE",
-)  # number of ranks on this host: torchrun's, deepspeed's
+# How many ranks are on this host, as torchrun and deepspeed set it.
+_RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 
 # Beginnings of the names of variables that go with the ranks to the hosts of a hostfile, beside
 # those that DeepSpeed takes there.
@@ -47,26 +43,26 @@ EXPORTED = (
 )
 
 
-# Of a hostfile. ssh takes what begins with a dash for an option; pdsh reads lists, ranges and ways
-# to connect.
+# A host's name in a hostfile. ssh takes what begins with a dash for an option; pdsh reads lists,
+# ranges and ways to connect.
 _HOST = re.compile(r"(?:\w[\w.-]*@)?\w[\w.-]*", re.ASCII)
 
 MAX_SLOTS = 4096  # of a host, by a hostfile
-INTERRUPTED = 1  # the exit code after SIGINT
-PREEMPTED = (
-    os.EX_TEMPFAIL
-)  # the exit code of what SIGTERM has ended, its state saved: to be started again
+# The exit code after SIGINT.
+INTERRUPTED = 1
+# The exit code after SIGTERM, with the state saved: the command is to be started again.
+PREEMPTED = os.EX_TEMPFAIL
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU that is to be used, told without loading torch."""
-    if os.environ.get("DS_ACCELERATOR") == "cpu" or not gpus():
+    """Return whether an NVIDIA GPU is here and to be used; told without loading torch."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not gpu_count():
         return False
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
 
 
-def gpus() -> int:
-    """How many GPUs a process here sees; told without loading torch."""
+def gpu_count() -> int:
+    """Return how many GPUs a process here sees; told without loading torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return sum(name not in ("", "-1") for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
     return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
@@ -74,45 +70,48 @@ def gpus() -> int:
 
 def check_ranks(ranks: int) -> None:
     """Raise UserError for more ranks than this host has GPUs, if it has any and is to use them."""
-    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < gpus() < ranks:
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and 0 < gpu_count() < ranks:
         raise UserError(
-            f"--ranks {ranks}: this host shows {gpus()} GPUs, and every rank needs one of its "
+            f"--ranks {ranks}: this host shows {gpu_count()} GPUs, and every rank needs one of its "
             "own; DS_ACCELERATOR=cpu trains on the CPU"
         )
 
 
 def name_the_cpu() -> None:
-    """Without a GPU, name the CPU to DeepSpeed, which else warns on standard output, where tables
-    and JSON go.
+    """Name the CPU to DeepSpeed where there is no GPU.
+
+    DeepSpeed warns of that otherwise, on standard output, where tables and JSON go.
     """
     if not has_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def cpu_settings(starting: int = 0) -> dict[str, str]:
-    """CPU, or what suits it where others compute on this machine now.
+    """Return CPU, or what suits it where others compute on this machine now.
 
-    starting: ranks that start beside this process, each of which may keep a core busy as long as
-    that takes. Only what leaves the bits as they are may depend on all this, so never the number of
-    threads.
+    Only what leaves the bits as they are may depend on that, so never the number of threads.
+
+    Args:
+        starting: how many ranks start beside this process; each may keep a core busy meanwhile.
     """
-    return CPU | BESIDE_OTHERS if busy_cores() >= starting + BUSY else CPU
+    if busy_cores() >= starting + MIN_BUSY_CORES:
+        return CPU | BESIDE_OTHERS
+    return CPU
 
 
 def busy_cores() -> float:
-    """How many of the cores that this process may use others keep busy, within 0.1 s; 0 if it is
-    not told.
-    """
+    """Return how many of the cores that this process may use are busy, within 0.1 s."""
     busy = psutil.cpu_percent(0.1, percpu=True)
     return sum(busy[core] for core in os.sched_getaffinity(0) if core < len(busy)) / 100
 
 
 def _program() -> list[str]:
-    """Python's options that start this package, also where the folder in which it was started has
-    one of its name.
+    """Return Python's options that start this package.
+
+    -P keeps another folder of its name, where the command was started, from being imported.
     """
-    own = Path(__file__).parents[2]
-    return [*([] if own == Path.cwd() else ["-P"]), "-m", "ds_minimodel"]
+    is_here = Path(__file__).parents[2] == Path.cwd()
+    return ["-m", "ds_minimodel"] if is_here else ["-P", "-m", "ds_minimodel"]
 
 
 def restart_with_cpu_settings() -> None:
@@ -125,25 +124,33 @@ def restart_with_cpu_settings() -> None:
     if ranks_here:
         cores = min((os.cpu_count() or 1) // ranks_here, len(os.sched_getaffinity(0)))
         share["OMP_NUM_THREADS"] = str(max(1, cores))
-    if not has_gpu() and not {*CPU, *share} <= os.environ.keys():
-        command = [sys.executable, *_program(), *sys.argv[1:]]
-        os.execve(sys.executable, command, cpu_settings((ranks_here or 1) - 1) | share | os.environ)
+    if has_gpu() or {*CPU, *share} <= os.environ.keys():
+        return
+    command = [sys.executable, *_program(), *sys.argv[1:]]
+    settings = cpu_settings(starting=max(0, ranks_here - 1)) | share
+    os.execve(sys.executable, command, settings | os.environ)
 
 
 def launch(arguments: Sequence[str], ranks: int) -> int:
-    """Run `python -m ds_minimodel ARGUMENTS` on ranks of this host under torchrun's launcher;
-    return the exit code.
+    """Run `python -m ds_minimodel ARGUMENTS` on ranks of this host under torchrun's launcher.
 
-    2 where a rank ended by a user's mistake, which it has said, 1 for any other failure. SIGINT and
-    SIGTERM go on to the ranks, which save and end; this process waits for them and exits.
+    SIGINT and SIGTERM go on to the ranks, which save and end; this process waits for them and
+    exits.
+
+    Args:
+        arguments: those of the command line.
+        ranks: how many processes are started.
+
+    Returns:
+        The exit code: 2 where a rank ended by a user's mistake, which it has said; 1 for any other
+        failure.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(
-        logging.CRITICAL
-    )  # what the ranks say is enough
+    # What the ranks say themselves is enough.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -158,14 +165,14 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
     )
     settings = {}
     if not has_gpu():
-        settings = cpu_settings() | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
-    given = [
-        f"{name}={value}" for name, value in (settings | os.environ).items() if name in settings
-    ]
+        threads = max(1, (os.cpu_count() or 1) // ranks)
+        settings = cpu_settings() | {"OMP_NUM_THREADS": str(threads)}
+    # The program `env` sets the variables of each rank; those of the user come first.
+    variables = [f"{name}={os.environ.get(name, value)}" for name, value in settings.items()]
     failures: dict[int, int] = {}
     with passed_on_to_children() as received:
         try:
-            elastic_launch(config, "env")(*given, sys.executable, "-u", *_program(), *arguments)
+            elastic_launch(config, "env")(*variables, sys.executable, "-u", *_program(), *arguments)
         except ChildFailedError as error:
             failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
     if received:
@@ -173,23 +180,27 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
             _say("not all ranks have saved; the same command goes on from the last checkpoint")
         sys.exit(PREEMPTED if received[0] == signal.SIGTERM and not failures else 1)
     for rank, code in failures.items():
-        if code < 0 and code != -signal.SIGTERM:  # which the launcher sends to the others
+        # A negative code is a signal's; SIGTERM is what the launcher sends to the other ranks.
+        if code < 0 and code != -signal.SIGTERM:
             name = signal.Signals(-code).name
             _say(
                 f"rank {rank} was ended by {name}; the same command goes on from the last "
                 "checkpoint"
             )
-    return 2 if 2 in failures.values() else min(1, len(failures))
+    if 2 in failures.values():
+        return 2
+    return 1 if failures else 0
 
 
 @contextlib.contextmanager
 def passed_on_to_children() -> Iterator[list[int]]:
-    """Within the block, send SIGINT and SIGTERM to this process's children, the ranks, which save
-    and end.
+    """Send SIGINT and SIGTERM, within the block, to this process's children, the ranks.
 
-    The first goes on as SIGTERM, which ends a rank that has not begun to train without a traceback;
-    to one that is saving, SIGINT after it means to end at once. Yields the list of the signals
-    received so far.
+    The first goes on as SIGTERM, by which a rank saves and ends, and one that has not begun to
+    train ends without a traceback. SIGINT after it tells a rank that is saving to end at once.
+
+    Yields:
+        The numbers of the signals that were received so far.
     """
     received: list[int] = []
 
@@ -202,57 +213,79 @@ def passed_on_to_children() -> Iterator[list[int]]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 rank.send_signal(number if len(received) > 1 else signal.SIGTERM)
 
-    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, pass_on) for number in STOPPING}
     try:
         yield received
     finally:
-        for number, handler in old.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def ranks_on_hosts(hostfile: str, ranks: int | None, options: Sequence[str] = ()) -> int:
-    """How many ranks launch_on_hosts starts; UserError for a hostfile that is wrong or has fewer
-    slots than ranks.
-    """
-    from deepspeed.launcher import runner
+    """Return how many ranks `launch_on_hosts` starts, by the same arguments.
 
-    own = runner.parse_args([*options, "ds_minimodel"])
-    try:
-        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
-        for host, number in (slots or {}).items():  # of which lists are made below
-            if number > MAX_SLOTS:
-                raise ValueError(f"{host} has {number:,} slots; a host has {MAX_SLOTS:,} at most")
-        if slots and "\0" in Path(hostfile).read_text(encoding="utf-8"):
-            raise ValueError("holds a NUL character")
-        if own.include or own.exclude:
-            active = runner.parse_inclusion_exclusion(slots, own.include, own.exclude)
-            slots = {host: len(places) for host, places in active.items()}
-    except ValueError as error:
-        raise UserError(f"{hostfile}: {error}") from None
-    if slots is None:
-        raise UserError(f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`")
-    for host, number in slots.items():
+    Raises:
+        UserError: the hostfile is missing or wrong, or a host has fewer slots than ranks.
+    """
+    slots = _slots_of(hostfile, options)
+    for host, count in slots.items():
         if not _HOST.fullmatch(host):
             raise UserError(f"{hostfile}: {host} is no host's name; a line reads `HOST slots=N`")
-        if number < (ranks or 1):
-            raise UserError(f"{hostfile}: {host} has {number} slots for {ranks or 1} ranks")
-    return sum(ranks or number for number in slots.values())
+        if count < (ranks or 1):
+            raise UserError(f"{hostfile}: {host} has {count} slots for {ranks or 1} ranks")
+    return sum(ranks or count for count in slots.values())
+
+
+def _slots_of(hostfile: str, options: Sequence[str]) -> dict[str, int]:
+    """Return {host: slots} of a hostfile, without what deepspeed's options leave out."""
+    from deepspeed.launcher import runner
+
+    choice = runner.parse_args([*options, "ds_minimodel"])
+    try:
+        slots: dict[str, int] | None = runner.fetch_hostfile(hostfile)
+        if slots is None:
+            raise UserError(
+                f"--hostfile {hostfile}: no such file; a line of it reads `HOST slots=N`"
+            )
+        # DeepSpeed makes a list of each host's slots, however many those are.
+        for host, count in slots.items():
+            if count > MAX_SLOTS:
+                raise ValueError(f"{host} has {count:,} slots; a host has {MAX_SLOTS:,} at most")
+        if "\0" in Path(hostfile).read_text(encoding="utf-8"):
+            raise ValueError("holds a NUL character")
+        if choice.include or choice.exclude:
+            chosen = runner.parse_inclusion_exclusion(slots, choice.include, choice.exclude)
+            return {host: len(indices) for host, indices in chosen.items()}
+        return slots
+    except ValueError as error:
+        raise UserError(f"{hostfile}: {error}") from None
 
 
 def launch_on_hosts(
     arguments: Sequence[str], hostfile: str, ranks: int | None, options: Sequence[str]
 ) -> int:
-    """Run `python -m ds_minimodel ARGUMENTS` in the slots of a hostfile under DeepSpeed's launcher;
-    the exit code.
+    """Run `python -m ds_minimodel ARGUMENTS` on hosts under DeepSpeed's launcher.
 
-    ranks: of each host; None: as many as it has slots. options: further ones of the command
-    `deepspeed`. SIGINT and SIGTERM are DeepSpeed's.
+    SIGINT and SIGTERM are DeepSpeed's meanwhile.
+
+    Args:
+        arguments: those of the command line.
+        hostfile: hosts and their slots, a host a line.
+        ranks: of each host; None: as many as it has slots.
+        options: further ones of the command `deepspeed`.
+
+    Returns:
+        The exit code: 2 where a rank ended by a user's mistake, 1 for any other failure.
+
+    Raises:
+        UserError: the hostfile is wrong, or DeepSpeed refuses to start.
     """
     from deepspeed.launcher import runner
 
     ranks_on_hosts(hostfile, ranks, options)
-    own = ["--hostfile", hostfile, "--force_multi", "--log_level", "error"]
-    own += ["--num_gpus", str(ranks)] if ranks else []
+    command = ["--hostfile", hostfile, "--force_multi", "--log_level", "error"]
+    if ranks:
+        command += ["--num_gpus", str(ranks)]
     # Without these ssh waits for hours for a host that is lost.
     alive = (
         "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
@@ -261,11 +294,12 @@ def launch_on_hosts(
     # pdsh hands a line to the other hosts' shells; DeepSpeed quotes what has spaces, and nothing
     # else.
     words = [word if " " in word else shlex.quote(word) for word in arguments]
+    command += [*options, "--module", "ds_minimodel", *words]
     runner.EXPORT_ENVS = sorted({*runner.EXPORT_ENVS, *EXPORTED})
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
     code: object = 0
     try:
-        runner.main([*own, *options, "--module", "ds_minimodel", *words])
+        runner.main(command)
     except SystemExit as end:
         code = end.code
     except (RuntimeError, ValueError, NotImplementedError, subprocess.CalledProcessError) as error:
@@ -273,10 +307,12 @@ def launch_on_hosts(
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if code not in (0, 2):
-        _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
-    return code if isinstance(code, int) and code in (0, 2) else 1
+    if isinstance(code, int) and code in (0, 2):
+        return code
+    _say(f"deepspeed ended with {code}; the same command goes on from the last checkpoint")
+    return 1
 
 
 def _say(line: str) -> None:
+    """Print a line on standard error, as the command line does."""
     print(f"ds-minimodel: {line}", file=sys.stderr)

@@ -38,26 +38,19 @@ def run_of(recipe, system):
 
 
 def train(recipe, system, *overrides, **options):
-    """(process, its ranks) of a run of one system, or of one that goes on, once it has taken a
-    step.
-    """
+    """(process, its ranks) of a run of one system, new or going on, once it has taken a step."""
     metrics = run_of(recipe, system) / "metrics.jsonl"
-    before, process = (
-        len(read_json_lines(metrics)),
-        start(recipe, f"systems=[{system}]", *overrides, **options),
-    )
+    before = len(read_json_lines(metrics))
+    process = start(recipe, f"systems=[{system}]", *overrides, **options)
     deadline = time.monotonic() + 120
-    while (
-        process.poll() is None
-        and time.monotonic() < deadline
-        and len(read_json_lines(metrics)) <= before
-    ):
+    while len(read_json_lines(metrics)) <= before and time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
         time.sleep(0.05)
     assert process.poll() is None, process.communicate()[1]
     children = psutil.Process(process.pid).children(recursive=True)
-    return process, [
-        child for child in children if not child.children() and "pretrain" in child.cmdline()
-    ]
+    leaves = [child for child in children if not child.children()]
+    return process, [leaf for leaf in leaves if "pretrain" in leaf.cmdline()]
 
 
 def said_by(process, timeout=90):
@@ -77,17 +70,18 @@ def test_a_signal_reaches_the_ranks_which_save(recipe):
     assert errors.count("stopped after step") == errors.count("stopping after this step") == 1
     assert "Traceback" not in errors
     assert is_saved(run_of(recipe, "bl_base"))
-    assert len(ranks) == 2 and not any(rank.is_running() for rank in ranks)
+    assert len(ranks) == 2
+    assert not any(rank.is_running() for rank in ranks)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_a_command_ends_changes_nothing(number):
     signals = f"import atexit, os; atexit.register(os.kill, os.getpid(), {int(number)})"
     command = f"{signals}; from ds_minimodel.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "recipes"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "") and "quickstart" in done.stdout
+    program = [sys.executable, "-c", command, "recipes"]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "quickstart" in done.stdout
 
 
 def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
@@ -104,7 +98,8 @@ def test_the_others_end_when_a_rank_is_killed(recipe):
     errors = said_by(process)
     assert "another rank is gone; the same command goes on from the last checkpoint" in errors
     assert not any(rank.is_running() for rank in ranks)
-    assert process.returncode == 1 and "Traceback" not in errors
+    assert process.returncode == 1
+    assert "Traceback" not in errors
     assert "was ended by SIGKILL; the same command goes on" in errors
 
 
@@ -116,9 +111,8 @@ def test_a_signal_whose_save_fails_is_no_success(recipe):
     process.send_signal(signal.SIGTERM)
     errors = said_by(process)
     assert process.returncode == 1, errors
-    assert (
-        "checkpoints: File exists; fix this and run again" in errors and "Traceback" not in errors
-    ), errors
+    assert "checkpoints: File exists; fix this and run again" in errors
+    assert "Traceback" not in errors
     assert "not all ranks have saved; the same command goes on" in errors
 
 
@@ -142,8 +136,16 @@ def hostfile(tmp_path):
 
 def test_ranks_on_hosts_are_counted(hostfile):
     path = hostfile("# ours\nworker-1 slots=8\n\nworker-2   slots=4  # the old one\n")
-    assert launch.ranks_on_hosts(path, None) == 12 and launch.ranks_on_hosts(path, 2) == 4
+    assert launch.ranks_on_hosts(path, None) == 12
+    assert launch.ranks_on_hosts(path, 2) == 4
     assert launch.ranks_on_hosts(path, None, ["--include", "worker-1:0,1@worker-2"]) == 6
+    assert launch.ranks_on_hosts(str(ROOT / "ds_configs/hostfile.example"), None) == 16
+    path = hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n")
+    assert launch.ranks_on_hosts(path, None) == 3
+
+
+def test_a_hostfile_that_is_wrong_is_refused(hostfile):
+    path = hostfile("worker-1 slots=8\n")
     with pytest.raises(UserError, match="hosts: Hostname 'w' not found in hostfile"):
         launch.ranks_on_hosts(path, None, ["--exclude", "w"])
     with pytest.raises(UserError, match="hosts: Hostfile contains a bad entry: worker-1"):
@@ -154,20 +156,15 @@ def test_ranks_on_hosts_are_counted(hostfile):
         launch.ranks_on_hosts(hostfile("a slots=99999999999\n"), None, ["--include", "a"])
     with pytest.raises(UserError, match="hosts: holds a NUL character"):
         launch.ranks_on_hosts(hostfile("a slots=1\0\n"), None)
-    assert (
-        launch.ranks_on_hosts(hostfile("me@10.0.0.1 slots=1\nnode_2.x-y.org slots=2\n"), None) == 3
-    )
-    assert launch.ranks_on_hosts(str(ROOT / "ds_configs/hostfile.example"), None) == 16
 
 
 @pytest.mark.parametrize(
     "host", ["-oProxyCommand=touch${IFS}x", "-l", "me@-x", "a,b", "exec:a", "n[1-2]", "a;b", "ö"]
 )
 def test_what_is_no_name_of_a_host_does_not_reach_ssh(hostfile, host):
+    path = hostfile(f"a slots=1\n{host} slots=1\n")
     with pytest.raises(UserError, match=r"hosts: \S+ is no host's name"):
-        launch.launch_on_hosts(
-            ["pretrain", "paper"], hostfile(f"a slots=1\n{host} slots=1\n"), None, []
-        )
+        launch.launch_on_hosts(["pretrain", "paper"], path, ranks=None, options=[])
 
 
 def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(
@@ -179,17 +176,18 @@ def test_deepspeed_gets_the_hosts_the_variables_and_the_users_options(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("SECRET", "not for others")
-    monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "")  # which is added to
+    monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "")  # restored at the end: it is added to
     options = "--no_ssh_check --master_addr 10.7.7.7".split()
-    code = launch.launch_on_hosts(
-        ["pretrain", "it's"], hostfile("a slots=2\nb slots=2\n"), 1, options
-    )
+    path = hostfile("a slots=2\nb slots=2\n")
+    code = launch.launch_on_hosts(["pretrain", "it's"], path, ranks=1, options=options)
     asked = (tmp_path / "pdsh.asked").read_text()
-    assert code == 1 and " -w a,b " in asked and "--master_addr=10.7.7.7" in asked
-    assert "export GLOO_SOCKET_IFNAME=lo;" in asked and "SECRET" not in asked
-    assert asked.endswith(
-        f"""--module --enable_each_rank_log=None ds_minimodel pretrain {shlex.quote("it's")}\n"""
-    )
+    assert code == 1
+    assert " -w a,b " in asked
+    assert "--master_addr=10.7.7.7" in asked
+    assert "export GLOO_SOCKET_IFNAME=lo;" in asked
+    assert "SECRET" not in asked
+    words = shlex.join(["ds_minimodel", "pretrain", "it's"])
+    assert asked.endswith(f"--module --enable_each_rank_log=None {words}\n")
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
@@ -197,7 +195,8 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     launch.check_ranks(2)
     monkeypatch.setattr(launch.Path, "exists", lambda path: "nvidia" in str(path))
-    assert launch.has_gpu() and launch.check_ranks(2) is None
+    assert launch.has_gpu()
+    launch.check_ranks(2)
     with pytest.raises(UserError, match="--ranks 3: this host shows 2 GPUs"):
         launch.check_ranks(3)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
@@ -207,13 +206,11 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 def test_threads_do_not_spin_beside_other_work(monkeypatch):
     cores = len(os.sched_getaffinity(0))
-    for each, spins in ((90.0, "0"), (0.0, launch.CPU["GOMP_SPINCOUNT"])):
-        monkeypatch.setattr(
-            psutil, "cpu_percent", lambda *_, each=each, **__: [each] * os.cpu_count()
-        )
-        assert launch.busy_cores() == pytest.approx(each / 100 * cores)
+    for percent, spins in ((90.0, "0"), (0.0, launch.CPU["GOMP_SPINCOUNT"])):
+        every_core = [percent] * os.cpu_count()
+        monkeypatch.setattr(psutil, "cpu_percent", lambda *_, found=every_core, **__: found)
+        assert launch.busy_cores() == pytest.approx(percent / 100 * cores)
         assert launch.cpu_settings() == {**launch.CPU, "GOMP_SPINCOUNT": spins}
+    # Ranks that start beside this one keep as many cores busy.
     monkeypatch.setattr(launch, "busy_cores", lambda: 1.0)
-    assert (
-        launch.cpu_settings(starting=2) == launch.CPU
-    )  # ranks that start beside this one keep as many busy
+    assert launch.cpu_settings(starting=2) == launch.CPU
