@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Environment, then the tests, three files at a time. Arguments go to pytest: bash scripts/test.sh -k resume
-#   --fast   leaves out what trains, installs or looks at the whole tree (SLOW in tests/conftest.py)
-#   --all    runs what is random or long, too (LONG and LONG_CASES there), and installs CUDA's compiler for it
+#   --fast   leaves out what trains, installs or looks at the whole tree (marked slow)
+#   --all    runs what is random or long, too (marked long), and installs CUDA's compiler for it
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"

@@ -11,6 +11,8 @@ from benchmarks.workloads import STEPS, our_module, workload
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.models.low_rank import low_rank_size
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TINY = "model.hidden_size=32 model.num_heads=2 model.ffn_size=64 model.num_layers=3".split()
 TINY += "tokenizer.vocab_size=100 mini.depth=1 mini.new_layers=1".split()

@@ -11,6 +11,8 @@ from benchmarks.record import runs_of
 
 from .test_benchmarks import ROOT, TINY
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 
 def measured(out, part, *arguments):
     """(exit code, rows, page) of a part."""

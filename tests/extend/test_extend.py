@@ -207,6 +207,7 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert said in refused(*arguments, "--strength", "1")
 
 
+@pytest.mark.long
 def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path):
     out = tmp_path / "out"
     arguments = ("extend", texts / "theirs", texts / "xx.txt", "--language", "xx")
@@ -228,6 +229,7 @@ def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path)
     assert "merge strength" not in again, "of another training"
 
 
+@pytest.mark.long
 def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_path):
     save_modernbert(texts / "en.txt", tmp_path / "theirs")
     out = tmp_path / "out"

@@ -16,6 +16,8 @@ from ds_minimodel.training import partition
 from ..forks import KILLED_AFTER, Fork, done, run_ranks, start
 from ..pipeline.conftest import make_llama_world, stop_when
 
+pytestmark = pytest.mark.long
+
 STEPS, MEMORY = "run/adapt/lora/xx/run/metrics.jsonl", 1
 SAME = ["adapt.batch_size=12", "engine.micro_batch_size=2"]
 

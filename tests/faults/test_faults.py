@@ -9,6 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Harness
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory):

@@ -21,6 +21,8 @@ from .conftest import ODD_TEXTS, TEXTS, make_roberta_json, make_xlm_r, randomise
 from .test_bases import make_bert
 from .test_modernbert import save_modernbert
 
+pytestmark = pytest.mark.long
+
 # huggingface_hub and tokenizers are those that it takes; all else is of this environment.
 PACKAGES = "transformers==4.57.6", "tokenizers==0.22.1", "huggingface_hub==0.36.0"
 READ = """

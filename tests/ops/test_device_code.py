@@ -16,6 +16,8 @@ from functools import cache
 import pytest
 from shim import CSRC
 
+pytestmark = pytest.mark.long
+
 sys.path.insert(0, str(CSRC / "cuda"))
 device_code = importlib.import_module("compile_device_code")
 

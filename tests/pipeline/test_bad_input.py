@@ -14,6 +14,8 @@ from ds_minimodel.pipeline.run import run_step
 from ..forks import done, run
 from .conftest import copy_of, make_world, refused
 
+pytestmark = pytest.mark.slow(first=True)
+
 
 @pytest.fixture
 def recipe(tmp_path):
@@ -64,6 +66,7 @@ def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
     assert sorted(workdir.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_a_full_disk(world, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

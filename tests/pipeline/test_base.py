@@ -19,6 +19,8 @@ from ..forks import done
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from .conftest import make_world
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 workdir: {folder}/run
 seed: 3

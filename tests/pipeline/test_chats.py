@@ -18,6 +18,8 @@ from ..hf.test_decoders import END, save_llama
 from .conftest import make_world, refused
 from .test_extension import RECIPE
 
+pytestmark = pytest.mark.slow
+
 LORA = (
     "systems=[lora] adapt.new_token_penalty=0 adapt.rank=2 adapt.steps=30 adapt.seq_length=64"
 ).split()

@@ -11,6 +11,8 @@ from ds_minimodel.pipeline.registry import STEPS
 
 from .conftest import make_world
 
+pytestmark = pytest.mark.slow
+
 
 def check(folder, *overrides):
     """Steps that are to be taken of those after pretraining."""

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ..forks import done
 from .conftest import make_world
 
+pytestmark = pytest.mark.slow
+
 KIND = (
     "model.kind=llama",
     "model.num_kv_heads=1",

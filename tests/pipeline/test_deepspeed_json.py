@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
+
 from ..docs import ROOT
 from ..forks import run
 from .conftest import make_world, read_in
+
+pytestmark = pytest.mark.slow
 
 
 def test_messages_are_counted_and_the_body_is_the_same(world, tmp_path):

@@ -8,6 +8,8 @@ import pytest
 from ..forks import done
 from .conftest import copy_of, make_world, refused, run_two_ranks
 
+pytestmark = pytest.mark.slow
+
 RUN = ("systems=[minijoint]", "finetune.seeds=1", "finetune.epochs=4")
 MODELS = {"topic": (8, 32), "qa": (2, 8)}  # updates of an epoch and of all
 UNEVEN = ("finetune.tasks.topic.lr=2e-2", "finetune.tasks.qa.lr=1e-2")
@@ -83,6 +85,7 @@ def test_scoring_changes_nothing(scored, tmp_path):
 @pytest.mark.parametrize(
     "settings", ["engine.tensor_parallel=2", "engine.zero_stage=3"], ids=["split", "stage 3"]
 )
+@pytest.mark.long
 def test_two_ranks_score_the_same(scored, tmp_path, settings):
     recipe, overrides = before_finetuning(scored, tmp_path)
     run_two_ranks(recipe, *overrides, settings)

@@ -20,6 +20,8 @@ from ..hf.test_modernbert import save_modernbert
 from .conftest import copy_of, make_world
 from .test_base import assert_shared_rows_are_the_bases
 
+pytestmark = pytest.mark.slow
+
 
 def is_on_recipe(command):
     """Whether it reads a recipe that comes with the package, or the study's."""
@@ -98,6 +100,7 @@ def folder(tmp_path, roberta):  # noqa: F811
     return tmp_path
 
 
+@pytest.mark.long
 def test_extending_a_model(folder, monkeypatch, capsys):
     """From README's import to another initialisation, each page going on with what the one before
     left.
@@ -145,6 +148,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("model", ["ModernBERT-base", "SmolLM2-135M-Instruct"])
+@pytest.mark.long
 def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa: F811
     """The tutorial's commands over a model with its tokenizer and few random layers."""
     name = model.partition("-")[0].lower()

@@ -12,6 +12,8 @@ from ds_minimodel.pipeline.dialogues import Ending, _written, ending_of, prepare
 
 from ..hf.test_chats import write
 
+pytestmark = pytest.mark.slow
+
 SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
 EOS = "<|endoftext|>"
 TURNS = "{% for m in messages %}"

@@ -21,6 +21,8 @@ from ..forks import done, run
 from ..hf.test_decoders import save_llama
 from .conftest import make_world, read_in, refused, run_two_ranks
 
+pytestmark = pytest.mark.slow
+
 NEW, ROWS = 24, 330
 RECIPE = """
 workdir: {folder}/run
@@ -192,6 +194,12 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     )
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["tied", "untied"],
+    indirect=True,
+)
 def test_two_ranks_train_the_same_rows(folder, tmp_path):
     """An output matrix of its own at ZeRO 3; one that is the input's split over the ranks."""
     tied = "output" not in load_rows(folder)

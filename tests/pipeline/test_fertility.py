@@ -18,6 +18,8 @@ from ..hf.test_bases import make_bert
 from .conftest import make_world
 from .test_extension import make_recipe
 
+pytestmark = pytest.mark.slow
+
 
 def rows_of(recipe):
     run_step_here(STEPS["corpus"], recipe)

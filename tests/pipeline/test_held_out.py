@@ -9,6 +9,8 @@ from safetensors.torch import load_file
 from ..forks import done, run, start
 from .conftest import make_world, read_in, run_two_ranks, stop_when
 
+pytestmark = pytest.mark.slow
+
 OVERRIDES = ("systems=[bl_base,minipost,minijoint]", "finetune.tasks={}", "data.held_out=0.1")
 RUNS = (
     "pretrain/bl_base pretrain/minijoint build-mini/minipost adapt/bl_base/xx adapt/minipost/xx "
@@ -102,7 +104,10 @@ def test_a_killed_run_goes_on_to_the_same_scores(workdir, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        ("systems=[minipost]", "engine.tensor_parallel=2"),
+        pytest.param(
+            ("systems=[minipost]", "engine.tensor_parallel=2"),
+            marks=pytest.mark.long,
+        ),
         ("systems=[minijoint]", "engine.zero_stage=3"),
     ],
     ids=["split", "stage 3"],

@@ -19,6 +19,8 @@ from ..forks import done
 from ..tokenizers.test_alignment import model_one
 from .conftest import copy_of, make_world, prepare
 
+pytestmark = pytest.mark.slow
+
 
 def test_step_2_records_it_and_trains_on(world, tmp_path):
     recipe = copy_of(world, tmp_path)

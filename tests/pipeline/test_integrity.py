@@ -11,6 +11,8 @@ import pytest
 from ..forks import run
 from .conftest import copy_of, refused
 
+pytestmark = pytest.mark.slow
+
 BODY, PACK = "pretrain/minijoint/model", "adapt/minijoint/xx/pack"
 MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"
 

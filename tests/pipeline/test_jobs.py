@@ -18,6 +18,8 @@ from ds_minimodel.pipeline.training import finished_checkpoints
 from ds_minimodel.pipeline.work import begin, finish, move_aside_if_stale, sweep_up, withdraw
 from ds_minimodel.text.reader import identity_of_text
 
+pytestmark = pytest.mark.slow
+
 
 class Counter:
     """Makes an artifact as a training step does, with checkpoints beside it; counts the times."""

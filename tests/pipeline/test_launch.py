@@ -20,6 +20,8 @@ from .. import forks
 from ..docs import ROOT
 from .conftest import make_world, prepare
 
+pytestmark = pytest.mark.slow
+
 LONG = "pretrain.steps=2000", "checkpoint.every=1000"  # enough to be disturbed
 
 
@@ -84,6 +86,7 @@ def test_a_signal_while_a_command_ends_changes_nothing(number):
     assert "quickstart" in done.stdout
 
 
+@pytest.mark.long
 def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
     process, ranks = train(recipe, "minijoint", ranks=1)
     process.send_signal(signal.SIGKILL)
@@ -92,6 +95,7 @@ def test_ranks_save_and_end_when_who_started_them_is_killed(recipe):
     assert is_saved(run_of(recipe, "minijoint"))
 
 
+@pytest.mark.long
 def test_the_others_end_when_a_rank_is_killed(recipe):
     process, ranks = train(recipe, "minijoint")
     ranks[1].kill()
@@ -103,6 +107,7 @@ def test_the_others_end_when_a_rank_is_killed(recipe):
     assert "was ended by SIGKILL; the same command goes on" in errors
 
 
+@pytest.mark.long
 def test_a_signal_whose_save_fails_is_no_success(recipe):
     process, _ = train(recipe, "minijoint", ranks=1)
     checkpoints = run_of(recipe, "minijoint") / "checkpoints"
@@ -116,6 +121,7 @@ def test_a_signal_whose_save_fails_is_no_success(recipe):
     assert "not all ranks have saved; the same command goes on" in errors
 
 
+@pytest.mark.long
 def test_a_mistake_that_the_ranks_find_is_a_users_mistake(recipe):
     process = start(recipe, "systems=[bl_small]", "pretrain.batch_size=3")
     (said,) = (line for line in said_by(process).splitlines() if not line.startswith("job "))

@@ -23,6 +23,8 @@ from ds_minimodel.pipeline.lines import (
 from ds_minimodel.text.pairs import Pair
 from ds_minimodel.training.world import World
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["abc", "", "defghij", "k", "a" * 40]
 
 

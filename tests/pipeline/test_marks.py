@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 
+import pytest
 from safetensors.torch import load_file
 
 from ds_minimodel.common.config import DECIDES_ROUNDING, Section, decides
@@ -15,6 +16,8 @@ from ds_minimodel.pipeline.registry import STEPS
 from ..forks import done
 from .conftest import make_world
 from .test_chats import world as dialogues  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.slow
 
 TOPIC = {"kind": "classification", "train": "topic.en.jsonl", "dev": "topic.en.jsonl"}
 TEST = {"aa": "topic.en.jsonl", "xx": "topic.xx.jsonl"}

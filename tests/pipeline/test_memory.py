@@ -17,6 +17,8 @@ from ds_minimodel.pipeline.training import text_steps
 
 from ..saved import saved_bytes
 
+pytestmark = pytest.mark.slow
+
 LLAMA = {
     "num_hidden_layers": 4,
     "hidden_size": 2048,

@@ -9,6 +9,8 @@ import pytest
 from ..forks import Fork
 from .conftest import make_world
 
+pytestmark = pytest.mark.slow
+
 COMMAND = "tests.pipeline.newcomers:main"
 OVERRIDES = ["model.kind=toy", "systems=[minijoint, jointpost]", "finetune.seeds=1"]
 HELD_OUT = "data.held_out=0.1"

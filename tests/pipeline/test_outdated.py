@@ -11,6 +11,8 @@ from ds_minimodel.training.config import AdamWConfig
 
 from .conftest import make_world
 
+pytestmark = pytest.mark.slow
+
 ON_TEXT = {"pretrain", "build-mini", "adapt"}
 TRAINING = "mask_prob steps batch_size seq_length lr warmup_steps".split()
 

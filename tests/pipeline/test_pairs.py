@@ -13,6 +13,8 @@ from ds_minimodel.text.pairs import normalised
 
 from .conftest import RECIPE, SECOND
 
+pytestmark = pytest.mark.slow
+
 WORDS = "wave boat fish salt shore wind cow field barn hay seed plough street shop bridge".split()
 
 

@@ -14,6 +14,8 @@ from ..forks import done, run
 from ..hf.test_decoders import save_llama
 from .conftest import make_world
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 RECIPE = """
 workdir: {folder}/run
 systems: [lora]

@@ -19,6 +19,8 @@ from ds_minimodel.artifacts.models import load_model
 from ..forks import done, start
 from .conftest import copy_of, make_world, stop_when
 
+pytestmark = pytest.mark.slow
+
 STEPS = (
     "corpus",
     "tokenizer",

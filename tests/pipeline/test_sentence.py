@@ -18,6 +18,8 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ..forks import done
 from .sentence_world import make_sentence_world, pairs_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):

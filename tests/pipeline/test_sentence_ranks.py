@@ -15,6 +15,8 @@ from ..forks import done
 from .conftest import run_two_ranks
 from .sentence_world import make_sentence_world
 
+pytestmark = pytest.mark.slow
+
 WAYS = {
     "micro-batches of 1": (1, "engine.micro_batch_size=1"),
     "whole batches": (1, "engine.micro_batch_size=8"),

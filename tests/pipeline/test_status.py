@@ -11,6 +11,8 @@ from ds_minimodel.common.files import lock, note_holder
 from ..forks import done
 from .conftest import copy_of
 
+pytestmark = pytest.mark.slow
+
 
 def do(capsys, *arguments):
     """What a command prints that ends well; in this process, for torch's sake."""

@@ -11,6 +11,8 @@ from torch.testing import assert_close
 from ..forks import done
 from .conftest import make_world, prepare, run_two_ranks
 
+pytestmark = pytest.mark.slow
+
 OVERRIDES = ("systems=[minipost]", "finetune.seeds=1")
 # ModernBERT: gated feed-forward blocks, windows, a prediction head that tasks read, no biases. Qwen
 # 2: next tokens, grouped heads, an output matrix of its own.
@@ -51,6 +53,7 @@ def test_artifacts_are_those_of_one_process(world, split):
 
 
 @pytest.mark.parametrize("kind", MODERN)
+@pytest.mark.long
 def test_bodies_of_today_are_split_as_well(kind, tmp_path):
     for name in ("whole", "split"):
         (tmp_path / name).mkdir()

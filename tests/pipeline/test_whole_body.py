@@ -24,6 +24,8 @@ from ..forks import done
 from .conftest import read_in, refused, run_two_ranks
 from .test_extension import make_recipe
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     "systems=[bl_base, full, lora]",
     "adapt.rank=2",
@@ -120,6 +122,12 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     torch.testing.assert_close(theirs.data, torch.lerp(body.tensors[name], own, 0.25))
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["tied", "untied"],
+    indirect=True,
+)
 def test_two_ranks_train_the_same_body(folder, tmp_path):
     more = [
         "systems=[full, lora]",

@@ -19,6 +19,8 @@ from ds_minimodel.cli.main import main
 from ds_minimodel.config.schema import PaperRecipe
 from ds_minimodel.launch.hosts import CPU
 
+pytestmark = pytest.mark.long
+
 RECIPE = """\
 workdir: run
 systems: [bl_base, minijoint]

@@ -19,7 +19,7 @@ from ds_minimodel.models import BODIES
 from ..forks import done
 from ..pipeline.conftest import SECOND, TOPICS, make_world, sentence
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 FOUR = "systems=[bl_base, bl_small, minijoint, minipost]"
 SIX = "systems=[bl_base, bl_small, minijoint, minipost, full, lora]"
 # Of one key head; two heads of 16.

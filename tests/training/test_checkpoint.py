@@ -21,6 +21,8 @@ from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json,
 
 from ..forks import Fork
 
+pytestmark = pytest.mark.slow
+
 EACH_STEP = {"checkpoint_every": 1, "keep_last": 3}
 
 

@@ -8,6 +8,8 @@ from ds_minimodel.training.config import Schedule
 from ds_minimodel.training.run import fill_batch, split_batch
 from ds_minimodel.training.zero.config import check_deepspeed, deepspeed_config, needed_stage
 
+pytestmark = pytest.mark.slow
+
 
 def test_learning_rate_rises_and_falls_linearly():
     run = run_config(steps=10, warmup_steps=4, lr=8e-4)

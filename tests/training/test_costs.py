@@ -7,6 +7,8 @@ from ranks import MEASURED, OFFLOADED
 
 from ..forks import run_ranks
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):

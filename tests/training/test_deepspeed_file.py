@@ -14,6 +14,8 @@ from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.check import check_deepspeed_file
 from ds_minimodel.training.zero.deepspeed_file import read_deepspeed_file
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAPER = "paper"
 FILE = {

@@ -10,6 +10,8 @@ from synthetic import resume, run_config, same, signal_self, train
 
 from ds_minimodel.launch.process import Stopped
 
+pytestmark = pytest.mark.slow
+
 OPTIMIZER = {"offload_optimizer": {"device": "cpu"}}
 
 

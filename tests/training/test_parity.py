@@ -14,6 +14,8 @@ from ds_minimodel.common.files import read_manifest
 
 from ..forks import start_ranks
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 STAGE_0 = {
     "pretrain": "pretrain fp32 zero0 8",

@@ -10,6 +10,8 @@ from ds_minimodel.pipeline.memory import held_between_steps
 from ds_minimodel.training.partition import Setup, partition_of
 from ds_minimodel.training.zero.config import ZeroMemory, deepspeed_config
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 
 

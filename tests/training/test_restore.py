@@ -7,6 +7,8 @@ from synthetic import crash, losses, resume, run_config, same, train
 
 from ds_minimodel.training.checkpoints.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
 
 

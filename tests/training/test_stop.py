@@ -12,6 +12,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.launch.process import Stopped
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "what, run",

@@ -14,6 +14,8 @@ from ds_minimodel.training.run import replicas_of
 
 from ..forks import start_ranks
 
+pytestmark = pytest.mark.slow
+
 RANKS = 4
 LOSS_BOUNDS = {"fp32": 1e-5, "bf16": 1e-2}
 WEIGHT_BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}

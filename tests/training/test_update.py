@@ -12,6 +12,8 @@ from ds_minimodel.training.loop import optimizer_step
 from ds_minimodel.training.zero import engine as zero_engine
 from ds_minimodel.training.zero.state import fragments, read_masters
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "stage, precision", [(0, "bf16"), (1, "bf16"), (2, "bf16"), (0, "fp32"), (1, "fp32")]
