@@ -8,10 +8,9 @@ from itertools import islice
 MAX_PAGES = 100  # that are looked at
 MAX_CHARACTERS = 1000  # of each
 MIN_CHARACTERS = 40
-OTHERS, OWN = (
-    0.5,
-    0.25,
-)  # shares of pages in another and in the named language, with which it is said
+# More pages than this share in another language, and fewer in the named one, are worth a word.
+MIN_OTHER_SHARE = 0.5
+MAX_NAMED_SHARE = 0.25
 
 
 @cache
@@ -42,6 +41,6 @@ def other_language(documents: Iterable[list[str]], language: str) -> str | None:
             counts[max(scores, key=scores.__getitem__)] += 1
     total = counts.total()
     for other, count in counts.most_common(1):
-        if count > OTHERS * total and counts[language] < OWN * total:
+        if count > MIN_OTHER_SHARE * total and counts[language] < MAX_NAMED_SHARE * total:
             return f"{count} of {total} pages look like {other}; is it text in {language}?"
     return None

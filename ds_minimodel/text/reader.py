@@ -24,19 +24,23 @@ from ds_minimodel.common.files import Content
 from ds_minimodel.text import rows
 
 CHUNK_BYTES = 1 << 20
-_ROWS = (*rows.JSON_LINES, *rows.TABLES, rows.PARQUET)
+READ_BYTES = 1 << 17  # of a plain file at a time
+# Compressed bytes that are decompressed at a time: they can become 30,000 times as many.
+COMPRESSED_BYTES = 1 << 12
 CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
-
+COLUMN = "text"  # of rows
+_ROWS = (*rows.JSON_LINES, *rows.TABLES, rows.PARQUET)
 
 TextSource = Path | rows.HubText
 Parts = tuple[tuple[int, int], ...]  # of a file: first byte, end
 NOTHING: Parts = ((0, 0),)
-COLUMN = "text"  # of rows
 
 
 class Chunk(NamedTuple):
-    """Some of a file's decompressed bytes. file: its number among those that are read. line: of the
-    file (from 1), in which they begin. of_rows: whether they are documents of rows.
+    """Some of a file's decompressed bytes.
+
+    file: index among those that are read. line: of the file (from 1), in which they begin. of_rows:
+    whether they are documents of rows.
     """
 
     path: str
@@ -47,15 +51,18 @@ class Chunk(NamedTuple):
 
 
 def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
-    """Files that paths and globs (`**` too) name, in order, each once, and data sets of the Hub
-    (rows.HubText).
+    """Find the files that paths and globs (`**` too) name, in order, each once, and data sets of
+    the Hub; a Hub is not asked.
 
-    UserError where there is no file, and for one that does not hold text; a Hub is not asked.
+    Raises:
+        UserError: There is no file, or one does not hold text.
     """
     listed: list[TextSource] = []
     for pattern in map(str, patterns):
         if pattern.startswith(rows.PREFIX):
-            listed += [of_hub] if (of_hub := rows.HubText.of(pattern)) not in listed else []
+            data_set = rows.HubText.parse(pattern)
+            if data_set not in listed:
+                listed.append(data_set)
             continue
         is_glob = glob.has_magic(pattern) and not Path(pattern).exists()
         names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
@@ -79,56 +86,63 @@ _OTHER_FORMS = {  # what a file is, and how it begins
     "HTML or XML": rb"(?i:\s*<(!doctype\s+html|html|\?xml))",
     "a PDF file": rb"%PDF-",
     "a document of a word processor, or a ZIP archive": rb"PK\x03\x04|\{\\rtf|\xd0\xcf\x11\xe0",
-    "compressed, or an archive": rb"\x1f\x8b|\xfd7zXZ\0|\x28\xb5\x2f\xfd|BZh[1-9]1AY&SY|7z\xbc\xaf|Rar!\x1a"
-    rb"|.{257}ustar[\0 ]",
+    "compressed, or an archive": (
+        rb"\x1f\x8b|\xfd7zXZ\0|\x28\xb5\x2f\xfd|BZh[1-9]1AY&SY|7z\xbc\xaf|Rar!\x1a"
+        rb"|.{257}ustar[\0 ]"
+    ),
     "a Parquet file": rb"PAR1\x15",
     "weights of a model": rb".{3}\0{5}\{|GGUF.\0",
 }
 _TAKEN = (
     "plain text is read, and rows in .jsonl, .csv, .tsv and .parquet, also as .gz, .xz and .zst; "
-    "unpack or convert it, "
-    "or let its name say what it is"
+    "unpack or convert it, or let its name say what it is"
 )
 
 
 def _refuse_other_forms(path: Path) -> None:
-    """UserError, with what the file is and what to do, where it begins as no text does."""
-    form, head = form_of(path), b""
+    """Raise UserError, with what the file is and what to do, where it begins as no text does."""
+    form = form_of(path)
     if form in (rows.PARQUET, rows.DOCUMENTS):
         return
-    with (
-        contextlib.ExitStack() as stack,
-        contextlib.suppress(OSError),
-    ):  # reading says where it is damaged
-        head = next(
-            filter(None, bytes_of(path, stack)), b""
-        )  # a block of zstd may need more than one read
-        head = head.removeprefix(codecs.BOM_UTF8)
-    taken = {"JSON"} if form in rows.JSON_LINES else set()
+    head = b""
+    # Reading the file will say where it is damaged.
+    with contextlib.suppress(OSError):
+        # Of zstd the first pieces may be empty.
+        head = next(filter(None, bytes_of(path)), b"").removeprefix(codecs.BOM_UTF8)
     for what, begins in _OTHER_FORMS.items():
-        if what not in taken and (
-            re.match(begins, head, re.DOTALL) or (form == ".json" and what == "JSON")
-        ):
+        if what == "JSON" and form in rows.JSON_LINES:
+            continue
+        is_named_json = what == "JSON" and form == ".json"
+        if is_named_json or re.match(begins, head, re.DOTALL):
             raise UserError(f"{path}: {what}; {_TAKEN}")
 
 
 def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[Chunk]:
-    """Chunks of the files. column: where rows have their text, each a document.
+    """Yield the chunks of files and data sets.
 
     A document that a chunk cannot hold is cut at a line end, a line that it cannot hold at a space.
-    Raises UserError for a damaged or unreadable file, for one without text and for a row without
-    one.
+
+    Args:
+        files: as find_text gives them.
+        column: where rows have their text, each a document.
+
+    Raises:
+        UserError: A file is damaged, not readable or without text, or a row has no text.
     """
-    for number, file in enumerate(files):
-        yield from _chunks_of_file(file, number, column)
+    for index, file in enumerate(files):
+        yield from _chunks_of_file(file, index, column)
 
 
 def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
-    """Documents of a chunk, each a list of its lines, those of rows with their empty ones.
+    """Yield the documents of a chunk, each a list of its lines, of rows with their empty ones.
 
-    whole: whether lines keep white space around them, else empty ones are left out, too. Raises
-    UserError where a line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, and for
-    ends of CR.
+    Args:
+        chunk: of a file.
+        whole: whether lines keep white space around them; else empty ones are left out, too.
+
+    Raises:
+        UserError: A line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, or lines end
+            in CR.
     """
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.line == 1 else chunk.data
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -151,119 +165,127 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
         ) from None
     # A line that is longer than a chunk may have a CR inside; lines that end in CR are shorter on
     # average.
-    if (
-        chunk.line == 1
-        and "\n" not in text
-        and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r")
-    ):
-        raise UserError(
-            f"{chunk.path}:{chunk.line}: lines end in CR alone; convert the file: tr '\\r' '\\n'"
-        )
-    groups: Iterable[list[str]]  # not of splitlines: form feeds, U+2028 … are no line ends here
-    if chunk.of_rows:  # a chunk may end within a document or its end
-        groups = (
-            part.strip("\n").replace(rows.BLANK, "").split("\n") for part in text.split("\n\n")
-        )
-    else:
-        runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
-        groups = (
-            [line.removesuffix("\r") for line in run] for is_blank, run in runs if not is_blank
-        )
-    for lines in groups:
+    are_cr_lines = "\n" not in text and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r")
+    if chunk.line == 1 and are_cr_lines:
+        raise UserError(f"{chunk.path}:1: lines end in CR alone; convert the file: tr '\\r' '\\n'")
+    for lines in _lines_of_rows(text) if chunk.of_rows else _lines_of_text(text):
         stripped = [*filter(None, map(str.strip, lines))]
         if stripped:
             yield lines if whole else stripped
 
 
+# No splitlines in these: form feeds, U+2028 … are no line ends here.
+
+
+def _lines_of_rows(text: str) -> Iterator[list[str]]:
+    # A chunk may end within a document or its end.
+    for document in text.split("\n\n"):
+        yield document.strip("\n").replace(rows.BLANK, "").split("\n")
+
+
+def _lines_of_text(text: str) -> Iterator[list[str]]:
+    runs = itertools.groupby(text.split("\n"), lambda line: not line or line.isspace())
+    for is_blank, lines in runs:
+        if not is_blank:
+            yield [line.removesuffix("\r") for line in lines]
+
+
 def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
-    """All documents of the files that `patterns` name; column: of rows. Lines keep white space
-    around them.
+    """Yield all documents of the files that `patterns` name; lines keep white space around them.
+
+    column: of rows, where they have their text.
     """
     for chunk in read_chunks(find_text(patterns), column=column):
         yield from documents(chunk, True)
 
 
 def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Rows:
-    """All rows of the files that `patterns` name, with these columns at least, as far as they have
-    them.
+    """Yield all rows of the files that `patterns` name, with these columns at least, as far as they
+    have them.
 
-    UserError for a damaged or unreadable file, and for one of plain text.
+    Raises:
+        UserError: A file is damaged, not readable, or of plain text.
     """
     for path in find_text(patterns):
         if isinstance(path, Path) and form_of(path) not in _ROWS:
             raise UserError(f"{path}: rows are expected; name files of {', '.join(_ROWS)}")
         try:
-            with contextlib.ExitStack() as stack:
-                yield from _rows(path, columns, stack)
+            yield from _rows(path, columns)
         except OSError as error:
             raise UserError(
                 f"{path}: cannot be read ({error}); it is damaged, cut short or not readable"
             ) from error
 
 
-def _chunks_of_file(path: TextSource, number: int, column: str) -> Iterator[Chunk]:
-    blank, line = True, 1  # nothing but white space so far
-    buffer, of_rows = (
-        bytearray(),
-        isinstance(path, rows.HubText) or form_of(path) in (rows.DOCUMENTS, *_ROWS),
-    )
+def _chunks_of_file(path: TextSource, index: int, column: str) -> Iterator[Chunk]:
+    of_rows = isinstance(path, rows.HubText) or _has_rows(path)
+    is_blank = True
+    line = 1
+    buffer = bytearray()
     try:
-        with contextlib.ExitStack() as stack:
-            if isinstance(path, rows.HubText) or form_of(path) in _ROWS:
-                table = _rows(path, (column,), stack)
-                pieces = filter(
-                    None, (rows.document_of(row, column, where) for where, row in table)
-                )
-            else:
-                pieces = filter(None, bytes_of(path, stack))
-            while True:
-                while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
-                    buffer += piece
-                if not buffer:
-                    break
-                size = _cut(buffer[:CHUNK_BYTES]) if len(buffer) >= CHUNK_BYTES else len(buffer)
-                data = bytes(buffer[:size])
-                del buffer[:size]
-                blank = blank and data.isspace()
-                yield Chunk(str(path), number, line, data, of_rows)
-                line += data.count(b"\n")
+        pieces = filter(None, _pieces(path, column))
+        while True:
+            while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
+                buffer += piece
+            if not buffer:
+                break
+            size = _cut(buffer[:CHUNK_BYTES]) if len(buffer) >= CHUNK_BYTES else len(buffer)
+            data = bytes(buffer[:size])
+            del buffer[:size]
+            is_blank = is_blank and data.isspace()
+            yield Chunk(path=str(path), file=index, line=line, data=data, of_rows=of_rows)
+            line += data.count(b"\n")
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read near line {line} ({error}); "
             "the file is damaged, cut short or not readable; fetch it again"
         ) from error
-    if blank:
+    if is_blank:
         raise UserError(f"{path}: holds no text; fetch it again or leave it out")
 
 
+def _pieces(path: TextSource, column: str) -> Iterator[bytes]:
+    """Yield the text of a file or data set, piece by piece; a row is a document."""
+    if isinstance(path, Path) and form_of(path) not in _ROWS:
+        yield from bytes_of(path)
+        return
+    for where, row in _rows(path, (column,)):
+        yield rows.document_of(row, column, where)
+
+
 def pinned(text: Iterable[TextSource]) -> list[TextSource]:
-    """The same, data sets at the commits that their revisions name now."""
+    """Return the same, data sets at the commits that their revisions name now."""
     return [source.pinned() if isinstance(source, rows.HubText) else source for source in text]
 
 
 def names_of(text: Iterable[TextSource]) -> list[str]:
-    """What a manifest says of text: the names of files, data sets with their commits."""
+    """Return what a manifest says of text: the names of files, data sets with their commits."""
     return [source.name if isinstance(source, Path) else str(source) for source in text]
 
 
 def identity_of_text(
     text: Sequence[TextSource], parts: Iterable[Parts] = ()
 ) -> list[dict[str, Any]]:
-    """What tells each text from others, and from what it was before it was edited: of a file name,
-    size and Content; of a data set its name, with the commit where it is `pinned`. parts: of each,
-    that are read; by default all. Of a file of rows, of which it is not known how far it is read,
-    the whole counts.
+    """Return what tells each text from others, and from what it was before it was edited.
+
+    Of a file these are name, size and Content; of a data set its name, with the commit where it is
+    `pinned`.
+
+    Args:
+        text: files and data sets.
+        parts: of each, that are read; by default all. Of a file of rows, of which it is not known
+            how far it is read, the whole counts.
     """
-    return [
-        {"name": source.name, "bytes": source.stat().st_size, "sha256": _content(source, own or ())}
-        if isinstance(source, Path)
-        else {"name": str(source)}
-        for source, own in itertools.zip_longest(text, parts)
-    ]
-
-
-def _content(path: Path, parts: Parts) -> Content:
-    return Content.of(path, () if _has_rows(path) and parts != NOTHING else parts)
+    identities: list[dict[str, Any]] = []
+    for source, read in itertools.zip_longest(text, parts, fillvalue=()):
+        if not isinstance(source, Path):
+            identities.append({"name": str(source)})
+            continue
+        counted = () if _has_rows(source) and read != NOTHING else read
+        content = Content.of(source, counted)
+        size = source.stat().st_size
+        identities.append({"name": source.name, "bytes": size, "sha256": content})
+    return identities
 
 
 def _has_rows(path: Path) -> bool:
@@ -271,15 +293,15 @@ def _has_rows(path: Path) -> bool:
 
 
 def is_plain(source: TextSource) -> bool:
-    """Whether it is a file whose bytes are text, which can be entered anywhere."""
-    return (
-        isinstance(source, Path) and source.suffix.lower() not in _STREAMS and not _has_rows(source)
-    )
+    """Return whether it is a file whose bytes are text, which can be entered anywhere."""
+    if not isinstance(source, Path) or _has_rows(source):
+        return False
+    return source.suffix.lower() not in _STREAMS
 
 
 def bytes_of_text(text: Iterable[TextSource]) -> int:
-    """About how many bytes of text the files hold, a compressed one three times its size; 0 for a
-    data set.
+    """Estimate how many bytes of text the files hold, a compressed one three times its size; 0 for
+    a data set.
     """
     return sum(
         source.stat().st_size * (3 if source.suffix.lower() in _STREAMS else 1)
@@ -289,75 +311,81 @@ def bytes_of_text(text: Iterable[TextSource]) -> int:
 
 
 def _cut(buffer: bytearray) -> int:
-    """Length of the longest good chunk that starts `buffer`."""
+    """Return the length of the longest good chunk that starts `buffer`."""
     for mark in CUTS:
-        at = buffer.rfind(mark)
-        if at >= 0:
-            return at + len(mark)
+        index = buffer.rfind(mark)
+        if index >= 0:
+            return index + len(mark)
     size = len(buffer) - 1
-    while size > 1 and buffer[size] & 0xC0 == 0x80:  # not inside a UTF-8 character
+    # Bytes 10xxxxxx are inside a UTF-8 character.
+    while size > 1 and buffer[size] & 0xC0 == 0x80:
         size -= 1
     return size
 
 
-def _rows(path: TextSource, columns: Sequence[str], stack: contextlib.ExitStack) -> rows.Rows:
-    """The rows of a data set, or a file of the forms _ROWS, with these columns at least, as far as
-    it has them.
+def _rows(path: TextSource, columns: Sequence[str]) -> rows.Rows:
+    """Return the rows of a data set, or a file of the forms _ROWS, with these columns at least, as
+    far as it has them.
     """
     if isinstance(path, rows.HubText):
         return rows.rows_of_hub(path)
-    if (form := form_of(path)) == rows.PARQUET:
+    form = form_of(path)
+    if form == rows.PARQUET:
         return rows.rows_of_parquet(path, columns)
     if form in rows.JSON_LINES:
-        return rows.rows_of_json_lines(bytes_of(path, stack), path)
-    return rows.rows_of_table(bytes_of(path, stack), path, form)
+        return rows.rows_of_json_lines(bytes_of(path), path)
+    return rows.rows_of_table(bytes_of(path), path, form)
 
 
 def form_of(path: Path) -> str:
-    """The suffix of a file's name before that of its compression, in lower case."""
+    """Return the suffix of a file's name before that of its compression, in lower case."""
     path = Path(path.name.lower())
     return path.with_suffix("").suffix if path.suffix in _STREAMS else path.suffix
 
 
-def bytes_of(path: Path, stack: contextlib.ExitStack) -> Iterator[bytes]:
-    """What a file holds, decompressed. stack: closes it."""
-    file = stack.enter_context(path.open("rb", 1 << 17))
-    if stream := _STREAMS.get(path.suffix.lower()):
-        return _decompressed(file, stream)
-    return iter(lambda: file.read(1 << 17), b"")
+def bytes_of(path: Path) -> Iterator[bytes]:
+    """Yield what a file holds, decompressed; OSError where it is damaged."""
+    new_stream = _STREAMS.get(path.suffix.lower())
+    with path.open("rb", READ_BYTES) as file:
+        if new_stream is not None:
+            yield from _decompressed(file, new_stream)
+            return
+        while piece := file.read(READ_BYTES):
+            yield piece
 
 
 def _decompressed(file: IO[bytes], new_stream: Callable[[], Any]) -> Iterator[bytes]:
-    """What a file of streams, one after another, holds; OSError for all that is no whole stream,
-    but for NUL bytes.
+    """Yield what a file of streams, one after another, holds; OSError for all that is no whole
+    stream, but for NUL bytes.
 
-    (The file objects of lzma and zstandard take damage after the end of a stream for the end of the
-    text.) new_stream: a decompressor.
+    The file objects of lzma and zstandard would take damage after the end of a stream for the end
+    of the text. new_stream: makes a decompressor.
     """
-    data = file.read(_PIECE)
+    data = file.read(COMPRESSED_BYTES)
     while data:
         stream = new_stream()
         while not stream.eof:
             if not data:
                 raise OSError("the end of the compressed text is missing")
             try:
-                yield stream.decompress(data)
-            except Exception as error:  # each library has its own
+                piece = stream.decompress(data)
+            # Each library has errors of its own.
+            except Exception as error:
                 raise OSError(str(error)) from None
-            data = stream.unused_data or file.read(_PIECE)
+            yield piece
+            data = stream.unused_data or file.read(COMPRESSED_BYTES)
         while data[:1] == b"\0":
-            data = data.lstrip(b"\0") or file.read(_PIECE)
+            data = data.lstrip(b"\0") or file.read(COMPRESSED_BYTES)
 
 
 def _zstd_stream() -> Any:
     zstandard = import_extra("zstandard", "zstd")
-    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # as zstd --long=31
+    # The window that zstd --long=31 writes.
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
-_PIECE = (
-    1 << 12
-)  # compressed bytes that are decompressed at a time: they can become 30,000 times as many
-_STREAMS: dict[str, Callable[[], Any]] = {  # a decompressor by suffix
+# A decompressor by suffix.
+_STREAMS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(31),
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
     ".zst": _zstd_stream,

@@ -16,29 +16,29 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.extras import import_extra
 from ds_minimodel.common.hub import hub_api
 
-JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"  # suffixes
+# Suffixes of files.
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
 # In tab-separated files a quote is a character like others, as in the benchmarks' own.
 TABLES: dict[str, dict[str, Any]] = {
     ".csv": {},
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
-DOCUMENTS = ".documents"  # suffix of documents in this form, as a corpus has them
+DOCUMENTS = ".documents"  # documents in this form, as a corpus has them
 BLANK = "\0"  # which no text has
-_CHATS = "messages", "conversations", "conversation"  # columns
-_MOST_BYTES = 1 << 26  # of a line of JSON
+_CHATS = ("messages", "conversations", "conversation")  # columns
+_MAX_LINE_BYTES = 1 << 26
 _BATCH = 64  # rows of a Parquet file that are in memory
 
-
-Rows = Iterator[
-    tuple[str, Mapping[str, Any]]
-]  # where one is, as messages say it, and {column: value}
+# Where a row is, as messages say it, and {column: value}.
+Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
-    """The rows of a file of JSON lines, of which `pieces` are the bytes."""
-    for number, line in enumerate(_text_lines(pieces, path), 1):
+    """Yield the rows of a file of JSON lines, of which `pieces` are the bytes."""
+    for line_number, line in enumerate(_text_lines(pieces, path), 1):
         if line.strip():
-            where = f"{path}:{number}"
+            where = f"{path}:{line_number}"
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -51,8 +51,8 @@ def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
 
 
 def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
-    """The rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes; values are
-    text.
+    """Yield the rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes;
+    values are text.
     """
     header = list[str]()
     for where, fields in fields_of_table(pieces, path, form):
@@ -74,10 +74,10 @@ def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
 def fields_of_table(
     pieces: Iterable[bytes], path: Path, form: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """The fields of each line that is not empty of a ".csv" or ".tsv" file, the header's too, and
-    where they are, as messages say it.
+    """Yield the fields of each line that is not empty of a ".csv" or ".tsv" file, the header's too,
+    after where they are, as messages say it.
     """
-    csv.field_size_limit(_MOST_BYTES)
+    csv.field_size_limit(_MAX_LINE_BYTES)
     lines = (f"{line}\n" for line in _text_lines(pieces, path))
     reader = csv.reader(lines, strict=True, **TABLES[form])
     try:
@@ -88,58 +88,55 @@ def fields_of_table(
 
 
 def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
-    """The rows of a Parquet file with those of the `columns` that it has, some in memory at a time;
-    where it has none, one row of all columns without values.
+    """Yield the rows of a Parquet file with those of the `columns` that it has, some in memory at a
+    time; where it has none, one row of all columns without values.
     """
     arrow = import_extra("pyarrow", "parquet")
     parquet = import_extra("pyarrow.parquet", "parquet")
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             names = file.schema_arrow.names
-            present, number = [name for name in columns if name in names], 0
+            present = [name for name in columns if name in names]
             if not present:
                 yield str(path), dict.fromkeys(names)
+                return
             for column in present:
                 if names.count(column) > 1:
                     raise UserError(
-                        f"{path}: {column!r:.40} comes twice; data.column (--column) names the column of the "
-                        "text"
+                        f"{path}: {column!r:.40} comes twice; data.column (--column) names the "
+                        "column of the text"
                     )
-            for batch in (
-                file.iter_batches(_BATCH, columns=present, use_threads=False) if present else ()
-            ):
+            row_number = 0
+            for batch in file.iter_batches(_BATCH, columns=present, use_threads=False):
                 for values in zip(*batch.columns, strict=True):
-                    number += 1
+                    row_number += 1
+                    where = f"{path}: row {row_number}"
                     try:
-                        row = {
-                            name: value.as_py()
-                            for name, value in zip(batch.schema.names, values, strict=True)
-                        }
+                        texts = [value.as_py() for value in values]
                     except UnicodeDecodeError as error:
-                        raise UserError(
-                            f"{path}: row {number}: not UTF-8 text ({error.reason})"
-                        ) from None
-                    yield f"{path}: row {number}", row
+                        raise UserError(f"{where}: not UTF-8 text ({error.reason})") from None
+                    yield where, dict(zip(batch.schema.names, texts, strict=True))
     except arrow.ArrowException as error:
         raise OSError(" ".join(str(error).split())) from None
 
 
 def _text_lines(pieces: Iterable[bytes], path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file without their ends, LF, and without a byte order mark."""
-    for number, line in enumerate(_lines(pieces, path), 1):
+    """Yield the lines of a UTF-8 file without their ends, LF, and without a byte order mark."""
+    for line_number, line in enumerate(_lines(pieces, path), 1):
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield line.decode("utf-8-sig" if line_number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{path}:{number}: not UTF-8 text ({error.reason}); convert the file, for example "
-                "with iconv"
+                f"{path}:{line_number}: not UTF-8 text ({error.reason}); convert the file, for "
+                "example with iconv"
             ) from None
 
 
 def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    begun: list[bytes] = []  # of a line that has not ended; joined once, however long it is
+    # Pieces of a line that has not ended are joined once, however long it is.
+    begun: list[bytes] = []
     size = 0
-    number = 1
+    line_number = 1
     for piece in pieces:
         first, *others = piece.split(b"\n")
         begun.append(first)
@@ -148,24 +145,24 @@ def _lines(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
             yield b"".join(begun)
             begun = [line]
             size = len(line)
-            number += 1
-        if size > _MOST_BYTES:
+            line_number += 1
+        if size > _MAX_LINE_BYTES:
             raise UserError(
-                f"{path}:{number}: a line of more than {_MOST_BYTES:,} bytes; one object a line is "
-                "expected"
+                f"{path}:{line_number}: a line of more than {_MAX_LINE_BYTES:,} bytes; one object "
+                "a line is expected"
             )
     if size:
         yield b"".join(begun)
 
 
 def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
-    """A row's text as a document; no bytes where it is white space."""
+    """Return a row's text as a document; no bytes where it is white space."""
     chat = next((name for name in _CHATS if name in row and column not in row), None)
     if chat:
         raise UserError(
-            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats (--chats), of a language "
-            "that is added, or "
-            "write each as one text in a column of its own, which data.column (--column) names"
+            f"{where}: a chat ({chat!r}) and no text; name the file in data.chats (--chats), of a "
+            "language that is added, or write each as one text in a column of its own, which "
+            "data.column (--column) names"
         )
     try:
         text = text_field(row, column, where)
@@ -176,29 +173,33 @@ def document_of(row: Mapping[str, object], column: str, where: str) -> bytes:
 
 
 def as_document(lines: Iterable[str]) -> bytes:
-    """A document of these lines."""
+    """Return a document of these lines."""
     return ("\n".join(line or BLANK for line in lines) + "\n\n").encode()
 
 
 def shown(value: object) -> str:
-    """A JSON value as a message quotes it."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
+    """Return a JSON value as a message quotes it."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
     return json.dumps(value, default=repr)[:40]
 
 
 def text_field(row: Mapping[str, object], name: str, where: str) -> str:
-    """Text of column (or JSON key) `name`; UserError where it is missing or no text."""
+    """Return the text of a column (or JSON key); UserError where it is missing or no text."""
     if name not in row:
         raise UserError(f"{where}: no '{name}'; there are: {', '.join(map(str, row)) or 'none'}")
     value = row[name]
     if not isinstance(value, str):
         raise UserError(f"{where}: '{name}' is {shown(value)}, not text")
-    if "\0" in value:  # SentencePiece takes it for <s>
+    # SentencePiece takes it for <s>.
+    if "\0" in value:
         raise UserError(f"{where}: '{name}' holds a NUL character; remove it")
     try:
         value.encode()
-    except UnicodeEncodeError:  # JSON can spell half a surrogate pair; no tokenizer takes it
+    # JSON can spell half a surrogate pair; no tokenizer takes it.
+    except UnicodeEncodeError:
         raise UserError(
             f"{where}: '{name}' holds half a surrogate pair (a wrong \\u escape, or bytes that are "
             "not UTF-8)"
@@ -206,7 +207,7 @@ def text_field(row: Mapping[str, object], name: str, where: str) -> str:
     return value
 
 
-# Data sets on a Hub of Hugging Face's, streamed by the library datasets: hf://datasets/NAME.
+# --- Data sets on a Hub of Hugging Face's, streamed by the library datasets ---
 
 PREFIX = "hf://"
 _FORM = re.compile(
@@ -225,14 +226,18 @@ class HubText(NamedTuple):
     split: str
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
+        """Read the form above; UserError where a text has another one."""
         match = _FORM.fullmatch(text)
         if not match:
             raise UserError(
                 f"{text}: not of the form hf://datasets/NAME[@REVISION][:CONFIG[:SPLIT]]"
             )
         return cls(
-            match["name"], match["revision"], match["config"] or None, match["split"] or "train"
+            name=match["name"],
+            revision=match["revision"],
+            config=match["config"] or None,
+            split=match["split"] or "train",
         )
 
     def __str__(self) -> str:
@@ -240,17 +245,17 @@ class HubText(NamedTuple):
         return f"{PREFIX}datasets/{self.name}{revision}:{self.config or ''}:{self.split}"
 
     def pinned(self) -> Self:
-        """The same at the commit that its revision names now."""
+        """Return the same at the commit that its revision names now."""
         with hub_api(str(self)) as api:
             return self._replace(revision=api.dataset_info(self.name, revision=self.revision).sha)
 
 
 def rows_of_hub(text: HubText) -> Rows:
-    """The rows of a data set, as they are streamed."""
+    """Yield the rows of a data set, as they are streamed."""
     datasets = import_extra("datasets", "datasets")
     with hub_api(str(text)):
         rows: Any = datasets.load_dataset(
             text.name, text.config, split=text.split, revision=text.revision, streaming=True
         )
-        for number, row in enumerate(rows, 1):
-            yield f"{text}: row {number}", row
+        for row_number, row in enumerate(rows, 1):
+            yield f"{text}: row {row_number}", row

@@ -28,12 +28,16 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, few: int = 0
 ) -> Generator[Result, None, None]:
-    """Yield function(item) for each item, in order, computed by `workers` processes (1: in this
-    one).
+    """Yield function(item) for each item, in order; two items a worker are under way at any time.
 
-    few: as many items at most are not worth the start of processes. Two items a worker are under
-    way at any time. Raises UserError where a worker was killed; an error in `function` is raised
-    here in its item's turn.
+    Args:
+        function: an error in it is raised here in its item's turn.
+        items: are taken as they are needed.
+        workers: processes; with one the work is done in this one.
+        few: as many items at most are not worth the start of processes.
+
+    Raises:
+        UserError: A worker was killed.
     """
     items = iter(items)
     first = [*itertools.islice(items, few + 1)]
@@ -75,10 +79,9 @@ class _Pool(ProcessPoolExecutor):
     """
 
     def submit(self, *call: Any, **named: Any) -> Future[Any]:
-        main, sys.modules["__main__"] = (
-            sys.modules["__main__"],
-            ModuleType("__main__"),
-        )  # what multiprocessing looks at
+        """Call in a process, with a main module of nothing, which multiprocessing looks at."""
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
         try:
             return super().submit(*call, **named)
         finally:
@@ -86,14 +89,15 @@ class _Pool(ProcessPoolExecutor):
 
 
 def process_pool(workers: int) -> Executor:
-    """Processes that are started, not forked: libraries have threads here. Ctrl-C is left to this
+    """Start processes, which are not forked: libraries have threads here. Ctrl-C is left to this
     one.
     """
     return _Pool(workers, multiprocessing.get_context("spawn"), _be_worker)
 
 
 def _be_worker() -> None:
-    gc.disable()  # a chunk's lists of ids are thousands of young objects without a cycle
+    # A chunk's lists of ids are thousands of young objects without a cycle.
+    gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -114,38 +118,38 @@ def _first_line(text: object) -> str:
 
 
 class MpiRanks:
-    """The processes of an MPI communicator. `is_main`: whether this one is rank 0."""
+    """The processes of an MPI communicator. is_main: whether this one is rank 0."""
 
     def __init__(self, comm: Any):
-        self.comm, self.is_main = comm, comm.rank == 0
+        self.comm = comm
+        self.is_main = comm.rank == 0
         self.executor: Any = None
 
     @classmethod
     def join(cls, processes: int) -> MpiRanks:
-        """All of the `processes` that mpirun has started; UserError where mpi4py is missing or of
-        another MPI.
+        """Meet all of the `processes` that mpirun has started; mpi4py is imported here alone.
 
-        mpi4py is imported here alone. Call `end` where all processes end well; one that ends
-        without makes mpirun end the others.
+        Call `end` where all processes end well; one that ends without makes mpirun end the others.
+
+        Raises:
+            UserError: mpi4py is missing or of another MPI.
         """
         try:
             import mpi4py
 
-            mpi4py.rc.finalize = (
-                False  # else a process that failed would wait at its exit for all others
-            )
+            # Else a process that failed would wait at its exit for all others.
+            mpi4py.rc.finalize = False
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise UserError(
                 "mpirun: ranks are found through mpi4py, which does not load "
-                f"({_first_line(error)}); "
-                "pip install 'ds_minimodel[mpi]'"
+                f"({_first_line(error)}); pip install 'ds_minimodel[mpi]'"
             ) from None
         if MPI.COMM_WORLD.size != processes:
             raise UserError(
                 f"mpirun started {processes} processes, of which mpi4py sees "
-                f"{MPI.COMM_WORLD.size}: it loads another "
-                f"MPI ({_first_line(MPI.Get_library_version())})"
+                f"{MPI.COMM_WORLD.size}: it loads another MPI "
+                f"({_first_line(MPI.Get_library_version())})"
             )
         return cls(MPI.COMM_WORLD)
 
@@ -157,28 +161,27 @@ class MpiRanks:
         MPI.Finalize()
 
     def broadcast_from_rank0(self, compute: Callable[[], Result]) -> Result:
-        """The picklable value that `compute()` gives on rank 0, on every rank.
+        """Return on every rank the picklable value that `compute()` gives on rank 0.
 
         The other ranks wait for it, without load on their cores, and compute what it hands to
         `ordered_map`. If it fails, every rank ends: rank 0 with the error, the others with
         OtherRankFailed.
         """
-        from mpi4py.futures import MPICommExecutor  # not above: a worker process must not meet MPI
+        # Not at the top: a worker process must not meet MPI.
+        from mpi4py.futures import MPICommExecutor
 
         state: Any = None
         value: Any = None
         error: BaseException | None = None
-        with MPICommExecutor(
-            self.comm
-        ) as self.executor:  # the others stay in here until rank 0 leaves
+        # The others stay in here until rank 0 leaves.
+        with MPICommExecutor(self.comm) as self.executor:
             if self.is_main:
                 try:
-                    state, value = "ok", compute()
+                    value = compute()
+                    state = "ok"
                 except BaseException as caught:
-                    state, error = (
-                        "user error" if isinstance(caught, UserError) else "failed",
-                        caught,
-                    )
+                    error = caught
+                    state = "user error" if isinstance(caught, UserError) else "failed"
         state, value = self.comm.bcast((state, value))
         if error is not None:
             raise error
@@ -195,10 +198,9 @@ class MpiRanks:
         Two items a rank are under way at any time. An error in `function` is raised here in its
         item's turn.
         """
-        here: list[Future[Result]] = []  # what this rank's own worker computes
-        with process_pool(
-            1
-        ) as pool:  # for rank 0's share: the rank itself hands out items, reads and writes
+        # Rank 0 hands out items, reads and writes: its share of the work is done by a worker.
+        here: list[Future[Result]] = []
+        with process_pool(1) as pool:
 
             def submit(item: Item) -> Future[Result]:
                 here[:] = [future for future in here if not future.done()]

@@ -9,7 +9,8 @@ from pyarrow import parquet
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.text.chats import read_dialogues
 
-ASKED, SAID = {"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}
+ASKED = {"role": "user", "content": "How?"}
+SAID = {"role": "assistant", "content": "So."}
 SYSTEM = {"role": "system", "content": "Be brief."}
 ROWS = [
     ({"messages": [SYSTEM, ASKED, SAID, ASKED]}, [SYSTEM, ASKED, SAID]),
@@ -27,10 +28,10 @@ def test_the_forms_of_rows(tmp_path):
     path = tmp_path / "chats.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS))
     assert [*read_dialogues([path])] == [
-        (f"{path}:{at}", turns) for at, (_, turns) in enumerate(ROWS, 1)
+        (f"{path}:{line}", turns) for line, (_, turns) in enumerate(ROWS, 1)
     ]
-    for number, (row, turns) in enumerate(ROWS):
-        path = tmp_path / f"{number}.parquet"
+    for index, (row, turns) in enumerate(ROWS):
+        path = tmp_path / f"{index}.parquet"
         parquet.write_table(pyarrow.Table.from_pylist([row | {"id": 1}]), path)
         assert [*read_dialogues([path])] == [(f"{path}: row 1", turns)]
 
@@ -91,7 +92,8 @@ def test_bad_rows_are_named(tmp_path, row, words):
 )
 def test_an_answer_that_is_marked_is_context(tmp_path, mark):
     """As other tools' files mark what is not to be learned."""
-    path, context = tmp_path / "chats.jsonl", {**SAID, "weight": 0}
+    path = tmp_path / "chats.jsonl"
+    context = {**SAID, "weight": 0}
     marked = {**SAID, **mark}
     path.write_text(json.dumps({"messages": [ASKED, marked, ASKED, SAID, ASKED, marked]}))
     ((_, dialogue),) = read_dialogues([path])
@@ -118,7 +120,8 @@ def test_what_would_be_lost_of_a_turn_is_refused(tmp_path, key, value):
 
 def test_other_keys_of_turns_are_said_once(tmp_path):
     """Nothing is said of a key that holds nothing."""
-    path, said = tmp_path / "chats.jsonl", list[str]()
+    path = tmp_path / "chats.jsonl"
+    said = list[str]()
     turns = [{**ASKED, "name": "Ann"}, {**SAID, "train": True, "tool_calls": None, "images": []}]
     path.write_text(f"{json.dumps({'messages': turns})}\n" * 2)
     assert len([*read_dialogues([path], said.append)]) == 2

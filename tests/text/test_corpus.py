@@ -90,17 +90,17 @@ def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
 @pytest.mark.parametrize("most", [60_000, 400])
 def test_what_is_scored_is_of_all_files_without_lines_of_many_pages(tmp_path, monkeypatch, most):
     monkeypatch.setattr("ds_minimodel.pipeline.steps.corpus.TEST_BYTES", most)
-    pages = [["Home", f'{{"Page": {number}}}', "Help"] for number in range(200)]
-    for name, own in (("a.jsonl", pages[:100]), ("b.jsonl", pages[100:])):
-        (tmp_path / name).write_text(
-            "".join(json.dumps({"text": "\n".join(page)}) + "\n" for page in own)
-        )
+    pages = [["Home", f'{{"Page": {index}}}', "Help"] for index in range(200)]
+    rows = [json.dumps({"text": "\n".join(page)}) + "\n" for page in pages]
+    (tmp_path / "a.jsonl").write_text("".join(rows[:100]))
+    (tmp_path / "b.jsonl").write_text("".join(rows[100:]))
     make_corpus(
         [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
         WorkdirLayout(tmp_path).corpus("xx"),
         held_out=SHARE,
     )
-    task, said = SimpleNamespace(test={"xx": tmp_path / "test.txt"}), []
+    task = SimpleNamespace(test={"xx": tmp_path / "test.txt"})
+    said = []
     (tmp_path / "test.txt.tmp12345").write_text("of a call that was killed")
     write_tests(
         SimpleNamespace(workdir=tmp_path, finetune=SimpleNamespace(tasks={"bits": task})),

@@ -33,8 +33,8 @@ def test_names():
         ),
         ("hf://datasets/a/b@v1:x:y", ("a/b", "v1", "x", "y")),
     ):
-        assert HubText.of(text) == expected
-        assert HubText.of(str(HubText.of(text))) == expected
+        assert HubText.parse(text) == expected
+        assert HubText.parse(str(HubText.parse(text))) == expected
     for text in ("hf://a/b", "hf://datasets/a/b/c", "hf://datasets/a/../b:c:d:e", "hf://datasets/"):
         with pytest.raises(UserError, match="not of the form hf://datasets/NAME"):
             find_text([text])
@@ -44,18 +44,21 @@ def test_names():
 def call(hub, tmp_path):  # noqa: F811
     """Run a step of RECIPE with the Hub here -> (exit code, standard error)."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    words = [f"word{number}" for number in range(40)]
-    documents = [
-        " ".join(words[number % 7 : number % 31 + 8]) + "\nthe end" for number in range(200)
-    ]
+    words = [f"word{index}" for index in range(40)]
+    documents = [" ".join(words[index % 7 : index % 31 + 8]) + "\nthe end" for index in range(200)]
     (tmp_path / "en.txt").write_text("\n\n".join(documents))
     rows = "".join(json.dumps({"text": document, "id": 1}) + "\n" for document in documents)
     hub.repositories["someone/texts"] = {
         "train.jsonl": rows.encode(),
         "test.jsonl": b'{"text": null}\n',
     }
-    own = hub.variables(tmp_path)
-    return lambda step, *overrides: run(step, "recipe.yaml", *overrides, cwd=tmp_path, **own)[::2]
+    variables = hub.variables(tmp_path)
+
+    def call(step, *overrides):
+        code, _, err = run(step, "recipe.yaml", *overrides, cwd=tmp_path, **variables)
+        return code, err
+
+    return call
 
 
 def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa: F811
@@ -85,4 +88,4 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[datasets\]'"):
-        next(rows_of_hub(HubText.of("hf://datasets/a")))
+        next(rows_of_hub(HubText.parse("hf://datasets/a")))

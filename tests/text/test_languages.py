@@ -6,7 +6,9 @@ from ds_minimodel.text.languages import other_language
 
 pytest.importorskip("py3langid")
 PAGES = {
-    "en": "The small boat has left the harbour, and the old men carry their nets home before night.",
+    "en": (
+        "The small boat has left the harbour, and the old men carry their nets home before night."
+    ),
     "pl": "Mała łódź opuściła port, a starzy ludzie niosą swoje sieci do domu przed nocą.",
     "de": "Das kleine Boot hat den Hafen verlassen, und die alten Männer tragen ihre Netze heim.",
     "cs": "Malá loďka opustila přístav a staří muži nesou své sítě domů ještě před setměním.",

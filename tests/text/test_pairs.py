@@ -9,7 +9,7 @@ from string import ascii_lowercase
 import pytest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.text import pairs
+from ds_minimodel.text.pair_files import DIGITS
 from ds_minimodel.text.pairs import Pair, PairText, normalised, read_pairs, split_pairs
 
 EN = "The house stands at the end of a long street."
@@ -22,7 +22,8 @@ TMX = """<?xml version="1.0" encoding="{encoding}"?>
 <tmx version="1.4"><header srclang="en-US"/><body>
 <tu><prop type="x">7</prop><tuv xml:lang="DE-de"><seg>{de}</seg></tuv>
     <tuv xml:lang="en-US"><seg>{en}</seg></tuv><tuv xml:lang="fr"><seg>La maison</seg></tuv></tu>
-<tu><tuv lang="en"><seg><bpt i="1">&lt;b&gt;</bpt>Ho<hi>use</hi><ept i="1">&lt;/b&gt;</ept></seg></tuv>
+<tu><tuv lang="en">
+    <seg><bpt i="1">&lt;b&gt;</bpt>Ho<hi>use</hi><ept i="1">&lt;/b&gt;</ept></seg></tuv>
     <tuv lang="de"><seg>Haus<ph>{{0}}</ph></seg></tuv></tu>
 <tu><tuv xml:lang="en"><seg>Only here</seg></tuv></tu>
 </body></tmx>"""
@@ -61,9 +62,8 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def base_64(number):
-    digits = pairs._DIGITS
-    return digits[number] if number < 64 else base_64(number // 64) + digits[number % 64]
+def base_64(value):
+    return DIGITS[value] if value < 64 else base_64(value // 64) + DIGITS[value % 64]
 
 
 def dictd(folder, entries, compress=gzip.compress):
@@ -81,8 +81,8 @@ def stardict(folder, entries, kind="m", bits=32):
     text = b""
     index = b""
     for word, entry in entries.items():
-        place = struct.pack(">QI" if bits == 64 else ">II", len(text), len(entry.encode()))
-        index += word.encode() + b"\0" + place
+        numbers = struct.pack(">QI" if bits == 64 else ">II", len(text), len(entry.encode()))
+        index += word.encode() + b"\0" + numbers
         text += entry.encode()
     write(folder / "words.dict", text)
     write(folder / "words.idx", index)
@@ -155,7 +155,9 @@ def test_a_compiled_catalog(tmp_path):
 
 ENTRIES = {
     "00databaseshort": "English-German\n",
-    "house": 'house /haʊs/\n1. Haus [archi.], Gebäude\nsee: {home}\n  "a big house" - ein großes Haus\n',
+    "house": (
+        'house /haʊs/\n1. Haus [archi.], Gebäude\nsee: {home}\n  "a big house" - ein großes Haus\n'
+    ),
     "door": "door\nSynonym: gate\n2) Tür\nPforte\n",
     "wall": 'wall <n>\n\nNote: built\n "within walls" - in Mauern\n',
 }
@@ -219,7 +221,8 @@ def test_names_of_kinds_differ(tmp_path):
 
 
 BOMB = """<?xml version="1.0"?><!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>
-<tmx><body><tu><tuv lang="en"><seg>x &b;</seg></tuv><tuv lang="de"><seg>y</seg></tuv></tu></body></tmx>"""
+<tmx><body><tu><tuv lang="en"><seg>x &b;</seg></tuv><tuv lang="de"><seg>y</seg></tuv></tu></body>
+</tmx>"""
 
 
 def test_entities_are_not_resolved(tmp_path):
@@ -330,10 +333,11 @@ def test_swapped_sides_are_seen(tmp_path):
 # What is held out.
 
 
-def lines(number):
-    names = ["".join(letters) for letters in itertools.product(ascii_lowercase, repeat=2)][:number]
+def lines(count):
+    names = ["".join(letters) for letters in itertools.product(ascii_lowercase, repeat=2)]
     return [
-        Pair(f"this is the long line of text {name}", f"das ist die Zeile {name}") for name in names
+        Pair(f"this is the long line of text {name}", f"das ist die Zeile {name}")
+        for name in names[:count]
     ]
 
 
@@ -361,11 +365,14 @@ def test_nothing_that_is_learned_from_shares_a_side_with_a_held_out_line():
 
 def test_what_is_held_out_depends_on_the_lines_and_the_seed_alone():
     pairs = lines(300)
-    one, other = ([PairText("a", own)] for own in (pairs, pairs[::-1]))
-    held = [{*split_pairs(texts).held_out[0].pairs} for texts in (one, other)]
-    assert held[0] == held[1] and len(held[0]) == 30
-    assert {*split_pairs(one, seed=1).held_out[0].pairs} != held[0]
-    assert len(split_pairs(one, limit=7).held_out[0].pairs) == 7
+
+    def held_out(pairs, **choice):
+        return {*split_pairs([PairText("a", pairs)], **choice).held_out[0].pairs}
+
+    held = held_out(pairs)
+    assert held == held_out(pairs[::-1]) and len(held) == 30
+    assert held_out(pairs, seed=1) != held
+    assert len(held_out(pairs, limit=7)) == 7
 
 
 def test_lines_that_hang_together_through_many_are_learned_from():

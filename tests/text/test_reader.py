@@ -42,10 +42,8 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_documents_are_read_back_whole_in_many_chunks(tmp_path, small_chunks, suffix, line_end):
-    paths, expected = (
-        [tmp_path / f"{name}{suffix}" for name in "ab"],
-        [make_documents(60, seed) for seed in range(2)],
-    )
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    expected = [make_documents(60, seed) for seed in range(2)]
     for path, documents in zip(paths, expected, strict=True):
         path.write_bytes(COMPRESS[suffix](as_text(documents, line_end).encode()))
     assert len(list(read_chunks(paths))) > 10
@@ -62,15 +60,17 @@ def test_files_of_several_streams_are_read_to_the_end(tmp_path, suffix):
 
 def test_text_without_blank_lines_or_line_ends_is_cut(tmp_path, small_chunks):
     lines = [line for doc in make_documents(100) for line in doc]
-    no_blanks, no_ends, no_spaces, one_cr = (tmp_path / name for name in ("a", "b", "c", "d"))
-    no_blanks.write_text("\n".join(lines), encoding="utf-8")
-    no_ends.write_text(" ".join(lines), encoding="utf-8")
-    no_spaces.write_text("辞典" * 3000, encoding="utf-8")
-    one_cr.write_bytes(b"w " * 1000 + b"x\ry " + b"w " * 20_000 + b"\nend\n")
-    assert [line for doc in read_documents([no_blanks]) for line in doc] == lines
-    assert "".join(line for doc in read_documents([no_ends]) for line in doc) == " ".join(lines)
-    assert "".join(line for doc in read_documents([no_spaces]) for line in doc) == "辞典" * 3000
-    assert [line for doc in read_documents([one_cr]) for line in doc][-1] == "end"
+    path = tmp_path / "text"
+
+    def lines_read(text):
+        path.write_bytes(text.encode())
+        return [line for document in read_documents([path]) for line in document]
+
+    assert lines_read("\n".join(lines)) == lines
+    assert "".join(lines_read(" ".join(lines))) == " ".join(lines)
+    assert "".join(lines_read("辞典" * 3000)) == "辞典" * 3000
+    one_cr = "w " * 1000 + "x\ry " + "w " * 20_000 + "\nend\n"
+    assert lines_read(one_cr)[-1] == "end"
 
 
 def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):

@@ -86,8 +86,8 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(
     found = [
         line
         for part in reader.read_chunks([path])
-        for own in reader.documents(part, False)
-        for line in own
+        for lines in reader.documents(part, False)
+        for line in lines
     ]
     assert found == ["# T", "A.", "- b", "- c", "def f():", "pass", "x", "y", "z", "w"]
 
@@ -117,7 +117,7 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(
     ],
 )
 def test_files_without_text_or_rows_are_refused(tmp_path, monkeypatch, name, content, words):
-    monkeypatch.setattr("ds_minimodel.text.rows._MOST_BYTES", 1 << 18)
+    monkeypatch.setattr("ds_minimodel.text.rows._MAX_LINE_BYTES", 1 << 18)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=words):
         list(read_documents([tmp_path / name]))

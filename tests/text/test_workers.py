@@ -58,20 +58,21 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
 def test_an_interrupt_ends_without_a_word_of_the_workers(tmp_path):
     script = (
         "import signal, time\nfrom ds_minimodel.text.workers import ordered_map\n"
-        # Which a shell's job in the background ignores
+        # A shell's job in the background ignores the signal.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print('begun', flush=True)\nlist(ordered_map(time.sleep, [2] * 9, 2))"
     )
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True, **pipes)
     assert process.stdout.readline() == "begun\n"
-    before, used = -1.0, 0.0
-    while (
-        not used or used != before
-    ):  # until the workers, which take long to start beside other tests, are at work
+    before = -1.0
+    used = 0.0
+    # Until the workers, which take long to start beside other tests, are at work.
+    while not used or used != before:
         time.sleep(1)
         workers = psutil.Process(process.pid).children(recursive=True)
-        before, used = used, sum(sum(worker.cpu_times()[:2]) for worker in workers)
+        before = used
+        used = sum(sum(worker.cpu_times()[:2]) for worker in workers)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it, to the workers too
     _, err = process.communicate(timeout=20)
     assert (
