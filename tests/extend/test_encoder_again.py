@@ -163,3 +163,13 @@ def test_a_classifier_learns_a_language_toward_its_own_labels(folder):
     after = labels_of(folder / "classified/model", [text for _, text in pairs])
     share = sum(map(str.__eq__, after, right)) / len(right)
     assert share == pytest.approx(trained["score"] / 100, abs=0.05)  # there in bf16
+
+
+def test_hours_are_filled_by_the_time_of_the_first_steps(folder):
+    said = call(folder, "hours", hours=0.001)
+    (line,) = (line for line in said if "lines a second here" in line)
+    steps = int(line.split(": ")[1].split(" steps")[0].replace(",", ""))
+    rows = (folder / "hours/run/adapt/bl_base/xx/run/metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["step"] == steps >= 30
+    call(folder, "hours")  # goes on with nothing left to do
+    assert (folder / "hours/run/report/report.html").exists()
