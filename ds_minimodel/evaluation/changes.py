@@ -70,7 +70,8 @@ class View:
     def __init__(self, model: Model, tokenizer: Tokenizer, prompts: tuple[str, str] = ("", "")):
         """model: a SentenceEncoder."""
         self.model = cast("SentenceEncoder", model)
-        self.tokenizer, self.prompts = tokenizer, prompts
+        self.tokenizer = tokenizer
+        self.prompts = prompts
 
     def vectors(self, texts: Sequence[str], is_query: bool = False) -> NDArray[np.float32]:
         """The model's vectors of texts (N, D)."""
@@ -110,10 +111,10 @@ def changes_of(
             continue
         pair = [view.vectors(texts) for view in (before, after)]
         changed[number] = float(np.abs(pair[0] - pair[1]).max())
-        for place, own in enumerate(pair):
+        for place, numbers in enumerate(pair):
             if not vectors[place].size:
-                vectors[place] = np.zeros((len(documents), own.shape[1]), np.float32)
-            vectors[place][chosen] = own
+                vectors[place] = np.zeros((len(documents), numbers.shape[1]), np.float32)
+            vectors[place][chosen] = numbers
     places = np.unique(np.linspace(0, len(sought.right) - 1, EXAMPLES).round().astype(int))
     examples = sought.right[places]
     texts = [sought.queries[query] for query, _ in examples]
@@ -154,7 +155,8 @@ def _new_tokens(
     """Tokens from among the commonest new ones that are long enough to be read, and the source's
     tokens nearest to them.
     """
-    vocabulary, strings = view.tokenizer.vocabulary, view.tokenizer.pieces()
+    vocabulary = view.tokenizer.vocabulary
+    strings = view.tokenizer.pieces()
     ids, counts = np.unique(used, return_counts=True)
     commonest = ids[np.lexsort((ids, -counts))][:COMMONEST]
     shown = [id for id in commonest.tolist() if _letters(strings[id]) >= MIN_LETTERS]

@@ -155,10 +155,10 @@ def encode_sought(
 def vectors_of(logits: Logits, count: int) -> np.ndarray:
     """Vectors (count, H) in their order. logits: (index (B,), vectors (B, H)) of batches."""
     vectors: np.ndarray | None = None
-    for index, own in logits:
+    for index, numbers in logits:
         if vectors is None:
-            vectors = np.empty((count, own.shape[1]), np.float32)
-        vectors[index] = own
+            vectors = np.empty((count, numbers.shape[1]), np.float32)
+        vectors[index] = numbers
     assert vectors is not None
     return vectors
 

@@ -232,7 +232,7 @@ def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str
     for text in (*corpus.tests, *corpus.held_out):
         if not text.pairs or kind is None:
             continue
-        others = [pair for own in corpus.training if own.name == text.name for pair in own.lines]
+        others = [pair for same in corpus.training if same.name == text.name for pair in same.lines]
         rows = filled(_turned(text.pairs[:CANDIDATES]), _turned(others or lines))
         asked = min(len(text.pairs), CANDIDATES)
         if asked < CANDIDATES:
@@ -334,7 +334,8 @@ def _look(call: Call) -> None:
     """Note what became of the model, for the page, unless that is noted."""
     recipe = call.recipe()
     (system,) = recipe.chosen_systems
-    language, layout = call.config.language, WorkdirLayout(recipe.workdir)
+    language = call.config.language
+    layout = WorkdirLayout(recipe.workdir)
     folder = adaptation_of(recipe)
     path = layout.changes(system, language)
     pack = identity(folder / "pack")
@@ -385,7 +386,8 @@ def _aligned(call: Call, seconds: float) -> str:
     recipe = call.recipe()
     found = []
     for row in _scores(call, recipe):
-        before, after = row[f"{OF_SOURCE}score"], row["score"]
+        before = row[f"{OF_SOURCE}score"]
+        after = row["score"]
         if "queries" in row:
             asked = round(row["queries"])
             right, former = (round(asked * share / 100) for share in (after, before))
@@ -423,7 +425,8 @@ def _lines_of(call: Call, recipe: Recipe) -> int:
 
 def _asked_steps(call: Call, recipe: Recipe) -> int | None:
     """Return the steps that the call asks for; None where it asks for hours."""
-    config, state = call.config, call.state
+    config = call.config
+    state = call.state
     batch = recipe.adapt.batch_size
     head = recipe.body_config.head
     if isinstance(head, LabelHead) and head.applies == "number":

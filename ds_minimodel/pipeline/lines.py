@@ -150,8 +150,12 @@ class LineSampler:
             others: the other sides of the lines, which have the same targets.
             share: of the samples that are in the place of their other side.
         """
-        self.examples, self.targets, self.others = examples, targets, others
-        self.batch_size, self.seed, self.share = batch_size, seed, share
+        self.examples = examples
+        self.targets = targets
+        self.others = others
+        self.batch_size = batch_size
+        self.seed = seed
+        self.share = share
         self.batches_per_epoch = -(-len(examples) // batch_size)
         self._order = functools.lru_cache(2)(self._ordered)
 
@@ -180,7 +184,8 @@ class LineSampler:
 
     def _ordered(self, epoch: int) -> NDArray[np.int64]:
         """The lines of an epoch in the order of its samples."""
-        count, slots = len(self.examples), self.batches_per_epoch * self.batch_size
+        count = len(self.examples)
+        slots = self.batches_per_epoch * self.batch_size
         shuffled = permute(np.arange(slots) % count, count, self.seed, epoch)
         pools = np.arange(slots) // (POOL * self.batch_size)
         by_length = shuffled[np.lexsort((self.examples.lengths[shuffled], pools))]
@@ -235,7 +240,8 @@ def write_targets(
     after the last block that it wrote.
     """
     path = folder / "targets.bin"
-    data, block_bytes = world.data, 4 * size * BLOCK_LINES
+    data = world.data
+    block_bytes = 4 * size * BLOCK_LINES
 
     def begin() -> int:
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,14 +252,14 @@ def write_targets(
 
     def append(vectors: Sequence[NDArray[np.float32]]) -> None:
         with files.clear_write_errors(path), open(path, "ab") as file:
-            for own in vectors:
-                file.write(np.ascontiguousarray(own, "<f4").tobytes())
+            for block_vectors in vectors:
+                file.write(np.ascontiguousarray(block_vectors, "<f4").tobytes())
             file.flush()
             os.fsync(file.fileno())
 
     for first in range(world.broadcast_from_rank0(begin), len(examples), BLOCK_LINES * data.size):
-        own = first + BLOCK_LINES * data.rank
-        block = part_of(examples, own, own + BLOCK_LINES)
+        start = first + BLOCK_LINES * data.rank
+        block = part_of(examples, start, start + BLOCK_LINES)
         gathered = dict(world.all_gather_object(partial(_with_rank, data.rank, outputs, block)))
         blocks = [gathered[rank] for rank in sorted(gathered)]
         world.broadcast_from_rank0(partial(append, blocks))
@@ -283,11 +289,11 @@ def part_of(examples: Examples, first: int, last: int) -> Examples:
 
 def together(*parts: Examples) -> Examples:
     """The examples of several, one after another."""
-    starts = np.cumsum([0, *(len(own.tokens) for own in parts)])
-    bounds = [own.bounds[1:] + start for own, start in zip(parts, starts, strict=False)]
+    starts = np.cumsum([0, *(len(part.tokens) for part in parts)])
+    bounds = [part.bounds[1:] + start for part, start in zip(parts, starts, strict=False)]
     return Examples(
-        np.concatenate([own.tokens for own in parts]),
+        np.concatenate([part.tokens for part in parts]),
         np.concatenate([[0], *bounds]),
-        np.concatenate([own.targets for own in parts]),
+        np.concatenate([part.targets for part in parts]),
         parts[0].reads_start,
     )

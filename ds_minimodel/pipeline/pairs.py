@@ -101,7 +101,7 @@ def write_pairs(
         facts: list[_TextFacts] = []
         with gzip.GzipFile(folder / _FILE, "wb", _LEVEL, mtime=0) as file:
             listed = [
-                *(("pairs", *own) for own in zip(split.training, split.held_out, strict=True)),
+                *(("pairs", *sides) for sides in zip(split.training, split.held_out, strict=True)),
                 *(("test", replace(text, pairs=[]), text) for text in tests),
             ]
             for role, training, held_out in listed:
@@ -118,7 +118,7 @@ def write_pairs(
                     )
                 )
                 say(_line(facts[-1], language))
-        files.write_manifest(folder, kind="pairs", texts=[own.model_dump() for own in facts])
+        files.write_manifest(folder, kind="pairs", texts=[text.model_dump() for text in facts])
 
 
 def _line(facts: _TextFacts, language: str) -> str:

@@ -17,7 +17,8 @@ def retrieval_tables(run: RunResults) -> list[Table]:
     rows = [row for row in run.target_scores if _SHOWN[0] in row]
     by_task = itemgetter("system", "task", "language")
     return [
-        _table(run, [*own], *key) for key, own in groupby(sorted(rows, key=by_task), key=by_task)
+        _table(run, [*group], *key)
+        for key, group in groupby(sorted(rows, key=by_task), key=by_task)
     ]
 
 
@@ -44,7 +45,8 @@ def _table(run: RunResults, rows: list[Row], system: str, task: str, language: s
 def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
     cells = []
     for way in (prefix, f"{prefix}{_BACK}"):
-        low, high = row[f"{way}low"], row[f"{way}high"]
+        low = row[f"{way}low"]
+        high = row[f"{way}high"]
         for name in _SHOWN:
             detail = f"({low:.1f}–{high:.1f})" if name == _SHOWN[0] else ""
             cells.append(Cell(f"{row[way + name]:.1f}", detail))
@@ -53,7 +55,8 @@ def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
 
 def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
     """What a model's new tokens are, what its texts find, and what the source's have lost."""
-    cut, count = changes.cut_otherwise, changes.source_lines
+    cut = changes.cut_otherwise
+    count = changes.source_lines
     same = "their vectors are equal to the bit"
     if changes.same_changed:
         same = f"numbers of their vectors differ by {changes.same_changed:.2g} at most"
@@ -69,9 +72,9 @@ def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
         f"which {100 * changes.old_share:.0f} % are {source}'s own and keep their embeddings"
     )
     facts = Facts({f"Lines of {source}": kept, f"Lines of {language}": tokens})
-    findings = [
-        [own.text, *(_with_mark(text, own.right) for text in (own.before, own.after))]
-        for own in changes.findings
+    findings: list[CellRow] = [
+        [found.text, *(_with_mark(text, found.right) for text in (found.before, found.after))]
+        for found in changes.findings
     ]
     nearest = Table(
         "The nearest lines",
@@ -80,11 +83,11 @@ def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
         notes=["Among those of the first table; its own translation is marked."],
         of_text=True,
     )
-    new = [[own.token, ", ".join(own.nearest)] for own in changes.tokens]
+    tokens_shown: list[CellRow] = [[new.token, ", ".join(new.nearest)] for new in changes.tokens]
     aligned = Table(
         "New tokens",
         ["Token", f"nearest tokens of {source}, as it was aligned"],
-        new,
+        tokens_shown,
         notes=["Some of the commonest. Sound ones translate each other, or stand together."],
         of_text=True,
     )
