@@ -13,7 +13,13 @@ from ds_minimodel.models import BodyConfig
 
 @dataclass(frozen=True)
 class Base:
-    """Facts of a recipe's base: its body's architecture, its language and number of rows."""
+    """Facts of a recipe's base.
+
+    Attributes:
+        config: architecture of its body.
+        language: the language that it was trained on, or UNKNOWN_LANGUAGE.
+        vocab_size: rows of its embeddings.
+    """
 
     config: BodyConfig
     language: str
@@ -21,17 +27,22 @@ class Base:
 
 
 def read_base(model: str, pooling: str | None = None) -> Base:
-    """The Base that a folder, a GGUF file or a name on the Hub is; UserError where it is none or
-    has other heads. pooling: how an encoder that does not say it gives vectors.
+    """Read what a recipe must know of its base; no weights are read.
+
+    Args:
+        model: a folder, a GGUF file or a name on the Hub.
+        pooling: "mean" or "cls", how an encoder that does not say it gives vectors.
+
+    Raises:
+        UserError: `model` is no model, or has other heads than one after its last layer.
     """
-    from ds_minimodel.artifacts.models import (  # with torch, which takes seconds to import
-        ModelManifest,
-        is_model,
-    )
+    # Here because it loads torch, which takes seconds.
+    from ds_minimodel.artifacts.models import ModelManifest, is_model
 
     if is_model(model):
         manifest = read_artifact(model, ModelManifest)
-        config, depths = manifest.body.architecture, manifest.body.head_depths
+        config = manifest.body.architecture
+        depths = manifest.body.head_depths
         if depths != [config.num_layers]:
             raise UserError(
                 f"base: {model} has heads after {depths} layers; a base has one, after its last "

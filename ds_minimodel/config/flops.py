@@ -19,11 +19,14 @@ from ds_minimodel.training.config import Training
 
 
 def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
-    """Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"}; V100 days are by
-    formula.
+    """Return a row for each system and step of a recipe.
 
-    adapt is the cost of one language. The pretraining of a body that two systems share is paid
+    `adapt` is the cost of one language. The pretraining of a body that two systems share is paid
     once, though both have a row. With a base there is no row of pretraining.
+
+    Returns:
+        Rows {"system", "step", "formula_eflops", "executed_eflops", "v100_days"}; V100 days are by
+        the formula.
     """
     return [
         {
@@ -39,39 +42,55 @@ def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
-    num_layers, mini, adapt, costs = recipe.model.num_layers, recipe.mini, recipe.adapt, {}
+    """{step: cost} of one system."""
+    mini = recipe.mini
+    adapt = recipe.adapt
+    costs = {}
 
     def work(section: Training, vocab_size: int, num_base: int = 0) -> Workload:
         return step_work(
-            recipe.trained_by, recipe.body_config, section, vocab_size, section.steps, num_base
+            recipe.trained_by,
+            recipe.body_config,
+            section,
+            vocab_size,
+            steps=section.steps,
+            num_base=num_base,
         )
 
     if recipe.base is None:
         of_step = work(recipe.pretrain, recipe.source_vocab_size)
-        costs["pretrain"] = step_flops("pretrain", of_step, system.head_depths(num_layers, mini))
+        depths = system.head_depths(recipe.model.num_layers, mini)
+        costs["pretrain"] = step_flops("pretrain", of_step, depths)
     if system.builds_mini:
         of_step = work(recipe.build_mini, recipe.source_vocab_size)
-        costs["build-mini"] = step_flops(
-            "build-mini", of_step, [mini.depth + mini.new_layers], mini.depth
-        )
+        depth = mini.depth + mini.new_layers
+        costs["build-mini"] = step_flops("build-mini", of_step, [depth], mini.depth)
     of_step = work(adapt, recipe.target_vocab_size, recipe.num_base)
-    return costs | {"adapt": adapt_step_flops(system, recipe.adapt_depth(system), adapt, of_step)}
+    costs["adapt"] = adapt_step_flops(system, recipe.adapt_depth(system), adapt, of_step)
+    return costs
 
 
 def adapt_step_flops(system: System, depth: int, adapt: Adapt, work: Workload) -> Cost:
-    """Cost of `work` in step 2 of a system over so many layers; what `replay_kl` adds is executed,
-    in no formula.
+    """Return the cost of step 2 of a system.
+
+    Args:
+        system: what trains.
+        depth: number of layers that step 2 runs.
+        adapt: settings of the step.
+        work: samples, lengths and steps that are paid for.
     """
     low_rank = 0
     if system.trains == "low-rank":
-        from ds_minimodel.models.low_rank import (
-            low_rank_size,  # with torch, which other systems' costs do without
-        )
+        # Here because it loads torch, which other systems' costs do without.
+        from ds_minimodel.models.low_rank import low_rank_size
 
         low_rank = low_rank_size(work.body.with_layers(depth), adapt.rank)
     cost = step_flops("adapt", work, [depth], trains_body=system.trains == "all", low_rank=low_rank)
-    held = adapt.replay * divergence_flops(work, depth) if low_rank and adapt.replay_kl else 0.0
-    return cost._replace(executed=cost.executed + held)
+    if low_rank and adapt.replay_kl:
+        # The paper's formula knows no divergence from the base, so it is executed alone.
+        divergence = adapt.replay * divergence_flops(work, depth)
+        cost = cost._replace(executed=cost.executed + divergence)
+    return cost
 
 
 def step_work(
@@ -82,7 +101,16 @@ def step_work(
     steps: int = 1,
     num_base: int = 0,
 ) -> Workload:
-    """The Workload of `steps` optimizer steps of a section of the recipe that trains on text."""
+    """Return the Workload of `steps` optimizer steps of a section that trains on text.
+
+    Args:
+        objective: what the body is trained with.
+        body: architecture of the body.
+        section: sizes of a step.
+        vocab_size: ids that are predicted.
+        steps: optimizer steps.
+        num_base: first ids that do not train.
+    """
     share = objective.share_read(section)
     if body.head is not None:
         share = body.head.share_read(section.seq_length)

@@ -24,17 +24,20 @@ from ds_minimodel.config.schema import Recipe, recipe_class
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models import BODIES
 
-MOST_BYTES = (
-    1 << 17
-)  # of a file: aliases, which make much of little, make no more than some seconds' work of it
+# Bytes of a file: of so many aliases, which make much of little, make some seconds' work at most.
+MAX_BYTES = 1 << 17
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read the recipe at `path` and apply `key=value` overrides (`adapt.lr=1e-3`).
+    """Read a recipe. Paths inside it are relative to the current folder.
 
-    path: a YAML file, or the name of a recipe that comes with the package (`paper`) where no file
-    has it. Paths inside a recipe are relative to the current folder. Raises UserError for anything
-    wrong.
+    Args:
+        path: a YAML file, or the name of a recipe that comes with the package (`paper`) where no
+            file has it.
+        overrides: each `key=value`, for example `adapt.lr=1e-3`.
+
+    Raises:
+        UserError: anything is wrong with the file, an override or the base.
     """
     try:
         values, tree = read_yaml(_text_of(path))
@@ -46,10 +49,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def recipe_of_values(
     values: Any, path: str | Path, overrides: Sequence[str] = (), tree: Node | None = None
 ) -> Recipe:
-    """The recipe that is a mapping of keys to values; else as load_recipe. tree: as of read_yaml,
-    for line numbers.
+    """Return the recipe that a mapping of keys to values is; otherwise as load_recipe.
 
-    Overrides change `values`.
+    Args:
+        values: the mapping, which overrides change.
+        path: where it is from, for messages.
+        overrides: as of load_recipe.
+        tree: the composed document, as of read_yaml, for line numbers.
     """
     if not isinstance(values, dict):
         raise UserError(
@@ -63,11 +69,13 @@ def recipe_of_values(
         pooling = values.get("pooling")
         base = read_base(values["base"], pooling if isinstance(pooling, str) else None)
     model = values.get("model")
-    kind = base.config.kind if base else model.get("kind") if isinstance(model, dict) else None
-    schema = recipe_class(
-        BODIES.get(str(kind), BODIES["roberta"]),  # which refuses a kind that there is not
-        base.config.trained_with if base else "",
-    )
+    kind = model.get("kind") if isinstance(model, dict) else None
+    trained_with = ""
+    if base is not None:
+        kind = base.config.kind
+        trained_with = base.config.trained_with
+    # The schema of any kind refuses a kind that there is not.
+    schema = recipe_class(BODIES.get(str(kind), BODIES["roberta"]), trained_with)
     try:
         return schema.model_validate(
             values, context={"base": base, "name": " ".join([str(path), *overrides])}
@@ -77,17 +85,18 @@ def recipe_of_values(
 
 
 def package_recipes() -> dict[str, str]:
-    """{name: text} of the recipes that come with the package."""
+    """Return {name: text} of the recipes that come with the package."""
     folder = Path(__file__).parents[1] / "recipes"
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
 
 
 def _text_of(path: str | Path) -> str:
-    if not os.path.isfile(path) and str(path) in (of_package := package_recipes()):
+    of_package = package_recipes()
+    if not os.path.isfile(path) and str(path) in of_package:
         return of_package[str(path)]
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise UserError(
             f"{path}: no such file; `ds-minimodel recipes` lists the recipes of the package"
@@ -96,8 +105,8 @@ def _text_of(path: str | Path) -> str:
         raise UserError(
             f"{path}: cannot read the recipe ({getattr(error, 'strerror', None) or error})"
         ) from None
-    if len(data) > MOST_BYTES:
-        raise UserError(f"{path}: larger than {MOST_BYTES:,} bytes; that is no recipe")
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{path}: larger than {MAX_BYTES:,} bytes; that is no recipe")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -127,14 +136,13 @@ class _Constructor(SafeConstructor):
                 value.encode()  # half a surrogate pair is no text
                 if "\0" in value:
                     raise ValueError
-        except (
-            ValueError,
-            LookupError,
-        ):  # of Python's own int, float and encode, which have no line
-            shown, kind = str(node.value), str(node.tag).rpartition(":")[2]
-            problem = (
-                f"{shown[:40]!r}{'…' * (len(shown) > 40)} is no {'text' if kind == 'str' else kind}"
-            )
+        # Python's int, float and encode raise these, which name no line.
+        except (ValueError, LookupError):
+            shown = str(node.value)
+            if len(shown) > 40:
+                shown = f"{shown[:40]}…"
+            kind = str(node.tag).rpartition(":")[2]
+            problem = f"{shown!r} is no {'text' if kind == 'str' else kind}"
             raise ConstructorError(None, None, problem, node.start_mark) from None
         return value
 
@@ -143,20 +151,28 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.cons
 
 
 def read_yaml(text: str) -> tuple[Any, Node | None]:
-    """(value, composed tree) of a document of YAML 1.2; _Invalid where anything is wrong with
-    it.
+    """Read a document of YAML 1.2.
+
+    Returns:
+        (value, composed tree); both are None where it is empty.
+
+    Raises:
+        _Invalid: anything is wrong with it.
     """
     yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor, yaml.composer.warn_double_anchors = _Constructor, False
+    yaml.Constructor = _Constructor
+    yaml.composer.warn_double_anchors = False
     try:
         tree = yaml.compose(text)
-        return (None if tree is None else yaml.constructor.construct_document(tree)), tree
+        if tree is None:
+            return None, None
+        return yaml.constructor.construct_document(tree), tree
     except YAMLError as error:
-        mark, place = getattr(error, "problem_mark", None), getattr(error, "position", 0)
-        line = mark.line if mark else text.count("\n", 0, place)
-        raise _Invalid(
-            getattr(error, "problem", None) or getattr(error, "reason", error), line + 1
-        ) from None
+        # An error of a character has its position in the text instead of a mark.
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
+        reason = getattr(error, "problem", None) or getattr(error, "reason", error)
+        raise _Invalid(reason, line + 1) from None
     except RecursionError:
         raise _Invalid("nested too deeply", 1) from None
 
@@ -193,6 +209,34 @@ def _refusal(
     """pydantic's `error` on values for `schema` as one line: the override, or file and line; key,
     what is wrong.
     """
+    where, message = _first_fault(error, schema)
+    if where:
+        what = f"{'.'.join(where)}: {message}"
+    else:
+        # A message about the whole recipe begins with a key, where it is about one.
+        key = re.split(r"[^\w.]", message, maxsplit=1)[0].rstrip(".")
+        where = key.split(".") if key.split(".")[0] in schema.model_fields else []
+        what = message if where else f"recipe: {message}"
+    # Of two overrides of one key the last counts.
+    given = {override: override.partition("=")[0] for override in reversed(overrides)}
+    for override, key in given.items():
+        path_of_key = key.split(".")
+        if path_of_key == where:
+            return f"{override}: {message}"
+        if path_of_key == where[: len(path_of_key)]:
+            return f"{override}: {what}"
+    section = ".".join(where) + "."
+    for override, key in given.items():
+        if key.startswith(section) or key in message:
+            what += f" (with {override})"
+            break
+    line = _line_of(tree, where)
+    place = f"{path}:{line}" if line else f"{path}"
+    return f"{place}: {what}"
+
+
+def _first_fault(error: ValidationError, schema: type[BaseModel]) -> tuple[list[str], str]:
+    """(key path, what is wrong there) of the fault that others may follow from."""
     # First what chose the keys that there are, then an unknown key: where it is a misspelt one, the
     # missing one follows from it.
     faults = error.errors(include_url=False)
@@ -201,11 +245,12 @@ def _refusal(
     )
     first, *others = faults
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
-    keys, within = schema, where
-    if (
-        where[:2] == ["finetune", "tasks"] and where[3:]
-    ):  # pydantic puts the kind after the task's name
-        keys, within = KINDS[where.pop(3)].config, where[3:]
+    keys = schema
+    within = where
+    if where[:2] == ["finetune", "tasks"] and where[3:]:
+        # pydantic puts the kind of a task after its name.
+        keys = KINDS[where.pop(3)].config
+        within = where[3:]
     message = reason_of(first)
     if first["type"] == "extra_forbidden":
         message = "unknown key" + _suggestion(within, keys)
@@ -216,28 +261,9 @@ def _refusal(
         expected = first["ctx"].get("expected_tags")
         message = f"Input should be one of {expected}" if expected else "this key is missing"
     message = _retired(where, first) or message
-    message += f" (and {len(others)} more)" if others else ""
-    if where:
-        what = f"{'.'.join(where)}: {message}"
-    else:  # of the whole: such a message begins with a key, where it is about one
-        key = re.split(r"[^\w.]", message, maxsplit=1)[0].rstrip(".")
-        where = key.split(".") if key.split(".")[0] in schema.model_fields else []
-        what = message if where else f"recipe: {message}"
-    given = {
-        override: override.partition("=")[0] for override in reversed(overrides)
-    }  # the last one counts
-    for override, key in given.items():
-        if key.split(".") == where[: key.count(".") + 1]:
-            return f"{override}: {message if key.split('.') == where else what}"
-    section = ".".join(where) + "."
-    concerned = [
-        override for override, key in given.items() if key.startswith(section) or key in message
-    ]
-    line = _line_of(tree, where)
-    return (
-        f"{path}{f':{line}' if line else ''}: "
-        f"{what}{f' (with {concerned[0]})' if concerned else ''}"
-    )
+    if others:
+        message += f" (and {len(others)} more)"
+    return where, message
 
 
 def _retired(where: list[str], fault: Mapping[str, Any]) -> str | None:
@@ -259,14 +285,10 @@ def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
         field = getattr(section, "model_fields", {}).get(name)
         section = field.annotation if field else None
     known = list(getattr(section, "model_fields", {}))
-    similar = difflib.get_close_matches(where[-1], known, 1, 0.7)
-    return (
-        f"; did you mean {similar[0]}?"
-        if similar
-        else f"; known keys: {', '.join(known)}"
-        if known
-        else ""
-    )
+    similar = difflib.get_close_matches(where[-1], known, n=1, cutoff=0.7)
+    if similar:
+        return f"; did you mean {similar[0]}?"
+    return f"; known keys: {', '.join(known)}" if known else ""
 
 
 def _line_of(node: Node | None, where: list[str]) -> int | None:
@@ -276,10 +298,11 @@ def _line_of(node: Node | None, where: list[str]) -> int | None:
     line = None
     for part in where:
         if isinstance(node, MappingNode):
-            entry = next(((key, value) for key, value in node.value if key.value == part), None)
-            if entry is None:
+            found = next((entry for entry in node.value if entry[0].value == part), None)
+            if found is None:
                 break
-            line, node = entry[0].start_mark.line + 1, entry[1]
+            key, node = found
+            line = key.start_mark.line + 1
         elif isinstance(node, SequenceNode) and part.isdigit() and int(part) < len(node.value):
             node = node.value[int(part)]
             line = node.start_mark.line + 1

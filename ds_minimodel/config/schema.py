@@ -89,14 +89,13 @@ class Recipe(Section):
         """The systems whose bodies are pretrained and finetuned, each once, in the order of the
         recipe's systems.
         """
-        return [
-            SYSTEMS[name]
-            for name in dict.fromkeys(system.body_name for system in self.chosen_systems)
-        ]
+        names = dict.fromkeys(system.body_name for system in self.chosen_systems)
+        return [SYSTEMS[name] for name in names]
 
     def scored_as(self, system: System, language: str) -> System:
-        """The system whose scores in a language it has: in the source's the one that its body is
-        named for.
+        """Return the system whose scores in a language a system has.
+
+        In the source language that is the one that its body is named for.
         """
         return SYSTEMS[system.body_name] if language == self.languages.source else system
 
@@ -132,16 +131,15 @@ class Recipe(Section):
     @property
     def body_config(self) -> BodyConfig:
         """The body as the section `model` has it, with all of its layers."""
-        config = BODIES[self.model.kind]
-        return config.model_validate(self.model.model_dump())
+        return BODIES[self.model.kind].model_validate(self.model.model_dump())
 
     def body_of(self, system: System) -> tuple[BodyConfig, tuple[int, ...]]:
-        """(architecture of a system's body, numbers of layers after which it has heads)."""
+        """Return (architecture of a system's body, numbers of layers after which it has heads)."""
         depths = system.head_depths(self.model.num_layers, self.mini)
         return self.body_config.with_layers(depths[-1]), depths
 
     def adapt_depth(self, system: System) -> int:
-        """Number of layers that step 2 of a system runs."""
+        """Return the number of layers that step 2 of a system runs."""
         return system.adapt_depth(self.model.num_layers, self.mini)
 
     @property
@@ -184,43 +182,39 @@ class Recipe(Section):
         return [language for language in every if language in {*of_words, *kept}]
 
     def languages_of_task(self, name: str) -> list[str]:
-        """The recipe's languages that the task `name` has test data in."""
-        return [
-            language
-            for language in self.languages.all
-            if language in self.finetune.tasks[name].test
-        ]
+        """Return the recipe's languages that the task `name` has test data in."""
+        tested = self.finetune.tasks[name].test
+        return [language for language in self.languages.all if language in tested]
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_over_a_base(cls, values: Any, info: ValidationInfo) -> Any:
-        """With a base the section `model` is the base's, with which what is given must agree; how
+        """Fill in what a base decides: the section `model`, which may not say otherwise, and how
         new tokens start.
         """
-        base, sections = (
-            (info.context or {}).get("base"),
-            {key: values.get(key, {}) for key in ("model", "adapt")},
-        )
+        base = (info.context or {}).get("base")
+        model = values.get("model", {})
+        adapt = values.get("adapt", {})
         tokenizer = values.get("tokenizer")
-        if base is None or not all(isinstance(section, dict) for section in sections.values()):
+        # What is no section is refused with its line later.
+        if base is None or not isinstance(model, dict) or not isinstance(adapt, dict):
             return values
-        bases = base.config.model_dump()
-        for key, value in sections["model"].items():
-            if key in bases and value != bases[key]:
+        of_base = base.config.model_dump()
+        for key, value in model.items():
+            if key in of_base and value != of_base[key]:
                 raise ValueError(
-                    f"model.{key} {value} is not the base's {bases[key]}; leave the key out"
+                    f"model.{key} {value} is not the base's {of_base[key]}; leave the key out"
                 )
         if isinstance(tokenizer, dict) and tokenizer.get("vocabulary") == "extend":
-            sections["adapt"] = {"initialisation": "pieces", **sections["adapt"]}
-        return {**values, **sections, "model": {**sections["model"], **bases}}
+            adapt = {"initialisation": "pieces", **adapt}
+        return {**values, "model": {**model, **of_base}, "adapt": adapt}
 
     @model_validator(mode="after")
     def _base_serves(self, info: ValidationInfo) -> "Recipe":
         context = info.context or {}
-        self._base, self._name = context.get("base"), context.get("name", "")
-        assert (self.base is None) == (self._base is None), (
-            "a recipe with a base is read by reading.py"
-        )
+        self._base = context.get("base")
+        self._name = context.get("name", "")
+        assert (self.base is None) == (self._base is None), "reading.py reads recipes with a base"
         if self._base is None:
             if self.num_base:
                 raise ValueError(
@@ -230,8 +224,7 @@ class Recipe(Section):
         if self.num_base and "vocab_size" not in self.tokenizer.model_fields_set:
             raise ValueError(
                 "tokenizer.vocab_size: say how many tokens are added; with any number in its place "
-                "`ds-minimodel "
-                "fertility` shows what each number brings"
+                "`ds-minimodel fertility` shows what each number brings"
             )
         able = [system.name for system in SYSTEMS.values() if system.starts_from_base]
         others = [name for name in self.systems if name not in able]
@@ -249,7 +242,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _adapt_serves_the_systems(self) -> "Recipe":
-        adapt, systems = self.adapt, self.chosen_systems
+        adapt = self.adapt
+        systems = self.chosen_systems
         for key in ("replay", "new_token_penalty"):
             if getattr(adapt, key) and not self.num_base:
                 raise ValueError(
@@ -286,16 +280,16 @@ class Recipe(Section):
                 f"adapt.new_token_penalty: {self.systems[0]} trains the body, and its states move; "
                 "use adapt.replay"
             )
-        if unknown := sorted(adapt.rates.keys() - set(self.systems)):
+        unknown = adapt.rates.keys() - set(self.systems)
+        if unknown:
             raise ValueError(
-                f"adapt.rates: {unknown[0]} is not among the systems {', '.join(self.systems)}"
+                f"adapt.rates: {min(unknown)} is not among the systems {', '.join(self.systems)}"
             )
         for system in systems:
             if system.trains and self.finetune.finetuned_tasks:
                 raise ValueError(
                     f"systems: {system.name} trains the body itself, not the one that tasks are "
-                    "finetuned on; "
-                    f"leave out finetune.tasks.{min(self.finetune.finetuned_tasks)}"
+                    f"finetuned on; leave out finetune.tasks.{min(self.finetune.finetuned_tasks)}"
                 )
             if system.trains == "low-rank" and self.engine.tensor_parallel > 1:
                 raise ValueError(
@@ -305,10 +299,12 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> "Recipe":
-        layers, mini = self.model.num_layers, self.mini
-        if self.reads_mini_depth and mini.depth > layers - any(
-            one.needs_shallow_mini for one in self.chosen_systems
-        ):
+        layers = self.model.num_layers
+        mini = self.mini
+        max_depth = layers
+        if any(system.needs_shallow_mini for system in self.chosen_systems):
+            max_depth -= 1
+        if self.reads_mini_depth and mini.depth > max_depth:
             raise ValueError(f"mini.depth {mini.depth} must be below model.num_layers {layers}")
         if (
             self.builds_minis
@@ -325,26 +321,26 @@ class Recipe(Section):
                     f"engine.tensor_parallel {self.engine.tensor_parallel} does not divide {key} "
                     f"{size}"
                 )
-        lengths = {"pretrain": self.pretrain.seq_length} if self.base is None else {}
-        lengths |= {"build_mini": self.build_mini.seq_length} if self.builds_minis else {}
-        lengths |= {"adapt": self.adapt.seq_length}
+        lengths = {}
+        if self.base is None:
+            lengths["pretrain"] = self.pretrain.seq_length
+        if self.builds_minis:
+            lengths["build_mini"] = self.build_mini.seq_length
+        lengths["adapt"] = self.adapt.seq_length
         for name in self.finetune.tasks:
             task = self.finetune.task(name)
-            length, least, objective = (
-                task.max_length or 0,
-                task.least_length,
-                KINDS[task.kind].objective,
-            )
-            lengths |= {f"finetune.tasks.{name}": length}
-            if length < least:
+            length = task.max_length or 0
+            objective = KINDS[task.kind].objective
+            lengths[f"finetune.tasks.{name}"] = length
+            if length < task.least_length:
                 raise ValueError(
-                    f"finetune.tasks.{name}: max_length {length}: examples need {least} or more"
+                    f"finetune.tasks.{name}: max_length {length}: examples need "
+                    f"{task.least_length} or more"
                 )
             if objective not in ("", self.trained_by.name):
                 raise ValueError(
                     f"finetune.tasks.{name}.kind {task.kind}: it needs a body that is trained with "
-                    f"{objective}, not "
-                    f"with {self.trained_by.name}"
+                    f"{objective}, not with {self.trained_by.name}"
                 )
         for name, length in lengths.items():
             if length > self.model.max_positions:
@@ -356,7 +352,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _languages_have_text(self) -> "Recipe":
-        source, targets, data = self.languages.source, self.languages.targets, self.data
+        source = self.languages.source
+        targets = self.languages.targets
+        data = self.data
         if source in targets:
             raise ValueError(f"languages.targets: {source} is the source")
         if data.chats and not (self.num_base and self.trained_by.causal):
@@ -364,59 +362,61 @@ class Recipe(Section):
                 "data.chats: are of a decoder whose vocabulary is extended, by its own chat "
                 "template"
             )
-        if others := sorted(data.chats.keys() - set(targets)):
+        others = data.chats.keys() - set(targets)
+        if others:
             raise ValueError(
-                f"data.chats: {others[0]} is not among languages.targets; dialogues are of those"
+                f"data.chats: {min(others)} is not among languages.targets; dialogues are of those"
             )
         for key, files in (("pairs", data.pairs), ("test_pairs", data.test_pairs)):
-            if others := sorted(files.keys() - set(targets)):
+            others = files.keys() - set(targets)
+            if others:
                 raise ValueError(
-                    f"data.{key}: {others[0]} is not among languages.targets; pairs are of the "
+                    f"data.{key}: {min(others)} is not among languages.targets; pairs are of the "
                     "source and a target"
                 )
-        needs_pairs = self.learns_from_pairs or self.adapt.aligns
-        if needs_pairs and (missing := [name for name in targets if name not in data.pairs]):
-            reader = (
-                "a model that gives vectors or labels learns a language from them"
-                if self.learns_from_pairs
-                else "adapt.initialisation aligned reads them"
-            )
+        missing = [language for language in targets if language not in data.pairs]
+        if missing and (self.learns_from_pairs or self.adapt.aligns):
+            reader = "adapt.initialisation aligned reads them"
+            if self.learns_from_pairs:
+                reader = "a model that gives vectors or labels learns a language from them"
             raise ValueError(f"data.pairs: there are no files for {missing[0]}; {reader}")
-        served = {*data.text, *({*self.languages.all} - {*self.languages_of_text})}
+        # Languages of the recipe whose text no step reads need no files.
+        unread = set(self.languages.all) - set(self.languages_of_text)
+        known = unread | data.text.keys()
         named = {"languages": self.languages_of_text, "data.min_words": data.min_words}
-        named |= {
-            f"finetune.tasks.{name}.test": task.test for name, task in self.finetune.tasks.items()
-        }
+        for name, task in self.finetune.tasks.items():
+            named[f"finetune.tasks.{name}.test"] = task.test
         for key, languages in named.items():
             for language in languages:
-                if language not in served:
+                if language not in known:
                     raise ValueError(f"{key}: data.text has no files for {language}")
         return self
 
 
 @functools.cache
 def recipe_class(kind: type[BodyConfig], trained_with: str = "") -> type[Recipe]:
-    """The Recipe whose section `model` has the keys of a kind of body, and whose steps have those
-    of its objective. trained_with: name of the objective, where it is not the kind's own.
+    """Return the Recipe whose section `model` has the keys of a kind of body, and whose steps have
+    those of its objective.
+
+    Args:
+        kind: configuration of the kind of body.
+        trained_with: name of the objective, where it is not the one of the kind.
     """
 
     def section(name: str, *bases: type[Section], **fields: Any) -> type[Section]:
-        """A section with the keys of `bases`; of a key that two have, with the default of the
-        first.
-        """
+        """A section with the keys of `bases`; a key of two has the default of the first."""
         return create_model(name, __base__=bases, __module__=__name__, **fields)
 
     objective = OBJECTIVES[trained_with or kind.objective]
+    name_of_kind = (Annotated[str, OneOf(BODIES)], kind.model_fields["kind"].default)
     sections = {
         "tokenizer": LosslessTokenizerSection if objective.needs_lossless else TokenizerSection,
-        "model": section(
-            "Model", kind, kind=(Annotated[str, OneOf(BODIES)], kind.model_fields["kind"].default)
-        ),
+        "model": section("Model", kind, kind=name_of_kind),
         "pretrain": section("Training", Training, objective.settings),
         "build_mini": section("BuildMini", BuildMini, objective.settings),
         "adapt": section("Adapt", Adapt, objective.settings),
     }
-    fields: dict[str, Any] = {name: (own, own()) for name, own in sections.items()}
+    fields: dict[str, Any] = {name: (part, part()) for name, part in sections.items()}
     return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)
 
 

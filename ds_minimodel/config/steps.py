@@ -27,8 +27,8 @@ class BuildMini(Training):
     """How the new layers start: as in the paper, or as copies of the body's last."""
 
 
-_OF_UPDATES = "rank", "replay_kl"
-DECAY = 0.2  # share of the steps at the end in which schedule wsd decays
+# Share of the steps at the end in which schedule wsd decays.
+DECAY = 0.2
 
 
 class Adapt(Training):
@@ -82,32 +82,34 @@ class Adapt(Training):
 
     @property
     def decay_steps(self) -> int:
-        """As of any Training."""
-        return max(1, round(DECAY * self.steps)) if self.schedule == "wsd" and self.steps else 0
+        """Steps in which the rate falls that stays until then: 0 but for schedule wsd."""
+        if self.schedule == "linear" or not self.steps:
+            return 0
+        return max(1, round(DECAY * self.steps))
 
     def of(self, system: System, chats: bool = False) -> Self:
-        """These settings as a system reads them; what it does not read is at its default.
+        """Return these settings as a system reads them; what it does not read is at its default.
 
         Args:
             system: the system that step 2 trains.
             chats: whether there are dialogues in the target language.
         """
-        unread = [
-            "rates",
-            "new_token_penalty" if system.trains else "strength",
-            *_OF_UPDATES * (system.trains != "low-rank"),
-            *["chat_share"] * (not chats),
-        ]
-        own: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
-        own |= {"lr": self.rates.get(system.name, self.lr)}
-        return self.model_copy(update=own)
+        unread = {"rates"}
+        unread.add("new_token_penalty" if system.trains else "strength")
+        if system.trains != "low-rank":
+            unread |= {"rank", "replay_kl"}
+        if not chats:
+            unread.add("chat_share")
+        update: dict[str, Any] = {key: type(self).model_fields[key].default for key in unread}
+        update["lr"] = self.rates.get(system.name, self.lr)
+        return self.model_copy(update=update)
 
     def snapshots(self) -> list[int]:
-        """Steps after which a pack is kept, in order; step 0 is the pack as initialised."""
-        every = range(0, self.steps + 1, self.snapshot_every) if self.snapshot_every else []
-        return sorted(
-            {0, self.steps, *every, *(step for step in self.snapshot_at if step < self.steps)}
-        )
+        """Return the steps after which a pack is kept; step 0 is the pack as initialised."""
+        steps = {0, self.steps, *self.snapshot_at}
+        if self.snapshot_every:
+            steps.update(range(0, self.steps, self.snapshot_every))
+        return sorted(step for step in steps if step <= self.steps)
 
 
 class Finetune(Section):
@@ -127,14 +129,11 @@ class Finetune(Section):
     @property
     def finetuned_tasks(self) -> dict[str, FinetunedConfig]:
         """The tasks that are finetuned, with the defaults of `finetune` filled in."""
-        return {
-            name: task
-            for name in self.tasks
-            if isinstance(task := self.task(name), FinetunedConfig)
-        }
+        tasks = {name: self.task(name) for name in self.tasks}
+        return {name: task for name, task in tasks.items() if isinstance(task, FinetunedConfig)}
 
     def task(self, name: str) -> AnyTask:
-        """A task with the defaults of `finetune` filled in."""
+        """Return a task with the defaults of `finetune` filled in."""
         task = self.tasks[name]
         unset = {key for key, value in task if value is None and key in type(self).model_fields}
         return task.model_copy(update={key: getattr(self, key) for key in unset})

@@ -32,13 +32,21 @@ class Depth(Enum):
 class System:
     """How one system is made, adapted and shown.
 
-    name: in recipes and folders. title: in tables and plots. about: it, in a line. heads: where its
-    body has heads; the deepest is the body's number of layers. body: the system whose body it takes
-    instead of pretraining one of its own. adapts_at: how many layers of the body step 2 runs.
-    builds_mini: step 1b trains new layers on top of mini.depth of the body's, and step 2 runs those
-    instead. starts_from_base: can take over a foreign body. trains: what of the body trains in step
-    2: "" nothing, "all" its weights, "low-rank" updates of its linear layers; then it can't carry
-    tasks over. color, line, marker: matplotlib's.
+    Attributes:
+        name: its name in recipes and folders.
+        title: its name in tables and plots.
+        about: what it does, in a line.
+        heads: where its body has heads; the deepest is the body's number of layers.
+        body: the system whose body it takes instead of pretraining one.
+        adapts_at: how many layers of the body step 2 runs.
+        builds_mini: whether step 1b trains new layers on top of mini.depth of the body's, which
+            step 2 runs instead.
+        starts_from_base: whether it can take over a foreign body.
+        trains: what of the body trains in step 2: "" nothing, "all" its weights, "low-rank" updates
+            of its linear layers. With the latter two it cannot carry tasks over.
+        color: matplotlib's color of its curve.
+        line: matplotlib's style of its line.
+        marker: matplotlib's marker of its points.
     """
 
     name: str
@@ -73,12 +81,12 @@ class System:
         return self.builds_mini or self.body_heads == (Depth.MINI,)
 
     def head_depths(self, num_layers: int, mini: Mini) -> tuple[int, ...]:
-        """Numbers of layers after which the system's body has a head, rising."""
+        """Return the numbers of layers after which the system's body has a head, rising."""
         given = {Depth.FULL: num_layers, Depth.MINI: mini.depth}
         return tuple(sorted({given[head] for head in self.body_heads}))
 
     def adapt_depth(self, num_layers: int, mini: Mini) -> int:
-        """Number of layers that step 2 runs."""
+        """Return the number of layers that step 2 runs."""
         if self.builds_mini:
             return mini.depth + mini.new_layers
         return mini.depth if self.adapts_at is Depth.MINI else num_layers

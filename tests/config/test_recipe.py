@@ -17,7 +17,8 @@ from .conftest import RECIPE
 @pytest.mark.parametrize("name", package_recipes())
 def test_the_recipes_of_the_package_load_by_name(name):
     recipe = load_recipe(name)
-    assert recipe.systems and recipe.finetune.tasks
+    assert recipe.systems
+    assert recipe.finetune.tasks
 
 
 def test_a_file_goes_before_a_recipe_of_the_package(tmp_path, monkeypatch):
@@ -37,10 +38,10 @@ def test_values_merges_and_defaults(load):
         "initialisation": "random",
     }
     assert (recipe.adapt.lr, recipe.adapt.steps, recipe.adapt.snapshot_every) == (7e-4, 100, 50)
-    assert recipe.optimizer.betas == (0.9, 0.98) and recipe.seed == 1
-    assert (
-        recipe.finetune.task("topic").max_length == 96 and recipe.finetune.task("topic").epochs == 3
-    )
+    assert recipe.optimizer.betas == (0.9, 0.98)
+    assert recipe.seed == 1
+    task = recipe.finetune.task("topic")
+    assert (task.max_length, task.epochs) == (96, 3)
     with pytest.raises(ValueError):
         recipe.seed = 2
 
@@ -121,14 +122,18 @@ def test_a_mistake_is_one_line_with_its_place(refusal, replace, by, message):
 
 
 def test_scalars_are_those_of_yaml_1_2(load):
-    texts = "languages.targets=[no, on]", "data.text={en: en.txt, no: yes.txt, on: 1:30}"
-    values = (
-        "finetune.tasks={} seed=010 pretrain.lr=1E-3 optimizer.weight_decay=.5 workdir=2024-02-30"
+    recipe = load(
+        "languages.targets=[no, on]",
+        "data.text={en: en.txt, no: yes.txt, on: 1:30}",
+        "finetune.tasks={}",
+        "seed=010",
+        "pretrain.lr=1E-3",
+        "optimizer.weight_decay=.5",
+        "workdir=2024-02-30",
     )
-    recipe = load(*texts, *values.split())
     assert recipe.languages.all == ["en", "no", "on"]
-    assert recipe.data.text["no"] == ["yes.txt"] and recipe.data.text["on"] == ["1:30"]
-    assert recipe.seed == 10 and recipe.workdir == "2024-02-30"
+    assert recipe.data.text == {"en": ["en.txt"], "no": ["yes.txt"], "on": ["1:30"]}
+    assert (recipe.seed, recipe.workdir) == (10, "2024-02-30")
     assert (recipe.pretrain.lr, recipe.optimizer.weight_decay) == (1e-3, 0.5)
     assert load("model={kind: llama, tie_output: True}").model.tie_output is True
     assert load("data.workers=~").data.workers is None
@@ -236,11 +241,10 @@ def test_whatever_yaml_raises_has_its_line(refusal, value, message):
 
 def test_aliases_and_brackets_end_soon(refusal):
     """They cost what a file of a recipe's size can cost, and are refused in one line."""
-    bomb = (
-        "[&a [1,1,1,1,1,1,1,1,1], "
-        + ", ".join(f"&{b} [{f'*{a},' * 9}]" for a, b in zip("abcdef", "bcdefg"))
-        + "]"
-    )
+    lists = ["&a [1,1,1,1,1,1,1,1,1]"]
+    for inner, outer in zip("abcdef", "bcdefg"):
+        lists.append(f"&{outer} [{f'*{inner},' * 9}]")
+    bomb = f"[{', '.join(lists)}]"
     for value in ("[" * 1000, "{a: " * 1000, "&a [*a]", bomb):
         for key in ("languages.targets", "data.text", "finetune.tasks"):
             assert refusal(f"{key}={value}").startswith(f"{key}=")
@@ -248,6 +252,7 @@ def test_aliases_and_brackets_end_soon(refusal):
 
 def test_what_is_no_text_of_a_recipes_size(tmp_path):
     path = tmp_path / "recipe.yaml"
+    many_keys = b"".join(b"key%d: 1\n" % index for index in range(5_000))
     for content, message in (
         (b"", "recipe.yaml: a recipe is a mapping"),
         (b"- a\n", "recipe.yaml: a recipe is a mapping"),
@@ -258,10 +263,7 @@ def test_what_is_no_text_of_a_recipes_size(tmp_path):
             RECIPE.encode() + b"a: b\n\0",
             "recipe.yaml:22: not valid YAML (special characters are not allowed",
         ),
-        (
-            RECIPE.encode() + b"".join(b"key%d: 1\n" % number for number in range(5_000)),
-            "key0: unknown key",
-        ),
+        (RECIPE.encode() + many_keys, "key0: unknown key"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError) as refusal:
@@ -279,10 +281,12 @@ def test_the_packages_recipes_are_listed_and_printed(tmp_path, monkeypatch, caps
 
     monkeypatch.chdir(tmp_path)
     code, out, _ = said()
-    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [*package_recipes()]
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [*package_recipes()]
     code, out, _ = said("repro")
+    assert code == 0
     (tmp_path / "mine.yaml").write_text(out)
-    assert code == 0 and load_recipe("mine.yaml").model_dump() == load_recipe("repro").model_dump()
+    assert load_recipe("mine.yaml").model_dump() == load_recipe("repro").model_dump()
     assert said("reproduction") == (
         2,
         "",
