@@ -53,7 +53,7 @@ from ds_minimodel.report.render import duration
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.text.pairs import Pair
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.tokenizers.extension import read_extension
+from ds_minimodel.tokenizers.extension import count_new_pieces
 from ds_minimodel.tokenizers.guard import guarded_words
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
@@ -310,8 +310,7 @@ def _count_new_tokens(recipe: Recipe, config: ExtendConfig, layout: WorkdirLayou
         keep_vocabulary(recipe.base, folder)
         guard = guarded_words(recipe.languages.source, words)
         most = recipe.tokenizer.vocab_size
-        extension = read_extension(folder, words, kept_words, most, guard)
-    return max(1, len(extension.pieces))
+        return max(1, count_new_pieces(folder, words, kept_words, most, guard))
 
 
 def _micro_batch(

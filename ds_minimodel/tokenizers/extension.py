@@ -137,6 +137,26 @@ def read_extension(
     return extension
 
 
+def count_new_pieces(
+    base: str | Path,
+    text: Mapping[str, int],
+    kept_text: Mapping[str, int],
+    most: int,
+    guard: Mapping[str, float] = MappingProxyType({}),
+) -> int:
+    """Return how many new pieces `extend_tokenizer` can be asked for, at most so many.
+
+    Arguments and errors as of read_extension.
+    """
+    asked = most
+    found = len(read_extension(base, text, kept_text, asked, guard).pieces)
+    # With fewer asked for, others are tried first, and some of them are left out in the end.
+    while 0 < found < asked:
+        asked = found
+        found = len(read_extension(base, text, kept_text, asked, guard).pieces)
+    return found
+
+
 def extend_tokenizer(
     base: str | Path,
     rows: int,

@@ -23,7 +23,11 @@ from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
 from ds_minimodel.text.reader import read_documents
-from ds_minimodel.tokenizers.extension import extend_tokenizer, read_extension
+from ds_minimodel.tokenizers.extension import (
+    count_new_pieces,
+    extend_tokenizer,
+    read_extension,
+)
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
@@ -441,3 +445,21 @@ def test_pieces_of_another_script_have_a_letter_of_it(other, texts, tmp_path):
     pieces = read_extension(other, words, words_of(texts[0]), 60).pieces
     joined = [piece.string.strip("#▁Ġ") for piece in pieces if len(piece.parts) > 1]
     assert len(joined) > 5 and not any(string in latin for string in joined)
+
+
+def test_as_many_pieces_as_are_counted_can_be_asked_for(tmp_path):
+    pieces = ["<unk>", *"abcd", *(f"##{letter}" for letter in "abcd")]
+    made = Tokenizer(
+        models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="<unk>")
+    )
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / JSON_FILE))
+    text = dict(aabba=6, dbbdabd=5, addbbdb=5, bdcd=4, cacdbda=4, dac=3, cdbcbdd=3)
+    text |= dict(dbaabca=3, acaa=2, cabda=2, caddda=1, bbbd=1)
+    kept = {"cbbda": 1}
+
+    found = len(read_extension(tmp_path, text, kept, 50).pieces)
+    count = count_new_pieces(tmp_path, text, kept, 50)
+
+    assert len(read_extension(tmp_path, text, kept, found).pieces) < found
+    assert len(read_extension(tmp_path, text, kept, count).pieces) == count
