@@ -134,6 +134,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         if said := _retired(arguments):
             raise UserError(said) from None
         raise
+    if hasattr(options, "rest_of"):
+        more = [text for text in rest if not text.startswith("-")]
+        setattr(options, options.rest_of, [*getattr(options, options.rest_of), *more])
+        rest = [text for text in rest if text not in more]
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
     if unknown and (said := _retired(arguments)):

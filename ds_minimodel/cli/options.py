@@ -1,7 +1,7 @@
 """Options of a command, made from the fields of the section of settings that it takes."""
 
 import argparse
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -21,7 +21,9 @@ def add_options(command: argparse.ArgumentParser, section: type[Section]) -> Non
             settings["nargs"] = "+"
         if metavar.is_positional:
             if not field.is_required():
+                # argparse takes none for it where an option follows; main.parse gathers the rest.
                 settings["nargs"] = "*"
+                command.set_defaults(rest_of=name)
             command.add_argument(name, **settings)
             continue
         if _holds_many(field):
@@ -40,7 +42,9 @@ def given_of(options: argparse.Namespace, section: type[Section]) -> dict[str, A
 
 
 def _holds_many(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) in (list, dict)
+    """Whether a field is a list or a mapping, or None in its place."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return any(get_origin(kind) in (list, dict) for kind in kinds)
 
 
 def _help_of(field: FieldInfo) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 
 MAX_CHARACTERS = 1000  # of a message
@@ -26,7 +27,7 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Turn any error of a foreign reader into a UserError, and drop what it writes to stderr.
+    """Turn any error of a foreign reader into a UserError; it asks nothing and prints nothing.
 
     A panic of Rust code is a BaseException, and Rust prints it to file descriptor 2 itself.
 
@@ -34,19 +35,41 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         path: the file that is read, with which the message begins.
         what: what is wrong with it, which the message says next.
     """
-    stderr = os.dup(2)
     try:
-        with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing):
-            os.dup2(nothing.fileno(), 2)
+        with _no_terminal():
             yield
     except (KeyboardInterrupt, SystemExit, MemoryError, UserError):
         raise
     except BaseException as error:
+        # transformers takes an interrupt while it imports for a module that is missing.
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            cause = cause.__cause__ or cause.__context__
         reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
         raise UserError(f"{path}: {what} ({reason:.200})") from None
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+
+
+@contextlib.contextmanager
+def _no_terminal() -> Iterator[None]:
+    """Let standard input and standard error lead to nothing, for this process and what it starts."""
+    stdin = sys.stdin
+    kept = {}
+    with open(os.devnull, "r+") as nothing, contextlib.redirect_stderr(nothing):
+        for descriptor in (0, 2):
+            # A process may have been begun without one of them.
+            with contextlib.suppress(OSError):
+                kept[descriptor] = os.dup(descriptor)
+                os.dup2(nothing.fileno(), descriptor)
+        sys.stdin = nothing
+        try:
+            yield
+        finally:
+            sys.stdin = stdin
+            for descriptor, copy in kept.items():
+                os.dup2(copy, descriptor)
+                os.close(copy)
 
 
 def reason_of(fault: Mapping[str, object]) -> str:

@@ -41,15 +41,25 @@ def test_an_amount_is_read_in_decimals():
 
 def test_each_field_of_extends_configuration_is_an_option(capsys, monkeypatch):
     """Its docstring is the help, and a command line that gives all makes the configuration."""
-    values = {"vocab_size": "1k", "strength": "0.5", "hours": "2", "ranks": "2", "train": "all"}
+    values = {
+        "vocab_size": "1k",
+        "strength": "0.5",
+        "hours": "2",
+        "ranks": "2",
+        "train": "embeddings",
+    }
+    values |= {"pooling": "cls", "mini": "3+1"}
     line = ["extend"]
     for name in ExtendConfig.model_fields:
         if name != "tokens":  # which stands in the place of hours
             value = "fr=x" if name == "known_text" else values.get(name, "x")
             line += [value] if name in ("model", "text") else [option_of(name), value]
+        if name == "pair_columns":
+            line.append("y")
     config = ExtendConfig(**given_of(parse([*line, "--source", "en"]), ExtendConfig))
     assert config.model_fields_set == ExtendConfig.model_fields.keys() - {"tokens"}
     assert (config.vocab_size, config.known_text, config.chats) == (1000, {"fr": ["x"]}, ["x"])
+    assert (config.text, config.pair_columns) == (["x"], ["x", "y"])
     monkeypatch.setenv("COLUMNS", "1000")  # so that no word is broken
     with pytest.raises(SystemExit):
         parse(["extend", "--help"])

@@ -1,12 +1,19 @@
 """A user's mistake is one printable line, whatever it quotes."""
 
-from ds_minimodel.common.errors import MAX_CHARACTERS, UserError
+import pytest
+
+from ds_minimodel.common.errors import MAX_CHARACTERS, UserError, one_line
 from ds_minimodel.report.render import Heading, escape_markdown, to_html
 
 
 def test_a_message_is_one_line_that_shows():
     assert str(UserError("a\n  b\r\n c\n")) == "a b c"
     assert str(UserError("a\x1b[2J\0\u2028\ud800ä字")) == r"a\x1b[2J\x00\u2028\ud800ä字"
+
+
+def test_an_interrupt_by_another_name_is_one():
+    with pytest.raises(KeyboardInterrupt), one_line("config.json", "transformers does not take it"):
+        raise ModuleNotFoundError("Could not import module 'LlamaConfig'") from KeyboardInterrupt()
 
 
 def test_a_page_holds_nothing_that_a_terminal_obeys():

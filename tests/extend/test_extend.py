@@ -332,7 +332,7 @@ def test_mistakes_are_one_line(texts):
         said = f"^--{name.replace('_', '-')} {value}: (Input should be|it is no amount)"
         with pytest.raises(UserError, match=said):
             api.extend(**call, **{name: value})
-    with pytest.raises(UserError, match="'keep' is no option; there are model, text"):
+    with pytest.raises(UserError, match="'keep' is no option; there are model, language, text"):
         api.extend(**call, keep={})
     rows = extend(
         texts,

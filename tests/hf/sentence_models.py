@@ -41,9 +41,8 @@ def save_classifier(source, folder, family, labels=3, **settings):
     """Write a classifier of random weights over the encoder in `source`. settings: of its
     configuration.
     """
-    shutil.copytree(source, folder)
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        (folder / name).unlink(missing_ok=True)
+    weights = shutil.ignore_patterns("*.safetensors", "*.index.json", "pytorch_model.bin")
+    shutil.copytree(source, folder, ignore=weights)
     config = transformers.AutoConfig.from_pretrained(source, num_labels=labels, **settings)
     model = randomise(CLASSES[family](config), seed=2)
     model.save_pretrained(folder)
