@@ -68,23 +68,24 @@ FINETUNED = {name: kind for name, kind in KINDS.items() if isinstance(kind, Fine
 
 
 def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, list[str] | None]:
-    """(kind, labels) of the task model in `folder`; UserError where they or the head are not a
-    kind's.
+    """Return (kind, labels) of the task model in `folder`; UserError where they or the head are not
+    a kind's.
     """
     import torch
 
     from ds_minimodel.artifacts.models import check_task_model
 
     assert model.task is not None
-    name, labels, where = model.task["kind"], model.task["labels"], Path(folder) / "config.json"
+    name = model.task["kind"]
+    labels = model.task["labels"]
+    where = Path(folder) / "config.json"
     if name not in FINETUNED:
         raise UserError(f"{where}: task.kind: {name!r:.40} is none of {', '.join(FINETUNED)}")
     kind = FINETUNED[name]
-    if kind.has_labels != bool(labels) or len({*(labels or ())}) < len(labels or ()):
-        raise UserError(
-            f"{where}: task.labels: {name} takes "
-            f"{'names, each once' if kind.has_labels else 'none'}"
-        )
+    is_repeated = labels and len({*labels}) < len(labels)
+    if kind.has_labels != bool(labels) or is_repeated:
+        taken = "names, each once" if kind.has_labels else "none"
+        raise UserError(f"{where}: task.labels: {name} takes {taken}")
     with torch.device("meta"):
         check_task_model(kind.module(model.config, 2, labels), model, folder)
     return kind, labels

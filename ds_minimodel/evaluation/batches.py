@@ -49,22 +49,28 @@ class Examples:
     def batch(
         self, index: np.ndarray, keys: np.ndarray | Sequence[int], ignored: np.ndarray | None = None
     ) -> ArrayBatch:
-        """Batch of the examples `index` (B,), padded to the longest, with dropout keys (B,) uint32.
+        """Make a batch, padded to its longest example.
 
         Its targets are (B, M), or (B, S) where there is one a token. "count" is the number of terms
-        of its loss. ignored: (B,) bool, rows that give no loss. Where much is padding,
-        "token_index" (T,) int64 says which of the B*S positions are tokens, so that the model can
-        leave out the rest (models/body.py).
+        of its loss. Where much is padding, "token_index" (T,) int64 says which of the B*S positions
+        are tokens, so that the model can leave out the rest (models/body.py).
+
+        Args:
+            index: (B,) which examples.
+            keys: (B,) uint32, of dropout.
+            ignored: (B,) bool, rows that give no loss.
         """
-        starts, lengths = self.bounds[index], self.lengths[index]
-        real = np.arange(lengths.max()) < lengths[:, None]
-        tokens = np.full(real.shape, FILLER, dtype=np.int64)
-        places = (starts[:, None] + np.arange(real.shape[1]))[real]
-        tokens[real] = self.tokens[places]
+        starts = self.bounds[index]
+        lengths = self.lengths[index]
+        positions = np.arange(lengths.max())
+        is_token_BS = positions < lengths[:, None]
+        token_index = (starts[:, None] + positions)[is_token_BS]
+        tokens = np.full(is_token_BS.shape, FILLER, dtype=np.int64)
+        tokens[is_token_BS] = self.tokens[token_index]
         one_a_token = self.targets.ndim == 1
         if one_a_token:
-            targets = np.full(real.shape, IGNORED, dtype=np.int64)
-            targets[real] = self.targets[places]
+            targets = np.full(is_token_BS.shape, IGNORED, dtype=np.int64)
+            targets[is_token_BS] = self.targets[token_index]
         else:
             targets = self.targets[index]
         if ignored is not None:
@@ -77,8 +83,8 @@ class Examples:
             "sample_keys": np.asarray(keys, dtype=np.uint32).view(np.int32),
             "count": int((terms != IGNORED).sum()),
         }
-        if real.mean() < 1 - PADDING_THAT_PAYS:
-            batch["token_index"] = np.flatnonzero(real)
+        if is_token_BS.mean() < 1 - PADDING_THAT_PAYS:
+            batch["token_index"] = np.flatnonzero(is_token_BS)
         if self.reads_start:
             batch["loss_positions"] = np.zeros((len(index), 1), dtype=np.int64)
         if self.second is not None:
@@ -93,17 +99,26 @@ def join(
     per_token: bool = False,
     second: Sequence[int] | None = None,
 ) -> Examples:
-    """Examples of N integer arrays and their targets, (N,) or (N, M); `per_token`: (T,), end to
-    end.
+    """Lay sequences end to end.
+
+    Args:
+        sequences: N integer arrays.
+        targets: (N,) or (N, M); of `per_token` (T,), end to end.
+        reads_start: as of Examples.
+        per_token: whether there is a target for each token.
+        second: (N,) position of the first token of each sequence's second text.
     """
-    bounds = np.concatenate(
-        [[0], np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)]
-    )
+    lengths = [len(sequence) for sequence in sequences]
     shaped = np.asarray(targets, dtype=np.int64)
     if not per_token:
         shaped = shaped.reshape(len(sequences), -1)
-    places = None if second is None else np.asarray(second, dtype=np.int64)
-    return Examples(np.concatenate(sequences).astype(np.int32), bounds, shaped, reads_start, places)
+    return Examples(
+        tokens=np.concatenate(sequences).astype(np.int32),
+        bounds=np.cumsum([0, *lengths], dtype=np.int64),
+        targets=shaped,
+        reads_start=reads_start,
+        second=None if second is None else np.asarray(second, dtype=np.int64),
+    )
 
 
 class TaskSampler:
@@ -120,19 +135,22 @@ class TaskSampler:
         """
         self.examples = examples
         self.seed = seed
-        self.batch_size, self.slots = batch_size, slots or batch_size
+        self.batch_size = batch_size
+        self.slots = slots or batch_size
         self.updates_per_epoch = -(-len(examples) // batch_size)
         self._filler = int(examples.lengths.argmin())
 
     def batch(self, first: int, last: int) -> ArrayBatch:
-        """Batch of the global samples `first` … `last - 1` (any piece of an update's samples)."""
+        """Return the batch of the global samples `first` … `last - 1`, any piece of an update's."""
         update, slot = np.divmod(np.arange(first, last), self.slots)
         epoch, update = np.divmod(update, self.updates_per_epoch)
-        place = update * self.batch_size + slot
-        ignored = (slot >= self.batch_size) | (place >= len(self.examples))
-        index = np.full(len(place), self._filler)
-        index[~ignored] = permute(place[~ignored], len(self.examples), self.seed, epoch[~ignored])
-        keys = sample_key(self.seed, epoch, np.where(ignored, place, index))
+        position = update * self.batch_size + slot  # in the epoch
+        ignored = (slot >= self.batch_size) | (position >= len(self.examples))
+        index = np.full(len(position), self._filler)
+        index[~ignored] = permute(
+            position[~ignored], len(self.examples), seed=self.seed, epoch=epoch[~ignored]
+        )
+        keys = sample_key(self.seed, epoch, np.where(ignored, position, index))
         return self.examples.batch(index, keys, ignored)
 
 

@@ -47,8 +47,10 @@ class Bits(NamedTuple):
     bytes_per_token: float
 
 
-class TheirLikelihoods(nn.Module):
-    """The likelihoods of tokens by a decoder of transformers, as TokenLikelihoods has ours."""
+class DecoderLikelihoods(nn.Module):
+    """The likelihoods of tokens by a decoder of transformers, as TokenLikelihoods has those by a
+    body of this package.
+    """
 
     def __init__(self, decoder: Any):
         super().__init__()
@@ -88,8 +90,14 @@ def score_text(
     """
     kind = Text()
     task = TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes)
-    encoded = kind.encode(tokenizer, documents, task, max_length)
-    scores = kind.score(task, "", documents, encoded, outputs(module, encoded.examples))
+    encoded = kind.encode(tokenizer, documents, task, max_length=max_length)
+    scores = kind.score(
+        task,
+        language="",
+        records=documents,
+        encoded=encoded,
+        logits=outputs(module, encoded.examples),
+    )
     tokens = int((encoded.examples.lengths - 1).sum()) + sum(encoded.unknown)
     return TextScore(scores["bits_per_byte"], documents.num_bytes / max(1, tokens))
 
@@ -137,14 +145,25 @@ def bits_per_byte(
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
     files = paths_of(texts)
     task = TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes)
-    documents = {file: Text().read(file, task, "", None) for file in files}
-    rows = [
-        Bits(name, file, *score_text(module, tokenizer, documents[file], length, context_bytes))
-        for name, module, tokenizer, length in _plugged(
-            body_folder, packs, context_bytes, precision, strength
-        )
-        for file in files
-    ]
+    documents = {file: Text().read(file, task, language="", labels=None) for file in files}
+    rows: list[Bits] = []
+    plugged = _plugged(
+        body_folder,
+        packs,
+        context_bytes=context_bytes,
+        precision=precision,
+        strength=strength,
+    )
+    for name, module, tokenizer, max_length in plugged:
+        for file in files:
+            score = score_text(
+                module,
+                tokenizer,
+                documents[file],
+                max_length=max_length,
+                context_bytes=context_bytes,
+            )
+            rows.append(Bits(name, file, *score))
     return sorted(rows, key=lambda row: files.index(row.text))
 
 
@@ -174,13 +193,13 @@ def _plugged(
             module = TokenLikelihoods(body.config, language.rows).requires_grad_(False)
         materialise(module, dtype, device)
         load_into(module, tensors_of(body, module.body), "body.")
-        plug(module.eval(), language, body, strength)
+        plug(module.eval(), language, body, strength=strength)
         yield name, module, tokenizer, positions
 
 
 def _place(precision: str | None) -> tuple[torch.device, torch.dtype]:
-    """Where a model computes, and in what: without a `precision` in fp32 on a CPU, as the exported
-    model does there.
+    """Return where a model computes, and in what: without a `precision` in fp32 on a CPU, as the
+    exported model does there.
     """
     device = gpu.device()
     if device.type == "cpu":

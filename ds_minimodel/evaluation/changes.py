@@ -74,11 +74,11 @@ class View:
         self.prompts = prompts
 
     def vectors(self, texts: Sequence[str], is_query: bool = False) -> NDArray[np.float32]:
-        """The model's vectors of texts (N, D)."""
+        """Return the model's vectors of texts (N, D)."""
         from ds_minimodel.evaluation.sentences import encode_texts
 
         prompt = self.prompts[0] if is_query else self.prompts[1]
-        return encode_texts(self.model, self.tokenizer, texts, prompt)
+        return encode_texts(self.model, self.tokenizer, texts, prompt=prompt)
 
 
 def changes_of(
@@ -100,39 +100,33 @@ def changes_of(
         pack: identity of the adaptation.
     """
     documents = sought.documents
-    old, new = (view.tokenizer.encode(documents) for view in (before, after))
-    is_same = np.array([one == other for one, other in zip(old, new, strict=True)], bool)
+    cuts = zip(before.tokenizer.encode(documents), after.tokenizer.encode(documents), strict=True)
+    is_same = np.array([one == other for one, other in cuts], bool)
     # Texts that are cut as before are in equal batches, so that equal numbers are equal bits.
-    vectors = [np.zeros((0, 0), np.float32)] * 2
-    changed = [0.0, 0.0]
-    for number, chosen in enumerate((is_same, ~is_same)):
-        texts = [text for text, is_chosen in zip(documents, chosen, strict=True) if is_chosen]
-        if not texts:
-            continue
-        pair = [view.vectors(texts) for view in (before, after)]
-        changed[number] = float(np.abs(pair[0] - pair[1]).max())
-        for place, numbers in enumerate(pair):
-            if not vectors[place].size:
-                vectors[place] = np.zeros((len(documents), numbers.shape[1]), np.float32)
-            vectors[place][chosen] = numbers
-    places = np.unique(np.linspace(0, len(sought.right) - 1, EXAMPLES).round().astype(int))
-    examples = sought.right[places]
+    same = np.flatnonzero(is_same).tolist()
+    others = np.flatnonzero(~is_same).tolist()
+    vectors_before = _vectors_by_parts(before, documents, [same, others])
+    vectors_after = _vectors_by_parts(after, documents, [same, others])
+    differences = np.abs(vectors_before - vectors_after)
+
+    chosen = np.unique(np.linspace(0, len(sought.right) - 1, EXAMPLES).round().astype(int))
+    examples = sought.right[chosen]
     texts = [sought.queries[query] for query, _ in examples]
-    nearest = [
-        (view.vectors(texts, is_query=True) @ of_documents.T).argmax(1)
-        for view, of_documents in zip((before, after), vectors, strict=True)
-    ]
+    nearest_before = (before.vectors(texts, is_query=True) @ vectors_before.T).argmax(1)
+    nearest_after = (after.vectors(texts, is_query=True) @ vectors_after.T).argmax(1)
     findings = [
         Finding(
             text=text,
             right=documents[right],
-            before=documents[nearest[0][number]],
-            after=documents[nearest[1][number]],
+            before=documents[nearest_before[index]],
+            after=documents[nearest_after[index]],
         )
-        for number, (text, (_, right)) in enumerate(zip(texts, examples, strict=True))
+        for index, (text, (_, right)) in enumerate(zip(texts, examples, strict=True))
     ]
+
     counted = lines[:COUNTED_LINES]
-    ids_before, ids_after = (view.tokenizer.encode(counted) for view in (before, after))
+    ids_before = before.tokenizer.encode(counted)
+    ids_after = after.tokenizer.encode(counted)
     used = np.concatenate([np.asarray(ids, np.int64) for ids in ids_after] or [np.zeros(0, int)])
     num_base = after.tokenizer.vocabulary.num_base
     return Changes(
@@ -141,27 +135,37 @@ def changes_of(
         tokens=_new_tokens(after, used[used >= num_base], first_rows),
         source_lines=len(documents),
         cut_otherwise=int((~is_same).sum()),
-        same_changed=changed[0],
-        others_changed=changed[1],
+        same_changed=float(differences[same].max(initial=0)),
+        others_changed=float(differences[others].max(initial=0)),
         tokens_before=sum(map(len, ids_before)) / max(1, len(counted)),
         tokens_after=len(used) / max(1, len(counted)),
         old_share=float((used < num_base).mean()) if len(used) else 0.0,
     )
 
 
+def _vectors_by_parts(
+    view: View, texts: Sequence[str], parts: Sequence[Sequence[int]]
+) -> NDArray[np.float32]:
+    """Return the vectors of texts (N, D), where each part, indices of texts, has batches of its
+    own.
+    """
+    vectors = [view.vectors([texts[index] for index in part]) for part in parts if part]
+    order = np.argsort(np.concatenate(parts))
+    return np.concatenate(vectors)[order]
+
+
 def _new_tokens(
     view: View, used: NDArray[np.int64], first_rows: NDArray[np.float32]
 ) -> list[NewToken]:
-    """Tokens from among the commonest new ones that are long enough to be read, and the source's
-    tokens nearest to them.
+    """Return tokens from among the commonest new ones that are long enough to be read, and the
+    source's tokens nearest to them.
     """
-    vocabulary = view.tokenizer.vocabulary
     strings = view.tokenizer.pieces()
     ids, counts = np.unique(used, return_counts=True)
     commonest = ids[np.lexsort((ids, -counts))][:COMMONEST]
     shown = [id for id in commonest.tolist() if _letters(strings[id]) >= MIN_LETTERS]
     shown = shown[:: max(1, len(shown) // PIECES)][:PIECES]
-    num_base = vocabulary.num_base
+    num_base = view.tokenizer.vocabulary.num_base
     old = view.model.pack.tokens[:num_base].detach().float().cpu().numpy()
     units = old / np.maximum(np.linalg.norm(old, axis=1, keepdims=True), 1e-12)
     tokens = []

@@ -78,19 +78,23 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
     head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
 
     def table_forms(self, named: Mapping[str, str]) -> tuple[Columns, ...]:
-        """The forms that a task's tables may have: those known, or the one that `named`, {role:
-        column}, is.
+        """Return the forms that a task's tables may have: those known, or the one that `named`,
+        {role: column}, is.
         """
         if not named:
             return self.known_forms
-        texts = tuple(named.get(role, role) for role in self.fields)
-        return (Columns(texts, named.get("label", "label"), named.get("language")),)
+        form = Columns(
+            texts=tuple(named.get(role, role) for role in self.fields),
+            label=named.get("label", "label"),
+            language=named.get("language"),
+        )
+        return (form,)
 
     def read(self, path: str, task: LabelledConfig, language: str, labels: Labels) -> Records:
-        return read_table(path, self.table_forms(task.columns), labels, language)
+        return read_table(path, self.table_forms(task.columns), labels=labels, language=language)
 
     def labels(self, task: LabelledConfig, source: str) -> list[str]:
-        return task.labels or list(self.read(task.train, task, source, None).labels)
+        return task.labels or list(self.read(task.train, task, language=source, labels=None).labels)
 
     def encode(
         self,
@@ -100,7 +104,7 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
-        return Encoded(encode_table(tokenizer, records, max_length, separators))
+        return Encoded(encode_table(tokenizer, records, max_length, separators=separators))
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.trainable import SequenceClassifier
@@ -139,26 +143,28 @@ class Pair(Classification):
 def encode_table(
     tokenizer: Tokenizer, records: Records, max_length: int, separators: int = 2
 ) -> Examples:
-    """Examples of `Records`: `<s>A</s>`, or `<s>A</s></s>B</s>` for pairs (RoBERTa's form; BERT's
-    has one separator).
+    """Encode sentences as `<s>A</s>`, and pairs as `<s>A</s></s>B</s>`.
 
     A sentence is cut to fit `max_length`; of a pair the longer text is cut first, and the second
     where both are as long (Hugging Face's `longest_first`).
+
+    Args:
+        tokenizer: of the language.
+        records: one or two columns of text, and targets.
+        max_length: tokens of an example, at most.
+        separators: how many </s> stand between two texts; RoBERTa's form has two, BERT's one.
     """
-    special = 2 if len(records.texts) == 1 else 2 + separators
     bos, eos = tokenizer.vocabulary.bounds("classification")
-    room = max_length - special
-    firsts, *rest = [tokenizer.encode(column) for column in records.texts]
-    if not rest:
-        return join(
-            [np.array([bos, *first[:room], eos]) for first in firsts],
-            records.targets,
-            reads_start=True,
-        )
-    sequences, seconds = [], []
-    for first, second in zip(firsts, rest[0], strict=True):
-        kept = min(len(second), max(room // 2, room - len(first)))
-        begin = [bos, *first[: room - kept], *[eos] * separators]
-        sequences.append(np.array([*begin, *second[:kept], eos]))
+    columns = [tokenizer.encode(column) for column in records.texts]
+    if len(columns) == 1:
+        sequences = [np.array([bos, *ids[: max_length - 2], eos]) for ids in columns[0]]
+        return join(sequences, records.targets, reads_start=True)
+    room = max_length - 2 - separators
+    sequences = []
+    seconds: list[int] = []
+    for first, second in zip(*columns, strict=True):
+        size = min(len(second), max(room // 2, room - len(first)))
+        begin = [bos, *first[: room - size], *[eos] * separators]
+        sequences.append(np.array([*begin, *second[:size], eos]))
         seconds.append(len(begin))
     return join(sequences, records.targets, reads_start=True, second=seconds)

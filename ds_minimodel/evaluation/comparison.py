@@ -76,7 +76,7 @@ class Look(Stored):
 
 
 class Measure(Stored):
-    """Something before and after; decimals: that are printed."""
+    """Something before and after. decimals: so many are printed."""
 
     what: str
     unit: str
@@ -149,8 +149,8 @@ def points_lost(answers: Sequence[Sample]) -> tuple[float, float]:
     2005), so that it is not empty where none is.
     """
     lost = [answer.was_right - answer.is_right for answer in answers]
-    number = len(lost) + 2
-    error = math.sqrt(sum(map(abs, lost)) + 1 - sum(lost) ** 2 / number) / number
+    count = len(lost) + 2
+    error = math.sqrt(sum(map(abs, lost)) + 1 - sum(lost) ** 2 / count) / count
     return 100 * sum(lost) / max(1, len(lost)), 100 * _ERRORS * error
 
 
@@ -240,8 +240,12 @@ def _counted(what: str, answers: Sequence[Sample], test: Callable[[str], bool]) 
 def choose_strength(
     comparison_at: Callable[[float], Comparison], strengths: Sequence[float]
 ) -> tuple[float, Comparison, str]:
-    """Take the first merge strength at which at most MAX_POINTS_LOST right answers are lost, else the
-    last; the first where it is the only one, or few questions were asked.
+    """Take the first merge strength at which at most MAX_POINTS_LOST right answers are lost, else
+    the last; the first where it is the only one, or few questions were asked.
+
+    Args:
+        comparison_at: compares at a strength.
+        strengths: to try, one after the other.
 
     Returns:
         The strength, the comparison at it, and a clause that says why.

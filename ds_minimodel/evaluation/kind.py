@@ -1,5 +1,5 @@
 """The interface of a kind of task: all that the package asks of classification, question answering
-…
+and the others.
 
 A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS
 (evaluation/__init__.py): of FinetunedKind, which adds a head that trains, or of TaskKind alone,
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
-Logits = Iterable[
-    tuple[np.ndarray, np.ndarray]
-]  # (index (B,), fp32 outputs of the module's `logits`) of each batch
-Scores = dict[str, float]  # in percent
-Labels = (
-    list[str] | None
-)  # names in the order of their ids; None where there are none, or where a file's serve
+# (index (B,), fp32 outputs of the module's `logits`) of each batch.
+Logits = Iterable[tuple[np.ndarray, np.ndarray]]
+# By name; "score" is in percent.
+Scores = dict[str, float]
+# Names in the order of their ids; None where there are none, or where a file's serve.
+Labels = list[str] | None
 
 
 class TaskConfig(Section):
@@ -114,22 +113,29 @@ class TaskKind(ABC, Generic[R, E, C]):
 
     @abstractmethod
     def read(self, path: str, task: C, language: str, labels: Labels) -> R:
-        """The records of one file, those of `language` where a file mixes several.
+        """Read the records of one file.
 
-        labels: names in the order of their ids, None for those of the file. UserError, with file
-        and line, where something is missing, damaged or has a label that is not among them.
+        Args:
+            path: of the file.
+            task: what the recipe says.
+            language: whose rows are read, where a file mixes several.
+            labels: names in the order of their ids; None for those of the file.
+
+        Raises:
+            UserError: Something is missing, damaged or has a label that is not among these; the
+                message has file and line.
         """
 
     def check_files(self, task: C, source: str) -> None:
         """Raise UserError where a file of the task cannot be used, before anything is trained."""
         for language, path in sorted(task.test.items()):
-            self.read(path, task, language, None)
+            self.read(path, task, language, labels=None)
 
     @abstractmethod
     def encode(
         self, tokenizer: Tokenizer, records: R, task: C, max_length: int, separators: int = 2
     ) -> E:
-        """Records as sequences of at most `max_length` tokens.
+        """Encode records as sequences of at most `max_length` tokens.
 
         separators: how many </s> the body that reads them has between two texts
         (BodyConfig.separators).
@@ -139,25 +145,25 @@ class TaskKind(ABC, Generic[R, E, C]):
 
     @abstractmethod
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        """The kind's model over a body of `config`, all of it with fresh weights, a head of its own
-        included.
+        """Return the kind's model over a body of `config`, all of it with fresh weights, a head of
+        its own included.
         """
 
     # --- Scores ---
 
     @abstractmethod
     def score(self, task: C, language: str, records: R, encoded: E, logits: Logits) -> Scores:
-        """{"score": what reports show, and further columns of scores.json} on a test file in
+        """Return {"score": what reports show, and further columns of scores.json} of a test file in
         `language`.
         """
 
     @abstractmethod
     def metric(self, task: C) -> str:
-        """Name of the metric that "score" is, for the titles of tables."""
+        """Return the name of the metric that "score" is, for the titles of tables."""
 
     def compressed(self, task: C, language: str) -> float | None:
-        """Bits per byte that xz, which knows no language, takes for a test file; None where no bits
-        are counted.
+        """Return the bits per byte that xz, which knows no language, takes for a test file; None
+        where no bits are counted.
         """
         return None
 
@@ -171,42 +177,41 @@ class FinetunedKind(TaskKind[R, E, F]):
 
     @abstractmethod
     def labels(self, task: F, source: str) -> Labels:
-        """Names of the labels in id order: the recipe's, else the training file's; None for a kind
-        without labels.
+        """Return the names of the labels in id order: the recipe's, else the training file's; None
+        for a kind without labels.
 
         source: language of the training file.
         """
 
     def check_files(self, task: F, source: str) -> None:
-        """Also of the training and development files, and for a label that the task does not
+        """Check the training and development files, too, and for a label that the task does not
         have.
         """
         labels = self.labels(task, source)
-        for language, path in sorted(
-            {(source, task.train), (source, task.dev or task.train), *task.test.items()}
-        ):
-            self.read(path, task, language, labels)
+        files = {(source, task.train), *task.test.items()}
+        if task.dev:
+            files.add((source, task.dev))
+        for language, path in sorted(files):
+            self.read(path, task, language, labels=labels)
 
     def num_outputs(self, labels: Labels) -> int:
-        """Scores that the head gives at a position that it reads."""
+        """Return how many scores the head gives at a position that it reads."""
         assert labels is not None
         return len(labels)
 
     def hugging_face_config(self, labels: Labels) -> dict[str, object]:
-        """Entries of Hugging Face's config.json for the head."""
+        """Return the entries of Hugging Face's config.json for the head."""
         if labels is None:
             return {}
-        names = list(map(str, labels))
         return {
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: id for id, name in enumerate(names)},
+            "id2label": dict(enumerate(labels)),
+            "label2id": {name: id for id, name in enumerate(labels)},
         }
 
 
 def accuracy(
     predictions: Sequence[object] | np.ndarray, labels: Sequence[object] | np.ndarray
 ) -> float:
-    """Percent of the predictions (N,) that are the label."""
-    predictions, labels = np.asarray(predictions), np.asarray(labels)
-    assert predictions.shape == labels.shape
-    return 100.0 * float((predictions == labels).mean())
+    """Return the percentage of the predictions (N,) that are the label."""
+    assert len(predictions) == len(labels)
+    return 100.0 * float((np.asarray(predictions) == np.asarray(labels)).mean())

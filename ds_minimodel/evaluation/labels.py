@@ -61,11 +61,12 @@ class RightLabel(FinishedKind[Records, RightLabelConfig]):
     config = RightLabelConfig
 
     def read(self, path: str, task: RightLabelConfig, language: str, labels: Labels) -> Records:
-        named = task.columns
         form = Columns(
-            (named.get("text", "text"),), named.get("label", "label"), named.get("language")
+            texts=(task.columns.get("text", "text"),),
+            label=task.columns.get("label", "label"),
+            language=task.columns.get("language"),
         )
-        return read_table(path, (form,), task.labels, language)
+        return read_table(path, [form], labels=task.labels, language=language)
 
     def encode(
         self,
@@ -75,7 +76,7 @@ class RightLabel(FinishedKind[Records, RightLabelConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
-        return Encoded(encode_table(tokenizer, records, max_length, separators))
+        return Encoded(encode_table(tokenizer, records, max_length, separators=separators))
 
     def score(
         self,

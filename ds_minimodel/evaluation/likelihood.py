@@ -39,35 +39,34 @@ if TYPE_CHECKING:
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 CONTEXT_BYTES = 600  # from which a token is predicted, where nothing else is said
-SHARE = 0.15  # of words that are hidden
+HIDDEN_SHARE = 0.15  # of words
 
 
 @dataclass(frozen=True)
 class Scored(Encoded):
-    """Sequences of which the tokens from `first` (N,) on are scored; `owner` (N,) is the text that
-    each is of.
+    """N sequences whose tokens are scored.
 
-    unknown: (texts,) how many of each text's bytes the vocabulary has no piece for.
+    first: (N,) position of the first token that is. text: (N,) index of the text that a sequence is
+    of. unknown: (texts,) how many of each text's bytes the vocabulary has no piece for.
     """
 
     first: np.ndarray
-    owner: np.ndarray
+    text: np.ndarray
     unknown: Sequence[int]
 
     def nats(self, logits: Logits) -> np.ndarray:
-        """Sum of the negative log-likelihoods of each text's tokens, (texts,), and 8 bits for each
-        unknown byte, as if it were spelt out. logits: log-likelihoods (B, S).
+        """Sum the negative log-likelihoods of each text's tokens, (texts,), and 8 bits for each
+        unknown byte, as if it were spelt out.
+
+        logits: log-likelihoods (B, S) of batches.
         """
         nats = math.log(256) * np.array(self.unknown, dtype=np.float64)
         lengths = self.examples.lengths
         for index, likelihoods_BS in logits:
-            places = np.arange(likelihoods_BS.shape[1])
-            scored = (places >= self.first[index, None]) & (places < lengths[index, None])
-            np.add.at(
-                nats,
-                self.owner[index],
-                -np.where(scored, likelihoods_BS, 0).sum(1, dtype=np.float64),
-            )
+            positions = np.arange(likelihoods_BS.shape[1])
+            is_scored = (positions >= self.first[index, None]) & (positions < lengths[index, None])
+            sums = np.where(is_scored, likelihoods_BS, 0).sum(1, dtype=np.float64)
+            np.add.at(nats, self.text[index], -sums)
         return nats
 
 
@@ -86,10 +85,13 @@ class LikelihoodKind(TaskKind[R, Scored, C]):
 
 @dataclass(frozen=True)
 class Documents:
+    """Texts whose bits are counted."""
+
     texts: list[str]
 
     @property
     def num_bytes(self) -> int:
+        """Bytes by which the bits are divided."""
         return sum(len(text.encode()) for text in self.texts)
 
 
@@ -104,7 +106,7 @@ class DocumentKind(LikelihoodKind[Documents, C]):
     def score(
         self, task: C, language: str, records: Documents, encoded: Scored, logits: Logits
     ) -> Scores:
-        """ "bits_per_byte"; "score" is bytes in 100 bits: more is better."""
+        """Return "bits_per_byte", and as "score" the bytes in 100 bits: more is better."""
         bits = float(encoded.nats(logits).sum()) / math.log(2) / records.num_bytes
         return {"score": 100 / bits, "bits_per_byte": bits}
 
@@ -123,7 +125,8 @@ class TextConfig(TaskConfig):
 
     @property
     def least_length(self) -> int:
-        return max(super().least_length, self.context_bytes)  # a token is a byte at least
+        # A token is a byte at least.
+        return max(super().least_length, self.context_bytes)
 
     @model_validator(mode="after")
     def _vocabularies_compare(self, info: ValidationInfo) -> Self:
@@ -149,25 +152,38 @@ class Text(DocumentKind[TextConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Scored:
-        """Each document after the tokenizer's `scored_after`; what is longer than `max_length` in
-        parts that begin as samples of training do; with `context_bytes` what has more bytes than
-        these.
+        """Encode each document after the tokenizer's `scored_after`.
+
+        What is longer than `max_length` tokens, or has more than `context_bytes` bytes, becomes
+        parts that begin as samples of training do.
         """
-        start, sequences, owner, unknown = _scored_after(tokenizer), [], [], []
+        start = [] if tokenizer.scored_after is None else [tokenizer.scored_after]
         context = task.context_bytes
         sizes = tokenizer.num_bytes() if context else []
-        for number, ids in enumerate(tokenizer.encode(records.texts)):
+        sequences: list[np.ndarray] = []
+        text_indices: list[int] = []
+        unknown: list[int] = []
+        for text_index, ids in enumerate(tokenizer.encode(records.texts)):
             whole = [*start, *ids]
-            ends = _ends([sizes[id] for id in whole], context, max_length) if context else None
-            parts = _parts(whole, max_length, tokenizer.vocabulary.bos, ends)
+            if context:
+                ends = _ends([sizes[id] for id in whole], context, max_length)
+            else:
+                ends = [*range(max_length, len(whole), max_length - 1), len(whole)]
+            parts = _parts(whole, ends, tokenizer.vocabulary.bos)
             sequences += parts
-            owner += [number] * len(parts)
-            unknown.append(sum(size for _, size in tokenizer.unknown(records.texts[number], ids)))
-        examples = join(sequences, np.zeros(len(sequences)), reads_start=False)
-        return Scored(examples, np.ones(len(owner), np.int64), np.array(owner), unknown)
+            text_indices += [text_index] * len(parts)
+            missing = tokenizer.unknown(records.texts[text_index], ids)
+            unknown.append(sum(size for _, size in missing))
+        return Scored(
+            examples=join(sequences, np.zeros(len(sequences)), reads_start=False),
+            first=np.ones(len(sequences), np.int64),
+            text=np.array(text_indices),
+            unknown=unknown,
+        )
 
     def compressed(self, task: TextConfig, language: str) -> float | None:
-        data = "\n\n".join(self.read(task.test[language], task, language, None).texts).encode()
+        documents = self.read(task.test[language], task, language=language, labels=None)
+        data = "\n\n".join(documents.texts).encode()
         return 8 * len(lzma.compress(data, preset=9)) / len(data)
 
 
@@ -179,14 +195,13 @@ class Parts(Documents):
 
     @property
     def num_bytes(self) -> int:
-        """Of the hidden words, each with a space."""
-        words = (
-            zip(text.split(" "), own, strict=True)
-            for text, own in zip(self.texts, self.hidden, strict=True)
-        )
-        return sum(
-            len(word.encode()) + 1 for part in words for word, is_hidden in part if is_hidden
-        )
+        """Bytes of the hidden words, each with a space."""
+        total = 0
+        for text, hidden in zip(self.texts, self.hidden, strict=True):
+            for word, is_hidden in zip(text.split(" "), hidden, strict=True):
+                if is_hidden:
+                    total += len(word.encode()) + 1
+        return total
 
 
 class HiddenConfig(TaskConfig):
@@ -198,7 +213,8 @@ class HiddenConfig(TaskConfig):
 
     @property
     def least_length(self) -> int:
-        return self.context_bytes + 2  # a token is a byte at least
+        # A token is a byte at least; one begins and one ends the part.
+        return self.context_bytes + 2
 
 
 class Hidden(DocumentKind[HiddenConfig]):
@@ -213,24 +229,25 @@ class Hidden(DocumentKind[HiddenConfig]):
     objective = "masked-lm"
 
     def read(self, path: str, task: HiddenConfig, language: str, labels: Labels) -> Parts:
-        texts, bytes_of_part = [], task.context_bytes
-        for document in super().read(path, task, language, labels).texts:
-            by_byte = (
-                " ".join(document.split()).encode().decode("latin-1")
-            )  # textwrap counts characters
+        texts: list[str] = []
+        for document in read_documents([path]):
+            # textwrap counts characters: so each byte is made one.
+            bytes_as_text = " ".join(" ".join(document).split()).encode().decode("latin-1")
             parts = textwrap.wrap(
-                by_byte, bytes_of_part, break_long_words=False, break_on_hyphens=False
+                bytes_as_text,
+                task.context_bytes,
+                break_long_words=False,
+                break_on_hyphens=False,
             )
-            texts += [
-                part.encode("latin-1").decode() for part in parts if len(part) <= bytes_of_part
-            ]
+            # A word that is longer than a part is left out.
+            fitting = [part for part in parts if len(part) <= task.context_bytes]
+            texts += [part.encode("latin-1").decode() for part in fitting]
         keys = stream_key(sample_key(0, 0, np.arange(len(texts))), Stream.MASK_POSITIONS)
-        sizes = [text.count(" ") + 1 for text in texts]
-        hidden = [
-            uniform(draws(key[None], 0, size))[0] < SHARE
-            for key, size in zip(keys, sizes, strict=True)
-        ]
-        if not any(own.any() for own in hidden):
+        hidden: list[np.ndarray] = []
+        for text, key in zip(texts, keys, strict=True):
+            num_words = text.count(" ") + 1
+            hidden.append(uniform(draws(key[None], 0, num_words))[0] < HIDDEN_SHARE)
+        if not any(is_hidden.any() for is_hidden in hidden):
             raise UserError(f"{path}: too short for words to be hidden in it; give a longer text")
         return Parts(texts, hidden)
 
@@ -242,40 +259,42 @@ class Hidden(DocumentKind[HiddenConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Scored:
-        """Each part between the tokens that begin and end a text, once for each token of its
+        """Encode each part between the tokens that begin and end a text, once for each token of its
         longest hidden word.
         """
         assert isinstance(records, Parts)
-        mask, (before, after) = (
-            tokenizer.vocabulary.require("mask", "a hidden word"),
-            tokenizer.vocabulary.frame,
-        )
-        sequences, targets, owner, unknown = [], list[ArrayLike](), list[int](), list[int]()
-        for number, (text, hidden) in enumerate(zip(records.texts, records.hidden, strict=True)):
+        mask = tokenizer.vocabulary.require("mask", "a hidden word")
+        before, after = tokenizer.vocabulary.frame
+        sequences: list[np.ndarray] = []
+        targets: list[ArrayLike] = []
+        text_indices: list[int] = []
+        unknown: list[int] = []
+        for text_index, text in enumerate(records.texts):
+            is_hidden = records.hidden[text_index]
+            word_starts = np.flatnonzero([True, *(sign == " " for sign in text)])
             ids, spans = tokenizer.encode_with_offsets(text)
-            starts = np.flatnonzero([True, *(sign == " " for sign in text)])  # of the words
-            words = np.searchsorted(starts, [start for start, _ in spans], side="right") - 1
-            missing = tokenizer.unknown(text, ids)
-            unknown.append(
-                sum(
-                    size
-                    for at, size in missing
-                    if hidden[np.searchsorted(starts, at, side="right") - 1]
-                )
-            )
-            places = np.where(
-                hidden[words], np.arange(len(ids)) - np.searchsorted(words, words), -1
-            )  # in their word
-            for place in range(places.max(initial=-1) + 1):
-                shown, asked = (
-                    np.where(places >= place, mask, ids),
-                    np.where(places == place, ids, IGNORED),
-                )
+            token_starts = [start for start, _ in spans]
+            # The word that each token is of, and the token's index in it; -1 where it is shown.
+            words = np.searchsorted(word_starts, token_starts, side="right") - 1
+            in_word = np.arange(len(ids)) - np.searchsorted(words, words)
+            in_hidden = np.where(is_hidden[words], in_word, -1)
+            missing = 0
+            for start, size in tokenizer.unknown(text, ids):
+                if is_hidden[np.searchsorted(word_starts, start, side="right") - 1]:
+                    missing += size
+            unknown.append(missing)
+            for asked in range(in_hidden.max(initial=-1) + 1):
+                shown = np.where(in_hidden >= asked, mask, ids)
+                answers = np.where(in_hidden == asked, ids, IGNORED)
                 sequences.append(np.array([*before, *shown, *after]))
-                targets += [[IGNORED] * len(before), asked, [IGNORED] * len(after)]
-                owner.append(number)
-        examples = join(sequences, np.concatenate(targets), reads_start=False, per_token=True)
-        return Scored(examples, np.zeros(len(owner), np.int64), np.array(owner), unknown)
+                targets += [[IGNORED] * len(before), answers, [IGNORED] * len(after)]
+                text_indices.append(text_index)
+        return Scored(
+            examples=join(sequences, np.concatenate(targets), reads_start=False, per_token=True),
+            first=np.zeros(len(sequences), np.int64),
+            text=np.array(text_indices),
+            unknown=unknown,
+        )
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.trainable import HiddenLikelihoods
@@ -285,40 +304,39 @@ class Hidden(DocumentKind[HiddenConfig]):
     def score(
         self, task: HiddenConfig, language: str, records: Documents, encoded: Scored, logits: Logits
     ) -> Scores:
-        """ "bits_per_hidden_byte"; "score" as of documents."""
-        scores = super().score(task, language, records, encoded, logits)
+        """Return "bits_per_hidden_byte", and "score" as of documents."""
+        scores = super().score(task, language, records=records, encoded=encoded, logits=logits)
         return {"score": scores["score"], "bits_per_hidden_byte": scores["bits_per_byte"]}
 
 
-def _scored_after(tokenizer: Tokenizer) -> list[int]:
-    return [] if tokenizer.scored_after is None else [tokenizer.scored_after]
-
-
 def _ends(sizes: Sequence[int], context: int, max_length: int) -> list[int]:
-    """Where parts of at most `context` bytes and `max_length` tokens end. sizes: bytes of each
-    token.
+    """Return where parts of at most `context` bytes and `max_length` tokens end, each of which has
+    the last token of the part before as its first one, whose bytes do not count.
+
+    sizes: bytes of each token.
     """
-    ends, first, used = list[int](), 0, 0
-    for place in range(1, len(sizes)):
-        if place > first + 1 and (used + sizes[place] > context or place - first >= max_length):
-            ends.append(place)
-            first, used = place - 1, 0
-        used += sizes[place]
+    ends: list[int] = []
+    first = 0
+    used = 0
+    for index in range(1, len(sizes)):
+        is_full = used + sizes[index] > context or index - first >= max_length
+        # A token of more bytes than these has a part all the same.
+        if is_full and index > first + 1:
+            ends.append(index)
+            first = index - 1
+            used = 0
+        used += sizes[index]
     return [*ends, len(sizes)]
 
 
-def _parts(
-    ids: list[int], max_length: int, bos: int | None, ends: list[int] | None = None
-) -> list[np.ndarray]:
-    """`ids` in parts of at most `max_length`. Each but the first begins, as a sample of training
-    does, with `bos`, or where there is none with the last id of the part before; that one is
-    context, not scored again. ends: where parts end, if they are not to be as long as possible.
+def _parts(ids: list[int], ends: list[int], bos: int | None) -> list[np.ndarray]:
+    """Cut `ids` into parts.
+
+    Each but the first begins, as a sample of training does, with `bos`, or where there is none with
+    the last id of the part before; that one is context, not scored again.
     """
-    ends = ends or [*range(max_length, len(ids), max_length - 1), len(ids)]
-    parts = [
-        np.array(ids[first:end])
-        for first, end in zip([0, *(end - 1 for end in ends)], ends, strict=False)
-    ]
+    starts = [0, *(end - 1 for end in ends[:-1])]
+    parts = [np.array(ids[start:end]) for start, end in zip(starts, ends, strict=True)]
     if bos is not None:
         for part in parts[1:]:
             part[0] = bos

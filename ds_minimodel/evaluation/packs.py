@@ -31,7 +31,7 @@ from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
 
 def _load_body(folder: str | Path) -> BodyArtifact:
-    """A body or task model; UserError also where its task is of no kind that there is."""
+    """Load a body or task model; UserError also where its task is of no kind that there is."""
     body = load_body(folder)
     if body.task:
         task_of(folder, body)
@@ -41,11 +41,17 @@ def _load_body(folder: str | Path) -> BodyArtifact:
 def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -> None:
     """Write a language anew as one over another body, of other weights, such as what was made of
     its body by training on instructions; that its embeddings are of use there is the caller's word.
-    The manifest says what it was trained over (`trained_over`).
 
-    UserError where they do not fit, and where it is over this body already.
+    Args:
+        body_folder: the other body.
+        folder: the language.
+        out: what is written. Its manifest says what it was trained over (`trained_over`).
+
+    Raises:
+        UserError: They do not fit, or the language is over this body already.
     """
-    out, body = Path(out), _load_body(body_folder)
+    out = Path(out)
+    body = _load_body(body_folder)
     refuse_existing(out)
     adaptation, _ = open_pack(folder)
     if adaptation.space == body.space:
@@ -58,17 +64,24 @@ def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -
         raise UserError(
             f"{out}: lies in {folder}, which is copied there; choose a place outside of it"
         )
-    own = read_artifact(folder, AdaptationManifest).model_extra or {}  # all else is written anew
-    facts = {**own, "trained_over": adaptation.space}
-    save_adaptation(out, replace(adaptation, space=body.space), folder, body.config, **facts)
+    # Facts that callers have added are kept; all else is written anew.
+    facts = read_artifact(folder, AdaptationManifest).model_extra or {}
+    facts = {**facts, "trained_over": adaptation.space}
+    moved = replace(adaptation, space=body.space)
+    save_adaptation(out, moved, tokenizer=folder, config=body.config, **facts)
 
 
 def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1.0) -> Model:
-    """The module of a body or mini-model with a language plugged in, in evaluation mode, fp32;
-    UserError where they do not fit.
+    """Return the module of a body or mini-model with a language plugged in, in evaluation mode,
+    fp32; both stay as they are.
 
-    language: with all of its rows (`whole`). strength: share of what the body has learned that it
-    keeps. Both stay as they are.
+    Args:
+        body: of a model or mini-model.
+        language: with all of its rows (`whole`).
+        strength: share of what the body has learned that it keeps.
+
+    Raises:
+        UserError: They do not fit.
     """
     if body.task is not None:
         raise UserError("a task model has a head of its own; export-hf writes it for transformers")
@@ -82,18 +95,23 @@ def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1
         model = OBJECTIVES[body.objective].model(body.config, language.rows, body.head_depths)
     materialise(model, torch.float32)
     load_into(model, body.tensors, "body.")
-    plug(model, language, body, strength)
+    plug(model, language, body, strength=strength)
     return model.eval()
 
 
 def open_pack(
     folder: str | Path, body: BodyArtifact | None = None, body_folder: str | Path | None = None
 ) -> tuple[Adaptation, Tokenizer]:
-    """(Adaptation, Tokenizer) of a language, all files verified.
+    """Load a language and its tokenizer, all files verified.
 
-    body_folder: where `body` lies; then it has all rows, also those that it keeps of its model,
-    whose own language `folder` may name too. UserError where its parts disagree or it does not fit
-    `body`.
+    Args:
+        folder: the language; or a model, for its own language.
+        body: that it is to fit.
+        body_folder: where `body` lies; then the language has all rows, also those that it keeps of
+            its model.
+
+    Raises:
+        UserError: Its parts disagree, or it does not fit `body`.
     """
     tokenizer = open_tokenizer(folder)
     if is_model(folder):
@@ -104,8 +122,6 @@ def open_pack(
         language = load_adaptation(folder, None if body is None else body.space)
     if body is not None:
         check_fit(folder, language, body)
-    return (
-        language
-        if body_folder is None
-        else whole(language, load_model(model_below(body_folder))[1])
-    ), tokenizer
+    if body_folder is not None:
+        language = whole(language, load_model(model_below(body_folder))[1])
+    return language, tokenizer

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -97,7 +97,13 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
         max_length: int,
         separators: int = 2,
     ) -> Windows:
-        return encode_questions(tokenizer, records, max_length, task.question_length, task.stride)
+        return encode_questions(
+            tokenizer,
+            records,
+            max_length=max_length,
+            question_length=task.question_length,
+            stride=task.stride,
+        )
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.trainable import SpanExtractor
@@ -115,7 +121,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
         encoded: Windows,
         logits: Logits,
     ) -> Scores:
-        answers = find_answers(records, encoded, logits, task.answer_length)
+        answers = find_answers(records, encoded, logits, answer_length=task.answer_length)
         scores = score_qa(answers, records, language if task.metric == "mlqa" else None)
         return {"score": scores["f1"], "exact_match": scores["exact_match"]}
 
@@ -130,8 +136,8 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
 class Question:
     """A question on a context.
 
-    starts: first character of each answer in `context`, in code points. Without answers it is asked
-    alone.
+    starts: first character of each answer in `context`, in code points. The defaults stand for a
+    question that is asked alone, without answers.
     """
 
     id: str
@@ -169,10 +175,11 @@ class _Squad(Stored):
 
 
 def read_squad(path: str | Path) -> list[Question]:
-    """All questions of a file, in its order.
+    """Read all questions of a file, in its order.
 
-    Raises UserError, naming the place in the file, for a missing or damaged file, a question
-    without an answer, an answer that is not where its offset says, and an id that comes twice.
+    Raises:
+        UserError: The file is missing or damaged, a question has no answer, an answer is not where
+            its offset says, or an id comes twice; the message names the place.
     """
     questions: dict[str, Question] = {}
     for article in read_model(path, _Squad, _FORM).data:
@@ -181,19 +188,22 @@ def read_squad(path: str | Path) -> list[Question]:
             for asked in paragraph.qas:
                 where = f"{path}: the question of id {asked.id:.60}"
                 for answer in asked.answers:
-                    if not context.startswith(answer.text, answer.answer_start):
+                    start = answer.answer_start
+                    if not context.startswith(answer.text, start):
                         raise UserError(
-                            f"{where}: character {answer.answer_start} of the context begins "
-                            f"{context[answer.answer_start :][:30]!r}, not with the answer "
-                            f"{answer.text[:30]!r}; "
+                            f"{where}: character {start} of the context begins "
+                            f"{context[start:][:30]!r}, not with the answer {answer.text[:30]!r}; "
                             "answer_start counts characters (code points) from 0"
                         )
                 if asked.id in questions:
                     raise UserError(f"{where} comes a second time")
-                texts, starts = zip(
-                    *((answer.text, answer.answer_start) for answer in asked.answers), strict=True
+                questions[asked.id] = Question(
+                    id=asked.id,
+                    text=asked.question,
+                    context=context,
+                    answers=tuple(answer.text for answer in asked.answers),
+                    starts=tuple(answer.answer_start for answer in asked.answers),
                 )
-                questions[asked.id] = Question(asked.id, asked.question, context, texts, starts)
     if not questions:
         raise UserError(f"{path}: no questions; a task needs some")
     return [*questions.values()]
@@ -207,7 +217,7 @@ class Windows(Encoded):
     """W sequences `<s>Q</s>C</s>`, C a piece of the question's context; targets (W, 2) start and
     end.
 
-    question: (W,) number of the question. prefix: (W,) position of C's first token. first: (W,)
+    question: (W,) index of the question. prefix: (W,) position of C's first token. first: (W,)
     where that token is in char_starts and char_ends, (T,) offsets of all contexts' tokens.
     """
 
@@ -218,6 +228,18 @@ class Windows(Encoded):
     char_ends: np.ndarray
 
 
+class _Context(NamedTuple):
+    """The tokens of a context: (T,) ids, first characters and ends.
+
+    first_token: how many tokens the contexts before it have.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    first_token: int
+
+
 def encode_questions(
     tokenizer: Tokenizer,
     questions: Sequence[Question],
@@ -225,70 +247,85 @@ def encode_questions(
     question_length: int = 64,
     stride: int = 128,
 ) -> Windows:
-    """Windows of at most `max_length` tokens that start every `stride` tokens of the context.
+    """Lay windows over the contexts of questions.
 
-    Questions are cut to `question_length` tokens. The target is the first answer, or (0, 0), the
-    `<s>`, in windows that do not hold all of it (run_squad of BERT; Devlin et al. 2019).
+    The target is the first answer, or (0, 0), the `<s>`, in windows that do not hold all of it
+    (run_squad of BERT; Devlin et al. 2019).
+
+    Args:
+        tokenizer: of the language.
+        questions: with their contexts.
+        max_length: tokens of a window, at most.
+        question_length: tokens to which questions are cut.
+        stride: tokens of the context from one window's start to the next.
+
+    Returns:
+        The windows in the order of the questions.
     """
     bos, eos = tokenizer.vocabulary.bounds("question answering")
-    asked_B = tokenizer.encode([question.text for question in questions])
-    # Context -> (ids, starts, ends, place of its offsets).
-    contexts: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray, int]] = {}
-    sequences: list[np.ndarray] = []
-    targets, owner, prefixes, firsts = [], [], [], []
+    question_ids = tokenizer.encode([question.text for question in questions])
+    contexts: dict[str, _Context] = {}
     num_tokens = 0
-    for number, (question, asked) in enumerate(zip(questions, asked_B, strict=True)):
+    sequences: list[np.ndarray] = []
+    targets: list[list[int]] = []
+    indices: list[int] = []
+    prefixes: list[int] = []
+    firsts: list[int] = []
+    for index, question in enumerate(questions):
         if question.context not in contexts:
-            contexts[question.context] = (*_with_offsets(tokenizer, question.context), num_tokens)
-            num_tokens += len(contexts[question.context][0])
-        ids, starts, ends, place = contexts[question.context]
-        head = np.array([bos, *asked[:question_length], eos], dtype=np.int32)
-        answer = _answer_tokens(question, starts, ends)
+            contexts[question.context] = _encode_context(tokenizer, question.context, num_tokens)
+            num_tokens += len(contexts[question.context].ids)
+        context = contexts[question.context]
+        head = np.array([bos, *question_ids[index][:question_length], eos], dtype=np.int32)
+        first, last = _answer_tokens(question, context)
         room = max_length - len(head) - 1
         step = min(stride, room)
-        for begin in range(0, max(len(ids) - room, 0) + step, step):
-            piece = ids[begin : begin + room]
+        for begin in range(0, max(len(context.ids) - room, 0) + step, step):
+            piece = context.ids[begin : begin + room]
             sequences.append(np.concatenate([head, piece, head[-1:]]))
-            holds_answer = begin <= answer[0] and answer[1] < begin + len(piece)
-            targets.append(
-                [len(head) - begin + token for token in answer] if holds_answer else [0, 0]
-            )
-            owner.append(number)
+            # Where no token is of the answer, `first` is -1, before every window.
+            holds_answer = begin <= first and last < begin + len(piece)
+            shift = len(head) - begin
+            targets.append([first + shift, last + shift] if holds_answer else [0, 0])
+            indices.append(index)
             prefixes.append(len(head))
-            firsts.append(place + begin)
+            firsts.append(context.first_token + begin)
     return Windows(
-        join(sequences, targets, reads_start=False, second=prefixes),
-        np.array(owner),
-        np.array(prefixes),
-        np.array(firsts),
-        *(np.concatenate([context[side] for context in contexts.values()]) for side in (1, 2)),
+        examples=join(sequences, targets, reads_start=False, second=prefixes),
+        question=np.array(indices),
+        prefix=np.array(prefixes),
+        first=np.array(firsts),
+        char_starts=np.concatenate([context.starts for context in contexts.values()]),
+        char_ends=np.concatenate([context.ends for context in contexts.values()]),
     )
 
 
-def _with_offsets(tokenizer: Tokenizer, context: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Token ids, first characters and ends of a context, three arrays of the same length.
-
-    Starts and ends never fall from token to token: an empty token (a word's start in the middle of
-    what one character normalises to) gets the offsets of its neighbours.
+def _encode_context(tokenizer: Tokenizer, text: str, first_token: int) -> _Context:
+    """Encode a context with offsets that never fall from token to token: an empty token (a word's
+    start in the middle of what one character normalises to) gets those of its neighbours.
     """
-    ids, offsets = tokenizer.encode_with_offsets(context)
+    ids, offsets = tokenizer.encode_with_offsets(text)
     starts, ends = np.array(offsets, dtype=np.int32).reshape(-1, 2).T
-    starts = np.minimum.accumulate(starts[::-1])[::-1]
-    return np.array(ids, dtype=np.int32), starts, np.maximum.accumulate(ends)
+    return _Context(
+        ids=np.array(ids, dtype=np.int32),
+        starts=np.minimum.accumulate(starts[::-1])[::-1],
+        ends=np.maximum.accumulate(ends),
+        first_token=first_token,
+    )
 
 
-def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
-    """First and last token that share a character with the first answer; -1 twice where no token
-    does.
+def _answer_tokens(question: Question, context: _Context) -> tuple[int, int]:
+    """Return the first and the last token that share a character with the first answer; -1 twice
+    where no token does.
 
     Several tokens can share a character, and characters that normalise to nothing have no token:
     so the ends are searched for rather than looked up.
     """
-    answer, char_start = question.answers[0], question.starts[0]
-    char_end = char_start + len(answer.rstrip())
-    char_start += len(answer) - len(answer.lstrip())
-    first = int(np.searchsorted(ends, char_start, side="right"))
-    last = int(np.searchsorted(starts, char_end, side="left")) - 1
+    answer = question.answers[0]
+    char_start = question.starts[0] + len(answer) - len(answer.lstrip())
+    char_end = question.starts[0] + len(answer.rstrip())
+    first = int(np.searchsorted(context.ends, char_start, side="right"))
+    last = int(np.searchsorted(context.starts, char_end, side="left")) - 1
     return (first, last) if first <= last else (-1, -1)
 
 
@@ -298,23 +335,38 @@ def _answer_tokens(question: Question, starts: np.ndarray, ends: np.ndarray) -> 
 def find_answers(
     questions: Sequence[Question], windows: Windows, logits: Logits, answer_length: int = 30
 ) -> dict[str, str]:
-    """{question id: its answer, "" where there is none}.
+    """Return {question id: its answer, "" where there is none}.
 
-    logits: for all windows, in batches, (index (B,), array (B, S, 2) of the start and the end
-    scores). The best window of a question wins, the earlier one of equals; the text is what the
-    context has between the tokens' offsets, without space around it.
+    The best window of a question wins, the earlier one of equals; the text is what the context has
+    between the tokens' offsets, without space around it.
+
+    Args:
+        questions: that were encoded.
+        windows: over their contexts.
+        logits: for all windows, in batches: (index (B,), array (B, S, 2) of the start and the end
+            scores).
+        answer_length: tokens of an answer, at most.
     """
-    first, last = np.zeros((2, len(windows.examples)), dtype=np.int64)
-    score = np.zeros(len(windows.examples))
+    num_windows = len(windows.examples)
+    first = np.zeros(num_windows, dtype=np.int64)
+    last = np.zeros(num_windows, dtype=np.int64)
+    score = np.zeros(num_windows)
     for index, logits_BS2 in logits:
         first[index], last[index], score[index] = best_spans(
-            logits_BS2[..., 0], logits_BS2[..., 1], windows, index, answer_length
+            logits_BS2[..., 0],
+            logits_BS2[..., 1],
+            windows=windows,
+            index=index,
+            answer_length=answer_length,
         )
-    best, answers = np.full(len(questions), -np.inf), {question.id: "" for question in questions}
+    best = np.full(len(questions), -np.inf)
+    answers = {question.id: "" for question in questions}
+    # From a position in a window to one among all contexts' tokens.
     shift = windows.first - windows.prefix
-    for window, number in enumerate(windows.question):
-        if score[window] > best[number]:
-            best[number], question = score[window], questions[number]
+    for window, question_index in enumerate(windows.question):
+        if score[window] > best[question_index]:
+            best[question_index] = score[window]
+            question = questions[question_index]
             begin = windows.char_starts[shift[window] + first[window]]
             end = windows.char_ends[shift[window] + last[window]]
             answers[question.id] = question.context[begin:end].strip()
@@ -329,36 +381,47 @@ def best_spans(
     answer_length: int = 30,
     n_best: int = 20,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Best answer of each window of a batch: positions of its first and last token, and its score.
+    """Find the best answer of each window of a batch, as run_qa of Hugging Face does.
 
-    start_logits, end_logits: (B, S) arrays for the windows `index` (B,). The score is the sum of
-    the two logits. Considered are the `n_best` best starts and ends inside the context, and spans
-    of at most `answer_length` tokens (run_qa of Hugging Face). Where there is none, the score is
-    -inf.
+    Args:
+        start_logits: (B, S) of the windows `index`.
+        end_logits: (B, S) of the same.
+        windows: all of them.
+        index: (B,) which of them are in the batch.
+        answer_length: tokens of an answer, at most.
+        n_best: so many best starts and ends inside the context are considered.
+
+    Returns:
+        Positions (B,) of the answers' first and last tokens, and scores (B,), the sums of the two
+        logits; -inf where there is no answer.
     """
     num_rows, width = start_logits.shape
-    prefix, lengths = windows.prefix[index], windows.examples.lengths[index]
+    prefix = windows.prefix[index]
+    lengths = windows.examples.lengths[index]
     position = np.arange(width)
     inside = (position >= prefix[:, None]) & (position < lengths[:, None] - 1)
     starts = _keep_best(np.where(inside, start_logits, -np.inf), n_best)
     ends = _keep_best(np.where(inside, end_logits, -np.inf), n_best)
     rows = np.arange(num_rows)
-    first, last = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
+    first = np.zeros(num_rows, dtype=np.int64)
+    last = np.zeros(num_rows, dtype=np.int64)
     score = np.full(num_rows, -np.inf)
-    for extra in range(min(answer_length, width)):  # spans of extra + 1 tokens, all rows at once
+    # Spans of extra + 1 tokens, all rows at once.
+    for extra in range(min(answer_length, width)):
         sums = starts[:, : width - extra] + ends[:, extra:]
         begin = sums.argmax(axis=1)
-        better = sums[rows, begin] > score
-        first[better], last[better] = begin[better], begin[better] + extra
-        score[better] = sums[rows, begin][better]
+        is_better = sums[rows, begin] > score
+        first[is_better] = begin[is_better]
+        last[is_better] = begin[is_better] + extra
+        score[is_better] = sums[rows, begin][is_better]
     return first, last, score
 
 
 def _keep_best(scores: np.ndarray, count: int) -> np.ndarray:
-    """`scores` (B, S) with all but the `count` best of each row at -inf."""
+    """Return `scores` (B, S) with all but the `count` best of each row at -inf."""
     count = min(count, scores.shape[1])
-    least = np.partition(scores, -count, axis=1)[:, -count]
-    return np.where(scores >= least[:, None], scores, -np.inf)
+    threshold = np.partition(scores, -count, axis=1)[:, -count]
+    return np.where(scores >= threshold[:, None], scores, -np.inf)
 
 
 # --- Scores: official metrics, in percent ---
@@ -367,13 +430,17 @@ def _keep_best(scores: np.ndarray, count: int) -> np.ndarray:
 def score_qa(
     predictions: Mapping[str, str], questions: Sequence[Question], language: str | None = None
 ) -> Scores:
-    """{"exact_match": percent, "f1": percent} of {question id: answer}; an unanswered question
-    scores 0.
+    """Return {"exact_match": percent, "f1": percent}.
 
-    language: None for SQuAD 1.1's official script (XQuAD uses it for all languages), else MLQA's
-    rules for the language of the answers; languages that MLQA lacks are cut at spaces.
+    Args:
+        predictions: question id → answer; an unanswered question scores 0.
+        questions: with the answers that are accepted.
+        language: None for SQuAD 1.1's official script (XQuAD uses it for all languages), else
+            MLQA's rules for the language of the answers; languages that MLQA lacks are cut at
+            spaces.
     """
-    exact_match = f1 = 0.0
+    exact_match = 0.0
+    f1 = 0.0
     for question in questions:
         if question.id not in predictions:
             continue
@@ -385,7 +452,8 @@ def score_qa(
 
 
 def answer_words(answer: str, language: str | None = None) -> list[str]:
-    """Words that are compared: lower case, without punctuation and articles; Chinese by character.
+    """Return the words that are compared: lower case, without punctuation and articles; Chinese by
+    character.
 
     The official scripts join these by spaces and compare the strings, which is the same.
     """
@@ -404,5 +472,6 @@ def _f1(predicted: list[str], accepted: list[str]) -> float:
     num_same = sum((Counter(predicted) & Counter(accepted)).values())
     if num_same == 0:
         return 0.0
-    precision, recall = num_same / len(predicted), num_same / len(accepted)
+    precision = num_same / len(predicted)
+    recall = num_same / len(accepted)
     return 2 * precision * recall / (precision + recall)

@@ -34,6 +34,7 @@ class Question:
 
     @cached_property
     def _named(self) -> re.Pattern[str]:
+        # A wrong answer that stands in the question says nothing.
         others = [name for name in self.others if not _any_of((name,)).search(self.text)]
         return _any_of((*self.answers, *others))
 
@@ -63,7 +64,7 @@ def question_set(
 
 
 def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Question]:
-    """The questions of a table; first: of its answers that are named, the first one counts."""
+    """Return the questions of a table; first: of its answers that are named, the first counts."""
     named = {name for names in answers.values() for name in names.split("|")}
     questions = list[Question]()
     for about, names in answers.items():
@@ -75,7 +76,7 @@ def _of_table(ask: str, answers: dict[str, str], first: bool = False) -> list[Qu
 
 @cache
 def _any_of(words: tuple[str, ...]) -> re.Pattern[str]:
-    """Any of `words` as a whole: twenty is no part of twenty-five, and 12 none of -12 or 12.5."""
+    """Match any of `words` as a whole: twenty is no part of twenty-five, nor 12 of -12 or 12.5."""
     listed = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     return re.compile(
         rf"(?<![^\W_])(?<!\d[.,])(?!(?<=[-−–])\d)(?:{listed})(?![^\W_]|[.,]\d|-\w)", re.IGNORECASE

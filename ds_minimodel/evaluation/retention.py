@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig
 
 from ds_minimodel.common.progress import Progress
-from ds_minimodel.evaluation.bits import TheirLikelihoods, score_text
+from ds_minimodel.evaluation.bits import DecoderLikelihoods, score_text
 from ds_minimodel.evaluation.comparison import MIN_QUESTIONS, PAGE_BYTES, QUESTIONS, Look, Probe
 from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
 from ds_minimodel.hf.source import tokenizer_of
@@ -33,7 +33,7 @@ class Decoder:
 
     Attributes:
         module: the model.
-        theirs: its tokenizer, as transformers has it.
+        foreign_tokenizer: its tokenizer, as transformers has it.
         tokenizer: the same, as this package has it.
     """
 
@@ -41,8 +41,9 @@ class Decoder:
         """Take a model, and the folder of its tokenizer and settings of generation."""
         self.module = module
         self.tokenizer = open_tokenizer(folder)
-        self.theirs = tokenizer_of(folder)
-        self.theirs.pad_token = self.theirs.pad_token or self.theirs.eos_token
+        self.foreign_tokenizer = tokenizer_of(folder)
+        if not self.foreign_tokenizer.pad_token:
+            self.foreign_tokenizer.pad_token = self.foreign_tokenizer.eos_token
         # Settings that are given to `generate` itself are mixed with the model's.
         former = module.generation_config
         if (folder / GENERATION_FILE).is_file():
@@ -50,7 +51,7 @@ class Decoder:
         module.generation_config = GenerationConfig(
             max_new_tokens=ANSWER_TOKENS,
             do_sample=False,
-            pad_token_id=self.theirs.pad_token_id,
+            pad_token_id=self.foreign_tokenizer.pad_token_id,
             eos_token_id=former.eos_token_id or module.generation_config.eos_token_id,
             suppress_tokens=former.suppress_tokens,
         )
@@ -63,13 +64,13 @@ class Decoder:
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         for first in range(0, len(order), ROWS_AT_ONCE):
             index = order[first : first + ROWS_AT_ONCE]
-            ids = {"input_ids": [rows[number] for number in index]}
-            batch = self.theirs.pad(ids, padding_side="left", return_tensors="pt")
+            ids = {"input_ids": [rows[row] for row in index]}
+            batch = self.foreign_tokenizer.pad(ids, padding_side="left", return_tensors="pt")
             with torch.inference_mode():
                 ids_BS = self.module.generate(**batch.to(self.module.device))
             new_BS = ids_BS[:, batch["input_ids"].shape[1] :]
-            for number, row in zip(index, new_BS, strict=True):
-                texts[number] = self.theirs.decode(row, skip_special_tokens=True)
+            for row, new_S in zip(index, new_BS, strict=True):
+                texts[row] = self.foreign_tokenizer.decode(new_S, skip_special_tokens=True)
             progress.update(first + len(index))
         progress.close()
         return texts
@@ -91,8 +92,8 @@ def rows_of(probe: Probe, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]
 
 
 def within(probe: Probe, tokenizer: PreTrainedTokenizerBase, max_tokens: float) -> Probe:
-    """Leave out the last prompts where all would pass more than `max_tokens` tokens through a model,
-    and all questions where there are fewer than MIN_QUESTIONS.
+    """Leave out the last prompts where all would pass more than `max_tokens` tokens through a
+    model, and all questions where there are fewer than MIN_QUESTIONS.
     """
     rows = rows_of(probe, tokenizer)
     costs = accumulate(PADDED * (len(ids) + ANSWER_TOKENS) for ids in rows)
@@ -107,7 +108,7 @@ def look(decoder: Decoder, probe: Probe) -> Look:
     positions = decoder.module.config.max_position_embeddings
     scores = {
         name: score_text(
-            TheirLikelihoods(decoder.module),
+            DecoderLikelihoods(decoder.module),
             decoder.tokenizer,
             documents,
             max_length=positions,
@@ -117,7 +118,7 @@ def look(decoder: Decoder, probe: Probe) -> Look:
     }
     # A decoder without a chat template goes on with a next question.
     following = f"\n{probe.frame[0].strip()}"
-    said = decoder.go_on(rows_of(probe, decoder.theirs))
+    said = decoder.go_on(rows_of(probe, decoder.foreign_tokenizer))
     return Look(
         answers=[text.partition(following)[0].strip() for text in said],
         bits={name: score.bits_per_byte for name, score in scores.items()},

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
 CANDIDATES = 1000  # by which recalls compare: it is harder to find one text among more
-TIE = (
-    1e-6  # difference of two scores that another order of a sum may make, by the larger one's size
-)
+# Difference of two scores that another order of a sum may make, by the larger one's size.
+TIE = 1e-6
 CONFIDENCE = 1.96  # standard errors to each side of an interval, which then has 95 %
 BLOCK = 1024  # queries that are compared at a time
 
@@ -48,8 +47,9 @@ class RetrievalConfig(TaskConfig):
 
 @dataclass(frozen=True)
 class Sought:
-    """Queries and documents, each text once. right: (N, 2) int64, places of a query and of a
-    document that belong together.
+    """Queries and documents, each text once.
+
+    right: (N, 2) int64, indices of a query and of a document that belong together.
     """
 
     queries: list[str]
@@ -77,7 +77,7 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
-        return encode_sought(tokenizer, records, max_length, task.prompts)
+        return encode_sought(tokenizer, records, max_length, prompts=task.prompts)
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
         from ds_minimodel.models.sentence import SentenceEncoder
@@ -92,17 +92,17 @@ class Retrieval(TaskKind[Sought, Encoded, RetrievalConfig]):
         encoded: Encoded,
         logits: Logits,
     ) -> Scores:
-        """ "score" is the recall@1 of queries among documents; with "back_" before its name what
-        documents find among queries. logits: vectors (B, H).
+        """Return as "score" the recall@1 of queries among documents, and all of Found, with "back_"
+        before its name for what documents find among queries.
+
+        logits: vectors (B, H).
         """
         vectors = vectors_of(logits, len(encoded.examples))
         queries, documents = np.split(vectors, [len(records.queries)])
         there = found(queries, documents, records.right)
         back = found(documents, queries, records.right[:, ::-1])
-        scores = {"score": there.recall_at_1}
-        for prefix, ways in (("", there), ("back_", back)):
-            scores |= {prefix + key: value for key, value in ways._asdict().items()}
-        return scores
+        scores = {"score": there.recall_at_1, **there._asdict()}
+        return scores | {f"back_{name}": value for name, value in back._asdict().items()}
 
     def metric(self, task: RetrievalConfig) -> str:
         return "recall@1"
@@ -112,7 +112,10 @@ def read_sought(path: str, columns: Mapping[Role, str]) -> Sought:
     """Read a file's rows. A text that stands in several is one query or document with all that
     belongs to it; where a row's other side is empty, it is there to be chosen wrongly.
 
-    columns: role → column, where it has another name. UserError as of tasks' files.
+    columns: role → column, where it has another name.
+
+    Raises:
+        UserError: As of tasks' files.
     """
     names = {role: columns.get(role, role) for role in get_args(Role)}
     queries: dict[str, int] = {}
@@ -140,8 +143,8 @@ def encode_sought(
     max_length: int,
     prompts: Mapping[Role, str] | None = None,
 ) -> Encoded:
-    """The queries, and then the documents, each after its prompt, between the tokens that begin and
-    end a text and cut to fit `max_length`.
+    """Encode the queries, and then the documents, each after its prompt, between the tokens that
+    begin and end a text and cut to fit `max_length`.
     """
     before_text = prompts or {}
     texts = [before_text.get("query", "") + text for text in sought.queries]
@@ -153,19 +156,21 @@ def encode_sought(
 
 
 def vectors_of(logits: Logits, count: int) -> np.ndarray:
-    """Vectors (count, H) in their order. logits: (index (B,), vectors (B, H)) of batches."""
+    """Return vectors (count, H) in their order. logits: (index (B,), vectors (B, H)) of batches."""
     vectors: np.ndarray | None = None
-    for index, numbers in logits:
+    for index, vectors_BH in logits:
         if vectors is None:
-            vectors = np.empty((count, numbers.shape[1]), np.float32)
-        vectors[index] = numbers
+            vectors = np.empty((count, vectors_BH.shape[1]), np.float32)
+        vectors[index] = vectors_BH
     assert vectors is not None
     return vectors
 
 
 class Found(NamedTuple):
-    """How well queries find documents, in percent. low, high: interval of 95 % of recall_at_1,
-    Wilson's. candidates: number of documents.
+    """How well queries find documents, in percent.
+
+    low, high: interval of 95 % of recall_at_1, Wilson's. queries: that are asked. candidates:
+    documents.
     """
 
     recall_at_1: float
@@ -178,8 +183,8 @@ class Found(NamedTuple):
 
 
 def found(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> Found:
-    """How well `queries` (Q, H) find among `documents` (D, H) what belongs to them, `right` (N, 2);
-    queries without such a document are not asked.
+    """Measure how well `queries` (Q, H) find among `documents` (D, H) what belongs to them, `right`
+    (N, 2); queries without such a document are not asked.
     """
     ranks = ranks_of_right(queries, documents, right)
     first = float((ranks == 1).mean())
@@ -196,7 +201,7 @@ def found(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> Foun
 
 
 def ranks_of_right(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The place, from 1, of the best right document of each query that has one, (queries,).
+    """Return the rank, from 1, of the best right document of each query that has one, (queries,).
 
     A wrong document that is as near stands before it, and so does whatever is not comparable.
     """
@@ -216,7 +221,7 @@ def ranks_of_right(queries: np.ndarray, documents: np.ndarray, right: np.ndarray
 
 
 def wilson(share: float, count: int, z: float = CONFIDENCE) -> tuple[float, float]:
-    """Wilson's score interval of a share of `count` (Wilson 1927)."""
+    """Return Wilson's score interval of a share of `count` (Wilson 1927)."""
     shrunk = 1 + z**2 / count
     middle = (share + z**2 / (2 * count)) / shrunk
     reach = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / shrunk
@@ -228,8 +233,8 @@ def filled(
     others: Sequence[tuple[str, str]],
     count: int = CANDIDATES,
 ) -> list[dict[str, str]]:
-    """Rows of a file in which `pairs` of a query and its document are found among `count` texts on
-    either side.
+    """Return rows of a file in which `pairs` of a query and its document are found among `count`
+    texts on either side.
 
     others: pairs whose sides are there to be chosen wrongly, as many of the first as are needed and
     none that stands in `pairs`.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def sentence_examples(
     tokenizer: Tokenizer, texts: Sequence[str], head: FinishedHead, prompt: str = ""
 ) -> Examples:
-    """Texts as a finished model reads them, without targets: after a prompt, framed, and cut to its
-    length.
+    """Encode texts as a finished model reads them, without targets: after a prompt, framed, and cut
+    to its length.
     """
     bos, eos = tokenizer.vocabulary.bounds("a sentence's vector")
     room = head.max_length - 2
@@ -30,7 +30,9 @@ def sentence_examples(
 
 
 def outputs_of_examples(model: Model, examples: Examples) -> NDArray[np.float32]:
-    """What a finished model gives for each of the examples, (N, D), in batches of like length."""
+    """Return what a finished model gives for each of the examples, (N, D), in batches of like
+    length.
+    """
     from ds_minimodel.models.sentence import SentenceEncoder
 
     assert isinstance(model, SentenceEncoder)
@@ -38,15 +40,15 @@ def outputs_of_examples(model: Model, examples: Examples) -> NDArray[np.float32]
     assert config.head is not None
     width = config.head.outputs(config.hidden_size)
     numbers = np.empty((len(examples), width), np.float32)
-    for index, own in outputs(model, examples):
-        numbers[index] = own
+    for index, outputs_BD in outputs(model, examples):
+        numbers[index] = outputs_BD
     return numbers
 
 
 def encode_texts(
     model: Model, tokenizer: Tokenizer, texts: Sequence[str], prompt: str = ""
 ) -> NDArray[np.float32]:
-    """What a finished model gives for each of the texts, (N, D), in their order.
+    """Return what a finished model gives for each of the texts, (N, D), in their order.
 
     Args:
         model: in evaluation mode.
@@ -56,4 +58,5 @@ def encode_texts(
     """
     head = model.body.config.head
     assert head is not None
-    return outputs_of_examples(model, sentence_examples(tokenizer, texts, head, prompt))
+    examples = sentence_examples(tokenizer, texts, head=head, prompt=prompt)
+    return outputs_of_examples(model, examples)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Columns:
 
     texts: the one or two columns of text. label: the column of labels. language: the column that
     says a row's language, in files that mix them. spellings: {another spelling: label}. left_out:
-    labels whose rows are no examples; no_text: texts whose rows are none. header: all columns in
+    labels whose rows are no examples. no_text: texts whose rows are none. header: all columns in
     their order, for a form that is told apart by them.
     """
 
@@ -38,21 +39,26 @@ class Columns:
     @property
     def names(self) -> list[str]:
         """The columns that it is told by."""
-        return [*(self.header or (*self.texts, self.label, *filter(None, [self.language])))]
+        if self.header:
+            return [*self.header]
+        language = [self.language] if self.language else []
+        return [*self.texts, self.label, *language]
 
     def fits(self, header: Collection[str]) -> bool:
+        """Return whether a table with these columns has this form."""
         return self.names == [*header] if self.header else {*self.names} <= {*header}
 
 
-_SPELLINGS = {
-    "contradictory": "contradiction"
-}  # in XNLI's translated training files (facebookresearch/XNLI#11)
+# In XNLI's translated training files (facebookresearch/XNLI#11).
+_SPELLINGS = {"contradictory": "contradiction"}
 _MISSING = "<NA> NA N/A n/a #N/A NaN nan -NaN -nan NULL null None".split()  # pandas' words
 SENTENCE = Columns(("text",))
 PAIR = Columns(("sentence1", "sentence2"))
-XNLI = Columns(("sentence1", "sentence2"), "gold_label", "language", _SPELLINGS)
-MULTINLI = Columns(("sentence1", "sentence2"), "gold_label", None, _SPELLINGS)
-XNLI_TRAIN = Columns(("premise", "hypo"), "label", None, _SPELLINGS)
+XNLI = Columns(
+    ("sentence1", "sentence2"), label="gold_label", language="language", spellings=_SPELLINGS
+)
+MULTINLI = Columns(("sentence1", "sentence2"), label="gold_label", spellings=_SPELLINGS)
+XNLI_TRAIN = Columns(("premise", "hypo"), spellings=_SPELLINGS)
 # Pairs that were not translated are blank or "NS" (google-research-datasets/paws#4).
 PAWSX = Columns(
     ("sentence1", "sentence2"),
@@ -63,11 +69,14 @@ PAWSX = Columns(
 
 
 def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> Columns:
-    """The first of `forms` that a table with these columns has; UserError where it has none."""
+    """Return the first of `forms` that a table with these columns has; UserError where it has
+    none.
+    """
     if fitting := next((form for form in forms if form.fits(header)), None):
         return fitting
+    # Whoever reads the only form names the column that is missing.
     if len(forms) == 1:
-        return forms[0]  # whoever reads it names the column that is missing
+        return forms[0]
     known = "; ".join(", ".join(form.names) for form in forms if not form.header)
     raise UserError(
         f"{where}: no known set of columns ({known}); there are: "
@@ -81,13 +90,22 @@ def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> 
 
 @dataclass(frozen=True)
 class Records:
-    """Labelled sentences or pairs: one list of N texts a column, targets (N,) int64 into
-    `labels`.
+    """Labelled sentences or pairs.
+
+    texts: one list of N texts a column. targets: (N,) int64, indices into `labels`.
     """
 
     texts: tuple[list[str], ...]
     targets: np.ndarray
     labels: tuple[str, ...]
+
+
+class _Row(NamedTuple):
+    """An example, and where it is, as messages say it."""
+
+    where: str
+    texts: list[str]
+    label: str
 
 
 def read_table(
@@ -96,82 +114,94 @@ def read_table(
     labels: Sequence[str] | None = None,
     language: str | None = None,
 ) -> Records:
-    """Records of a file of rows (reader.py), or of a .txt with tabs.
+    """Read the records of a file of rows (reader.py), or of a .txt with tabs.
 
-    forms: what its columns may be called; the first row decides. labels: the task's labels in order
-    of their ids; where None, those of this file, sorted. Labels are matched by name, numbers by
-    their digits; rows without one are left out, and how many is said. language: of the rows that
-    are kept, in a file that mixes languages. Raises UserError with file and line where something is
-    missing, damaged or not of the task.
+    Labels are matched by name, numbers by their digits; rows without one are left out, and how many
+    is said.
+
+    Args:
+        path: of the file.
+        forms: what its columns may be called; the first row decides.
+        labels: the task's, in order of their ids; where None, those of this file, sorted.
+        language: of the rows that are read, in a file that mixes languages.
+
+    Raises:
+        UserError: Something is missing, damaged or not of the task; the message has file and line.
     """
+    form, rows = _read_examples(path, forms, language)
+    missing = _no_labels({row.label for row in rows}, labels)
+    labelled = [row for row in rows if row.label not in missing]
+    if len(labelled) < len(rows):
+        _say(
+            f"{path}: {len(rows) - len(labelled):,} of {len(rows):,} rows are left out, labelled "
+            f"{' or '.join(missing)}, which is no label unless the recipe's `labels` names it"
+        )
+    if not labelled:
+        of_language = f" in '{language}'" if form and form.language else ""
+        raise UserError(f"{path}: no examples{of_language}; a task needs some")
+    names = sorted({row.label for row in labelled}) if labels is None else labels
+    ids = {name: id for id, name in enumerate(names)}
+    for row in labelled:
+        if row.label not in ids:
+            raise UserError(
+                f"{row.where}: label '{row.label}' is not one of the task's ({', '.join(names)}); "
+                "the recipe's `labels` can name more than the training file has"
+            )
+    columns = zip(*(row.texts for row in labelled), strict=True)
+    targets = np.array([ids[row.label] for row in labelled], dtype=np.int64)
+    return Records(tuple(list(column) for column in columns), targets, tuple(names))
+
+
+def _read_examples(
+    path: str | Path, forms: Sequence[Columns], language: str | None
+) -> tuple[Columns | None, list[_Row]]:
+    """Read the rows that are examples of the language; also return the form of their table."""
     columns: Columns | None = None
-    examples: list[tuple[str, list[str], str]] = []  # (where it is, texts, label)
-    for where, row in rows_of_file(
-        path, dict.fromkeys(name for form in forms for name in form.names)
-    ):
+    examples: list[_Row] = []
+    names = dict.fromkeys(name for form in forms for name in form.names)
+    for where, row in rows_of_file(path, names):
         columns = columns or recognise(forms, row, where)
         if columns.language and text_field(row, columns.language, where) != language:
             continue
         texts = [text_field(row, name, where) for name in columns.texts]
         if any(text.strip() in columns.no_text for text in texts):
             continue
-        name = _label(row, columns, where)
-        if name not in columns.left_out:
-            examples.append((where, texts, name))
-    missing = _no_labels({name for *_, name in examples}, labels)
-    labelled = [example for example in examples if example[2] not in missing]
-    if len(labelled) < len(examples):
-        _say(
-            f"{path}: {len(examples) - len(labelled):,} of {len(examples):,} rows are left out, "
-            "labelled "
-            f"{' or '.join(missing)}, which is no label unless the recipe's `labels` names it"
-        )
-    if not (examples := labelled):
-        of_language = f" in '{language}'" if columns and columns.language else ""
-        raise UserError(f"{path}: no examples{of_language}; a task needs some")
-    names = tuple(sorted({name for *_, name in examples}) if labels is None else labels)
-    ids = {name: number for number, name in enumerate(names)}
-    for where, _, name in examples:
-        if name not in ids:
-            raise UserError(
-                f"{where}: label '{name}' is not one of the task's ({', '.join(names)}); "
-                "the recipe's `labels` can name more than the training file has"
-            )
-    by_column = tuple(
-        list(column) for column in zip(*(texts for _, texts, _ in examples), strict=True)
-    )
-    return Records(by_column, np.array([ids[name] for *_, name in examples], dtype=np.int64), names)
+        label = _label(row, columns, where)
+        if label not in columns.left_out:
+            examples.append(_Row(where, texts, label))
+    return columns, examples
 
 
 def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str]:
-    """Which of the labels `names` say that a row has none, as MultiNLI's and SNLI's without a
-    majority, in integers -1; and as what pandas writes or reads as missing.
+    """Return which of the labels `names` say that a row has none.
 
-    labels: the task's, of which none is one; where None, neither are "-" beside "+", nor -1 beside
-    1 without 0.
+    They are what pandas writes or reads as missing, and MultiNLI's and SNLI's sign for no majority,
+    in integers -1. labels: the task's, of which none is such a sign; where None, neither are "-"
+    beside "+", nor -1 beside 1 without 0.
     """
-    opposite = dict.fromkeys(_MISSING, False)
-    opposite |= {"-": "+" in names, "-1": "1" in names and "0" not in names}
-    return [
-        name
-        for name in opposite
-        if name in names and not (opposite[name] if labels is None else name in labels)
-    ]
+    signs = [*_MISSING, "-", "-1"]
+    if labels is not None:
+        return [sign for sign in signs if sign in names and sign not in labels]
+    has_opposite = {"-": "+" in names, "-1": "1" in names and "0" not in names}
+    return [sign for sign in signs if sign in names and not has_opposite.get(sign, False)]
 
 
-@functools.cache  # tables are read again and again
+# Tables are read again and again.
+@functools.cache
 def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
 def rows_of_file(path: str | Path, columns: Iterable[str]) -> Rows:
-    """The rows of a file, where one is and {column: value}; `columns` are those that are read of a
-    Parquet file.
+    """Return the rows of a file, where one is and {column: value}; `columns` are those that are
+    read of a Parquet file.
     """
-    if not Path(path).is_file():
+    path = Path(path)
+    if not path.is_file():
         raise UserError(f"{path}: no such file; check the path")
-    if Path(path).suffix.lower() == ".txt":  # MultiNLI's
-        return rows_of_table([Path(path).read_bytes()], Path(path), ".tsv")
+    # MultiNLI's files have this name.
+    if path.suffix.lower() == ".txt":
+        return rows_of_table([path.read_bytes()], path, ".tsv")
     return read_rows([path], [*columns])
 
 
