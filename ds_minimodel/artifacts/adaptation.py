@@ -10,7 +10,7 @@ fp32.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,15 +33,25 @@ from ds_minimodel.models.body import BASE_ROWS
 from ds_minimodel.models.low_rank import ALPHA, DOWN, UP, changed_name, is_low_rank, updated
 from ds_minimodel.models.trainable import load_into
 
-EMBEDDINGS, UPDATE = "embeddings.safetensors", "body.safetensors"
-ADAPTER = "adapter_model.safetensors"  # PEFT's
+EMBEDDINGS = "embeddings.safetensors"
+UPDATE = "body.safetensors"
+# PEFT's name of a file, and its names of what is in it.
+ADAPTER = "adapter_model.safetensors"
 _IN_PEFT = "base_model.model."
 _ROWS = ".token_adapter.trainable_tokens_delta"
 
 
 class AdaptationManifest(VocabularyManifest):
-    """Manifest of an adaptation. rows: of its embeddings. body_kind, model_type: of the model that
-    it is over.
+    """Manifest of an adaptation.
+
+    Attributes:
+        language: what was learned.
+        space: identity of the model that it is over.
+        rows: of its embeddings.
+        steps: optimizer steps of its training.
+        eflops: cost of its training.
+        body_kind: kind of the model's body.
+        model_type: the model's in transformers, "" where that has no such body.
     """
 
     language: Name
@@ -58,7 +68,7 @@ class AdaptationManifest(VocabularyManifest):
 
 
 class _AdapterConfig(files.Stored):
-    """Of PEFT's configuration what a read needs."""
+    """What a reader needs of PEFT's configuration."""
 
     lora_alpha: Annotated[float, Field(gt=0, le=1e6)]
 
@@ -73,43 +83,58 @@ def save_adaptation(
     adapter: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> None:
-    """Write an adaptation with the vocabulary in `tokenizer`; `facts` go into the manifest.
+    """Write an adaptation with its vocabulary.
 
-    config: of the body that it updates, where it does. strength: share of a low-rank update that a
-    reader of the adapter adds. ends: tokens that end an answer, as it has learned. adapter: what
-    PEFT's configuration says beside it.
+    Args:
+        folder: where to; it must not exist.
+        adaptation: what was learned.
+        tokenizer: folder of the vocabulary.
+        config: architecture of the body, where that is updated.
+        strength: share of a low-rank update that a reader of the adapter adds.
+        ends: ids of tokens that end an answer, as it has learned.
+        adapter: further keys of PEFT's configuration.
+        facts: further keys of the manifest.
     """
     architecture = adaptation.architecture
-    low_rank = {name: tensor for name, tensor in adaptation.update.items() if is_low_rank(name)}
-    others = {name: tensor for name, tensor in adaptation.update.items() if name not in low_rank}
     embeddings = dict(adaptation.embeddings)
+    update = dict(adaptation.update)
     with files.atomic_folder(folder) as out:
-        if low_rank and architecture is None:
-            others = dict(adaptation.update)
-        elif low_rank:
-            assert architecture is not None and config is not None
+        low_rank = {name: tensor for name, tensor in update.items() if is_low_rank(name)}
+        if low_rank and architecture is not None:
+            assert config is not None
+            for name in low_rank:
+                del update[name]
             tensors = _adapter_of(low_rank, architecture, config)
-            for name, theirs in _row_names(architecture).items() if adaptation.num_base else ():
-                if name in embeddings:
-                    tensors[theirs] = Lazy.of(embeddings.pop(name))
+            if adaptation.num_base:
+                # New rows beside those of the model are what PEFT calls rows that train.
+                for name, peft_name in _row_names(architecture).items():
+                    if name in embeddings:
+                        tensors[peft_name] = Lazy.of(embeddings.pop(name))
             save_tensors(out / ADAPTER, LazyTensors(tensors))
-            own = _adapter_config(tensors, architecture, adaptation, strength)
-            files.write_json(out / ADAPTER_CONFIG, own | dict(adapter or {}))
-        for name, part in ((EMBEDDINGS, embeddings), (UPDATE, others)):
-            if part:
-                save_tensors(out / name, part)
-        held = files.read_artifact(tokenizer, VocabularyManifest, verify=True)
-        for name in held.files:
+            settings = _adapter_config(tensors, architecture, adaptation, strength)
+            files.write_json(out / ADAPTER_CONFIG, settings | dict(adapter or {}))
+        if embeddings:
+            save_tensors(out / EMBEDDINGS, embeddings)
+        if update:
+            save_tensors(out / UPDATE, update)
+        manifest = files.read_artifact(tokenizer, VocabularyManifest, verify=True)
+        for name in manifest.files:
             if not name.endswith(".safetensors") and name != ADAPTER_CONFIG:
                 shutil.copyfile(Path(tokenizer) / name, out / name)
         if ends:
             name_ends(out, ends)
+        vocabulary = replace(manifest.vocabulary(tokenizer), num_base=adaptation.num_base)
         files.write_manifest(
             out,
             kind="adaptation",
             rows=adaptation.rows,
-            **{name: getattr(adaptation, name) for name in Adaptation.facts},
-            **replace(held.vocabulary(tokenizer), num_base=adaptation.num_base).facts(),
+            language=adaptation.language,
+            space=adaptation.space,
+            steps=adaptation.steps,
+            eflops=adaptation.eflops,
+            body_kind=adaptation.body_kind,
+            model_type=adaptation.model_type,
+            **vocabulary.facts(),
             **facts,
         )
 
@@ -120,41 +145,49 @@ def load_adaptation(
     language: str | None = None,
     steps: int | None = None,
 ) -> Adaptation:
-    """Read an adaptation; UserError where it is damaged or, with `space`, of another model.
+    """Read an adaptation.
 
-    language, steps: what the adaptation in this place must be of, where that is known.
+    Args:
+        folder: of the adaptation.
+        space: identity of the model that it must be over, where that is known.
+        language: what it must have learned, where that is known.
+        steps: optimizer steps that it must have trained, where they are known.
+
+    Raises:
+        UserError: it is damaged, or another one.
     """
     folder = Path(folder)
     manifest = files.read_artifact(folder, AdaptationManifest, verify=True)
     if space is not None:
         check_space(folder, manifest.space, space)
-    for what, here, there in (
-        ("language", language, manifest.language),
-        ("step", steps, manifest.steps),
-    ):
-        if here is not None and here != there:
-            raise UserError(
-                f"{folder}: the adaptation of {what} {there} in the place of that of {here}; "
-                f"{MAKE_AGAIN}"
-            )
-    parts = [
-        open_tensors(folder / name, MAKE_AGAIN) if name in manifest.files else {}
-        for name in (EMBEDDINGS, UPDATE)
-    ]
-    embeddings, update = (dict(part) for part in parts)
-    facts = {name: getattr(manifest, name) for name in Adaptation.facts}
+    _check_is_of(folder, "language", manifest.language, language)
+    _check_is_of(folder, "step", manifest.steps, steps)
+
+    def read(name: str) -> dict[str, Tensor]:
+        return dict(open_tensors(folder / name, MAKE_AGAIN)) if name in manifest.files else {}
+
+    embeddings = read(EMBEDDINGS)
+    update = read(UPDATE)
     adaptation = Adaptation(
-        **facts, num_base=manifest.num_base, embeddings=embeddings, update=update
+        language=manifest.language,
+        embeddings=embeddings,
+        space=manifest.space,
+        steps=manifest.steps,
+        eflops=manifest.eflops,
+        num_base=manifest.num_base,
+        body_kind=manifest.body_kind,
+        model_type=manifest.model_type,
+        update=update,
     )
-    if ADAPTER in manifest.files and adaptation.architecture is not None:
+    architecture = adaptation.architecture
+    if ADAPTER in manifest.files and architecture is not None:
         config = files.read_model(folder / ADAPTER_CONFIG, _AdapterConfig, MAKE_AGAIN)
-        adapter, rows = (
-            open_tensors(folder / ADAPTER, MAKE_AGAIN),
-            _row_names(adaptation.architecture),
-        )
-        embeddings |= {name: adapter[theirs] for name, theirs in rows.items() if theirs in adapter}
+        adapter = open_tensors(folder / ADAPTER, MAKE_AGAIN)
+        for name, peft_name in _row_names(architecture).items():
+            if peft_name in adapter:
+                embeddings[name] = adapter[peft_name]
         try:
-            update |= _low_rank_of(adapter, adaptation.architecture, config.lora_alpha / ALPHA)
+            update |= _low_rank_of(adapter, architecture, config.lora_alpha / ALPHA)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"{folder / ADAPTER}: no LoRA of this model ({error!r:.200}); {MAKE_AGAIN}"
@@ -163,92 +196,108 @@ def load_adaptation(
     return adaptation
 
 
+def _check_is_of(folder: Path, what: str, actual: object, expected: object) -> None:
+    if expected is not None and actual != expected:
+        raise UserError(
+            f"{folder}: the adaptation of {what} {actual} in the place of that of {expected}; "
+            f"{MAKE_AGAIN}"
+        )
+
+
 def _check_rows(
-    folder: Path, manifest: AdaptationManifest, own: Mapping[str, tuple[int, ...]]
+    folder: Path, manifest: AdaptationManifest, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    rows, tokens = manifest.rows, own.get("tokens", ())
-    expected = {"tokens": (rows, *tokens[1:]), "output": (rows, *tokens[1:]), "bias": (rows,)}
-    agree = all(expected.get(name) == shape for name, shape in own.items())
+    """UserError where embeddings are not rows for the ids that the manifest names."""
+    rows = manifest.rows
+    tokens = shapes.get("tokens", ())
+    matrix = (rows, *tokens[1:])
+    expected = {"tokens": matrix, "output": matrix, "bias": (rows,)}
+    agree = all(expected.get(name) == shape for name, shape in shapes.items())
     if len(tokens) != 2 or manifest.num_base + rows < manifest.vocab_size or not agree:
         raise UserError(
-            f"{folder}: embeddings of shapes {own!s:.120} are not those of {rows} tokens for "
+            f"{folder}: embeddings of shapes {shapes!s:.120} are not those of {rows} tokens for "
             f"{manifest.vocab_size} ids; {MAKE_AGAIN}"
         )
 
 
-# The form of PEFT: an update of a product that is several of theirs is one of each, which share
-# what goes in.
+# The form of PEFT. Where one product of ours is several of transformers', an update of it is one of
+# each, and these share lora_A, which reads what goes in.
 
 
 def _adapter_of(
     low_rank: Mapping[str, Tensor], architecture: Architecture, config: BodyConfig
 ) -> dict[str, Lazy]:
+    """Low-rank updates by PEFT's names."""
     adapter: dict[str, Lazy] = {}
     for name in sorted(low_rank):
         module, _, part = name.rpartition(".")
-        (theirs,) = architecture.names([f"body.{module}.weight"], {}).values()
-        tensor, first = Lazy.of(low_rank[name]), 0
-        for place, rows in zip(
-            theirs,
-            row_counts(f"body.{module}.weight", len(theirs), tensor.shape[0], config),
-            strict=True,
-        ):
-            own = tensor if part == DOWN or len(theirs) == 1 else tensor.rows(first, first + rows)
-            adapter[
-                f"{_IN_PEFT}{place.removesuffix('.weight')}.lora_{'A' if part == DOWN else 'B'}.weight"
-            ] = own
-            first += rows
+        weight = f"body.{module}.weight"
+        tensor = Lazy.of(low_rank[name])
+        (weights,) = architecture.names([weight], {}).values()
+        modules = [f"{_IN_PEFT}{peft_name.removesuffix('.weight')}" for peft_name in weights]
+        if part == DOWN:
+            adapter |= {f"{peft_module}.lora_A.weight": tensor for peft_module in modules}
+            continue
+        counts = row_counts(weight, len(modules), tensor.shape[0], config)
+        first = 0
+        for peft_module, count in zip(modules, counts, strict=True):
+            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(first, first + count)
+            first += count
     return adapter
 
 
 def _low_rank_of(
     adapter: LazyTensors, architecture: Architecture, scale: float
 ) -> dict[str, Tensor]:
+    """Low-rank updates by our names, out of PEFT's; scale: of what they add."""
     low_rank: dict[str, Tensor] = {}
-    layers = {
-        name.split(f"{architecture.layers}.")[1].split(".")[0]
-        for name in adapter
-        if ".lora_A." in name
-    }
+    layers = {module.partition(".")[0] for module in _modules_in(adapter, architecture)}
     for layer in sorted(layers, key=int):
-        for part, theirs in architecture.layer.items():
-            own = [
-                f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in theirs
-            ]  # modules that we have as one
-            if (down := f"{own[0]}.lora_A.weight") in adapter:
-                up = torch.cat([adapter[f"{name}.lora_B.weight"] for name in own])
-                if adapter[down].dim() != 2 or not 0 < len(adapter[down]) == up.shape[1]:
-                    raise ValueError(f"{down} and its other half are not of one rank")
-                low_rank[f"layers.{layer}.{part}.{DOWN}"] = adapter[down]
-                low_rank[f"layers.{layer}.{part}.{UP}"] = up if scale == 1 else up * scale
+        for part, names in architecture.layer.items():
+            # What is one product here may be several modules of transformers'.
+            modules = [f"{_IN_PEFT}{architecture.layers}.{layer}.{name}" for name in names]
+            name_of_a = f"{modules[0]}.lora_A.weight"
+            if name_of_a not in adapter:
+                continue
+            lora_a = adapter[name_of_a]
+            lora_b = torch.cat([adapter[f"{module}.lora_B.weight"] for module in modules])
+            if lora_a.dim() != 2 or not 0 < len(lora_a) == lora_b.shape[1]:
+                raise ValueError(f"{name_of_a} and its other half are not of one rank")
+            low_rank[f"layers.{layer}.{part}.{DOWN}"] = lora_a
+            low_rank[f"layers.{layer}.{part}.{UP}"] = lora_b if scale == 1 else lora_b * scale
     return low_rank
 
 
+def _modules_in(adapter: Iterable[str], architecture: Architecture) -> set[str]:
+    """Names, from the number of the layer on, of the modules that tensors of PEFT's update."""
+    layers = f"{architecture.layers}."
+    names = [name for name in adapter if ".lora_A." in name]
+    return {name.split(layers)[1].removesuffix(".lora_A.weight") for name in names}
+
+
 def _row_names(architecture: Architecture) -> dict[str, str]:
-    """Our embeddings -> what PEFT calls rows of them that train."""
-    theirs = {"tokens": architecture.tokens, "output": architecture.output}
-    return {name: f"{_IN_PEFT}{module}{_ROWS}" for name, module in theirs.items()}
+    """{our name of embeddings: what PEFT calls rows of them that train}."""
+    modules = {"tokens": architecture.tokens, "output": architecture.output}
+    return {name: f"{_IN_PEFT}{module}{_ROWS}" for name, module in modules.items()}
 
 
 def _adapter_config(
     tensors: Mapping[str, Lazy], architecture: Architecture, adaptation: Adaptation, strength: float
 ) -> dict[str, Any]:
+    """PEFT's configuration of an adapter with these tensors."""
     rank = next(lazy.shape[0] for name, lazy in tensors.items() if ".lora_A." in name)
-    modules = {
-        name.split(f"{architecture.layers}.")[1].split(".", 1)[1]
-        for name in tensors
-        if ".lora_A." in name
-    }
+    modules = {module.partition(".")[2] for module in _modules_in(tensors, architecture)}
     rows = [*range(adaptation.num_base, adaptation.num_base + adaptation.rows)]
-    theirs = architecture.tokens, architecture.output
     trained = {
-        name.rpartition(".")[2]: rows for name in theirs if f"{_IN_PEFT}{name}{_ROWS}" in tensors
+        name.rpartition(".")[2]: rows
+        for name in (architecture.tokens, architecture.output)
+        if f"{_IN_PEFT}{name}{_ROWS}" in tensors
     }
     return {
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": ALPHA * strength,
-        "target_modules": sorted(module.removesuffix(".lora_A.weight") for module in modules),
+        "target_modules": sorted(modules),
         "trainable_token_indices": trained or None,
         "task_type": "CAUSAL_LM" if "ForCausalLM" in architecture.endings else None,
         "inference_mode": True,
@@ -259,25 +308,32 @@ def _adapter_config(
 
 
 def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
-    """An adaptation with all rows of its vocabulary: those that it keeps of the model's language
-    before its own.
+    """Return an adaptation with all rows of its vocabulary.
+
+    Args:
+        adaptation: what was learned, perhaps new rows alone.
+        base: the model's language, whose rows precede them.
+
+    Raises:
+        UserError: the model has not as many tokens as the adaptation extends.
     """
     if not adaptation.num_base:
         return adaptation
     if adaptation.num_base != base.rows:
         raise UserError(
             f"the language {adaptation.language} extends a vocabulary of {adaptation.num_base:,} "
-            "tokens, the model has "
-            f"{base.rows:,}, so its tokens would be others'; take a model of as many"
+            f"tokens, the model has {base.rows:,}, so its tokens would be others'; take a model of "
+            "as many"
         )
-    rows = lazily(base.embeddings)
-    own = {
-        name: Lazy.below([rows[name], Lazy.of(tensor.to(rows[name].dtype))])
-        if name in rows
-        else Lazy.of(tensor)
-        for name, tensor in adaptation.embeddings.items()
-    }
-    return replace(adaptation, embeddings=LazyTensors(own), num_base=0)
+    base_rows = lazily(base.embeddings)
+    embeddings = {}
+    for name, tensor in adaptation.embeddings.items():
+        if name in base_rows:
+            new_rows = Lazy.of(tensor.to(base_rows[name].dtype))
+            embeddings[name] = Lazy.below([base_rows[name], new_rows])
+        else:
+            embeddings[name] = Lazy.of(tensor)
+    return replace(adaptation, embeddings=LazyTensors(embeddings), num_base=0)
 
 
 def plug(
@@ -286,23 +342,28 @@ def plug(
     body: BodyArtifact | None = None,
     strength: float = 1.0,
 ) -> None:
-    """Put a language into `model` and, where it has an update, what it makes of the tensors of
-    `body`.
+    """Put a language into a model, and the update of the body where it has one.
 
-    strength: share of their change that these keep, UserError where it is none. The model's pack
-    must already have the vocabulary's size.
+    Args:
+        model: a module whose pack has the vocabulary's size.
+        adaptation: what was learned.
+        body: the body as it was before; needed for an update.
+        strength: share of their change that the body's tensors keep.
+
+    Raises:
+        UserError: the strength is none.
     """
     check_strength(strength)
     load_into(model, adaptation.embeddings, "pack.")
     if adaptation.update:
         assert body is not None
-        for name, tensor in updated(body.own_tensors, adaptation.update, strength):
+        for name, tensor in updated(body.body_tensors, adaptation.update, strength):
             load_into(model, {name: tensor}, "body.")
 
 
 def keep_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
-    """Put the rows that an extended language keeps of the model's into `model`; where it keeps
-    none, nothing.
+    """Put the rows of `base` that an extended language keeps into `model`; none where num_base is
+    0.
     """
     if num_base:
         load_into(model, base.embeddings, f"pack.{BASE_ROWS}")
@@ -311,30 +372,38 @@ def keep_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
 def merged(
     body: BodyArtifact, adaptation: Adaptation, strength: float = 1.0
 ) -> Iterator[tuple[str, Lazy]]:
-    """The body's tensors, each with what the adaptation makes of it, in the type that the body has
-    it in.
+    """Yield (name, tensor) of the body, each with what the adaptation makes of it.
+
+    Args:
+        body: the body as it was before; its tensors keep their types.
+        adaptation: what was learned.
+        strength: share of their change that the tensors keep.
     """
-    names = {changed_name(name) for name in adaptation.update}
-    for name, lazy in lazily(body.own_tensors).items():
-        if name not in names:
+    changed = {changed_name(name) for name in adaptation.update}
+    for name, lazy in lazily(body.body_tensors).items():
+        if name not in changed:
             yield name, lazy
             continue
 
         def read(name: str = name, lazy: Lazy = lazy) -> Tensor:
-            own = {
+            update = {
                 key: tensor
                 for key, tensor in adaptation.update.items()
                 if changed_name(key) == name
             }
-            ((_, tensor),) = updated({name: lazy.read()}, own, strength)
+            ((_, tensor),) = updated({name: lazy.read()}, update, strength)
             return tensor.to(lazy.dtype)
 
         yield name, Lazy(lazy.shape, lazy.dtype, read)
 
 
 def check_space(what: str | Path, of_adaptation: str, of_body: str) -> None:
-    """UserError, beginning with `what`, where an adaptation is of another embedding space than a
-    body.
+    """Raise UserError where an adaptation is of another embedding space than a body.
+
+    Args:
+        what: the adaptation, for the message.
+        of_adaptation: its space.
+        of_body: the body's.
     """
     if of_adaptation != of_body:
         raise UserError(
@@ -344,14 +413,18 @@ def check_space(what: str | Path, of_adaptation: str, of_body: str) -> None:
 
 
 def check_strength(strength: float) -> None:
-    """UserError where it is no share of what a body has learned."""
+    """Raise UserError where a strength is no share of what a body has learned."""
     if not 0 < strength <= 1:
         raise UserError(f"a strength of {strength:g}; give one above 0, at most 1")
 
 
 def check_fit(folder: str | Path, adaptation: Adaptation, body: BodyArtifact) -> None:
-    """UserError where the tensors of the adaptation in `folder` do not fit a body of its embedding
-    space.
+    """Raise UserError where an adaptation does not fit a body of its embedding space.
+
+    Args:
+        folder: of the adaptation, for messages.
+        adaptation: what was learned.
+        body: what it is to be put into.
     """
     shapes = shapes_of(adaptation.embeddings)
     width = shapes["tokens"][1]
@@ -359,26 +432,30 @@ def check_fit(folder: str | Path, adaptation: Adaptation, body: BodyArtifact) ->
         raise UserError(
             f"{folder}: embeddings of size {width}, the body has {body.config.hidden_size}"
         )
-    needed, has = set(body.config.language_tensors), set(shapes)
-    if has != needed:
-        names = [", ".join(sorted(part)) for part in (has, needed)]
+    needed = set(body.config.language_tensors)
+    if shapes.keys() != needed:
         raise UserError(
-            f"{folder}: the language holds {names[0]}, where languages of this body have {names[1]}"
+            f"{folder}: the language holds {', '.join(sorted(shapes))}, where languages of this "
+            f"body have {', '.join(sorted(needed))}"
         )
     changed = {changed_name(name) for name in adaptation.update}
     if body.task is not None and any(name.startswith("layers.") for name in changed):
         raise UserError(
             f"{folder}: has a body of its own, which is not the one that the task was finetuned on"
         )
-    own = shapes_of(body.own_tensors)
+    body_shapes = shapes_of(body.body_tensors)
     for name, tensor in adaptation.update.items():
-        shape = own.get(changed_name(name))
-        side = (
-            None if not is_low_rank(name) else 1 if name.endswith(DOWN) else 0
-        )  # of the body's, and not of the rank
-        if shape is None or (
-            shape[side] != tensor.shape[side] if side is not None else shape != tuple(tensor.shape)
-        ):
+        shape = body_shapes.get(changed_name(name))
+        if shape is None or not _changes(name, tuple(tensor.shape), shape):
             raise UserError(
                 f"{folder}: changes {name} of shape {tuple(tensor.shape)}, which the body has not"
             )
+
+
+def _changes(name: str, shape: tuple[int, ...], of_body: tuple[int, ...]) -> bool:
+    """Whether an entry of an update, by its shape, can change a tensor of the body."""
+    if not is_low_rank(name):
+        return shape == of_body
+    # (rank, what goes in) and (what comes out, rank) beside a weight of (out, in).
+    side = 1 if name.endswith(DOWN) else 0
+    return shape[side] == of_body[side]

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,21 +49,37 @@ from ds_minimodel.tokenizers.tokenizer import VOCABULARY
 _PATHS = set[str]()
 
 
-def place_of(model: str | Path, only: Sequence[str] = ()) -> tuple[Path, str | None, str | None]:
-    """(folder or GGUF file, name on the Hub, commit) of a model; one that is neither here is looked
-    for on the Hub.
+class Place(NamedTuple):
+    """Where the files of a foreign model lie.
 
-    model: a path, or MODEL, OWNER/MODEL, each with @REVISION. only: the files that are fetched
-    from the Hub, where not all that is needed; they stay in huggingface_hub's cache.
+    Attributes:
+        path: its folder or GGUF file.
+        hub_name: its name on the Hub, None of a path.
+        commit: of the files from the Hub.
+    """
+
+    path: Path
+    hub_name: str | None = None
+    commit: str | None = None
+
+
+def place_of(model: str | Path, only: Sequence[str] = ()) -> Place:
+    """Find a model, on the Hub where there is no such path.
+
+    Args:
+        model: a path, or MODEL or OWNER/MODEL, each with @REVISION.
+        only: the files that are fetched from the Hub, where not all that a base needs; they stay
+            in huggingface_hub's cache.
     """
     if is_model(model):  # as step 1 makes it, or a reference
         source = read_artifact(model, ModelManifest).source
-        if source is not None:
-            source.check()
-        return Path(source.path if source else model), None, None
+        if source is None:
+            return Place(Path(model))
+        source.check()
+        return Place(Path(source.path))
     if Path(model).exists():
         _PATHS.add(str(model))
-        return Path(model), None, None
+        return Place(Path(model))
     if str(model) in _PATHS:
         raise UserError(f"{model}: was here when this began, and is not any more; put it back")
     name, _, revision = str(model).partition("@")
@@ -75,33 +91,32 @@ def place_of(model: str | Path, only: Sequence[str] = ()) -> tuple[Path, str | N
         try:
             folder = _fetched(api, name, revision or None, only)
         except Exception as error:
+            # Where the Hub is not reached at all, what was fetched earlier serves.
             if is_answer(error):
                 raise
-            found = _cached(name, revision or None, tuple(only), api.endpoint)
-            if found is None:
+            cached = _cached(name, revision or None, tuple(only), api.endpoint)
+            if cached is None:
                 raise
-            folder = found
-    return folder, name, folder.name
+            folder = cached
+    return Place(folder, name, commit=folder.name)
 
 
 def _fetched(api: Any, name: str, revision: str | None, only: Sequence[str]) -> Path:
-    """The snapshot in the cache of what a base needs of a model of the Hub; only: as of
-    place_of.
-    """
+    """The cache's snapshot of what a base needs of a model of the Hub; only: as of place_of."""
     info = api.model_info(name, revision=revision)
-    there = [file.rfilename for file in info.siblings or []]
-    if not {foreign.CONFIG, foreign.ADAPTER_CONFIG} & {*there}:
+    on_hub = {file.rfilename for file in info.siblings or []}
+    if on_hub.isdisjoint({foreign.CONFIG, foreign.ADAPTER_CONFIG}):
         raise UserError(
             f"{name} on {api.endpoint}: no {foreign.CONFIG}, so no model of transformers"
         )
-    weights = next((name for name in foreign.WEIGHT_FILES if name in there), "")
+    weights = next((name for name in foreign.WEIGHT_FILES if name in on_hub), "")
     files = [*only] or _files_with(weights)
     # By the name of the revision, which the cache then knows without a network.
     return Path(api.snapshot_download(name, revision=revision, allow_patterns=files))
 
 
 def _files_with(weights: str) -> list[str]:
-    """Patterns of the names of all that a base needs, whose weights are a file, or named by one."""
+    """Patterns of the names of all that a base needs whose weights are a file, or named by one."""
     stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
     parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
     others = (foreign.CONFIG, foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights)
@@ -110,17 +125,18 @@ def _files_with(weights: str) -> list[str]:
 
 @functools.cache
 def _cached(name: str, revision: str | None, only: Sequence[str], endpoint: str) -> Path | None:
-    """The snapshot that the cache has whole where the Hub is not reached, which is said once."""
+    """The snapshot that the cache has whole; that the Hub is not reached is said once."""
     from huggingface_hub import snapshot_download
 
     for weights in foreign.WEIGHT_FILES:
         files = [*only] or _files_with(weights)
-        with contextlib.suppress(Exception):  # of many kinds; why there is no Hub is what is said
-            folder = Path(
-                snapshot_download(
-                    name, revision=revision, allow_patterns=files, local_files_only=True
-                )
+        # Errors of many kinds say that this is not in the cache; why there is no Hub is what the
+        # user is told.
+        with contextlib.suppress(Exception):
+            path = snapshot_download(
+                name, revision=revision, allow_patterns=files, local_files_only=True
             )
+            folder = Path(path)
             if only or (folder / weights).is_file():
                 _say_once(f"{name}: {endpoint} is not reached; {folder} is read")
                 return folder
@@ -144,8 +160,8 @@ def _looked_for(model: str | Path) -> Iterator[None]:
 
 
 def identity_of_base(model: str | Path) -> dict[str, Content]:
-    """What tells a foreign model from others: the content of its files."""
-    source = source_of(place_of(model)[0])
+    """Return what tells a foreign model from others: the content of its files."""
+    source = source_of(place_of(model).path)
     files = (*source.weight_files(), *source.other_files())
     return {source.name_of(path): Content.of(path) for path in files}
 
@@ -157,28 +173,27 @@ _CONFIGURATION = (foreign.CONFIG, "tokenizer_config.json", *SENTENCE_SETTINGS)
 
 
 def config_of(model: str | Path, pooling: str | None = None) -> Foreign:
-    """The configuration of a folder, a GGUF file or a model of the Hub, of which nothing else is
-    fetched. pooling: "mean" or "cls", of an encoder that names none and is to give vectors.
+    """Read the configuration of a model; of one of the Hub nothing else is fetched.
+
+    Args:
+        model: a folder, a GGUF file or a name on the Hub.
+        pooling: "mean" or "cls", of an encoder that names none and is to give vectors.
     """
     if Path(model).exists():
-        return _read_config(*place_of(model), pooling)
+        return _read_config(place_of(model), pooling)
     return _config_on_hub(str(model), pooling)
 
 
 @functools.cache
 def _config_on_hub(model: str, pooling: str | None) -> Foreign:
-    return _read_config(*place_of(model, _CONFIGURATION), pooling)
+    return _read_config(place_of(model, _CONFIGURATION), pooling)
 
 
-def _read_config(
-    model: Path,
-    name: str | None = None,
-    revision: str | None = None,
-    pooling: str | None = None,
-) -> Foreign:
-    base = read_configuration(source_of(model), name, revision, pooling)
-    if is_model(model):  # of ours, whose dropout has no key in some of theirs
-        config = read_artifact(model, ModelManifest).body.architecture
+def _read_config(place: Place, pooling: str | None = None) -> Foreign:
+    base = read_configuration(source_of(place.path), place.hub_name, place.commit, pooling)
+    if is_model(place.path):
+        # One that was made here: transformers has no key for the dropout of some families.
+        config = read_artifact(place.path, ModelManifest).body.architecture
         return dataclasses.replace(base, config=config)
     return base
 
@@ -200,27 +215,35 @@ def shared_modules() -> Iterator[None]:
 
 
 def module_of(model: str | Path, dtype: torch.dtype | None = None) -> Any:
-    """transformers' own module of a base, in evaluation mode; dtype: of its weights, by default as
-    its token embeddings are.
+    """Return the module of a base as transformers computes it, in evaluation mode.
+
+    Args:
+        model: as of place_of.
+        dtype: of its weights; by default that of its token embeddings.
     """
     place = place_of(model)
     shared = _shared.get()
     key = (place, dtype)
     if shared is not None and key in shared:
         return shared[key]
-    module = proof.module_of(_read_config(*place), dtype)
+    module = proof.module_of(_read_config(place), dtype)
     if shared is not None:
         shared[key] = module
     return module
 
 
 def check_base(model: str | Path, pooling: str | None = None) -> None:
-    """UserError where a base is none, as far as is told without reading all of its weights; one
-    that was made here, or checked before, is not looked at. pooling: as of config_of.
+    """Raise UserError where a base is none, as far as is told without reading all of its weights.
+
+    One that was made here, or checked before, is not looked at.
+
+    Args:
+        model: as of place_of.
+        pooling: as of config_of.
     """
     if is_model(model):
         return
-    proof.prove(proof.compare_tensors(_read_config(*place_of(model), pooling)))
+    proof.prove(proof.compare_tensors(_read_config(place_of(model), pooling)))
 
 
 # Taken over.
@@ -233,42 +256,48 @@ def refer(
     tokenizer: Path | None = None,
     pooling: str | None = None,
 ) -> None:
-    """Check a foreign model and write a reference to it, a model's folder, into the folder `out`.
+    """Check a foreign model, and write a reference to it as a model's folder.
 
-    model: a folder as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin,
-    whole or in parts with an index, a GGUF file or a name on the Hub. language: that it was trained
-    on. tokenizer: folder of its vocabulary, where that was kept before. pooling: as of config_of.
-    Raises UserError where a file is missing or damaged, or holds a model that no kind of body
-    computes. It takes the memory of a few layers in fp32, twice, and of the largest tensor; of a
-    model with a finished head that of two.
+    It takes the memory of a few layers in fp32, twice, and of the largest tensor; of a model with a
+    finished head that of two.
+
+    Args:
+        model: a folder as `from_pretrained` takes it, with model.safetensors or pytorch_model.bin,
+            whole or in parts with an index, a GGUF file or a name on the Hub.
+        out: where to; it must not exist.
+        language: the language that it was trained on.
+        tokenizer: folder of its vocabulary, where that was kept before.
+        pooling: as of config_of.
+
+    Raises:
+        UserError: a file is missing or damaged, or holds a model that no kind of body computes.
     """
     try:
         check_name(language)
     except ValueError as error:
         raise UserError(f"--language {error}") from None
-    base = _read_config(*place_of(model), pooling)
+    base = _read_config(place_of(model), pooling)
     source = base.source
     tensors = proof.compare_tensors(base)
     tensors.read_all()
     proof.prove(tensors)
     reference = Reference.of(source)
     space = read_artifact(model, ModelManifest).body.space if is_model(model) else reference.space
-    own = BodyArtifact(
+    body = BodyArtifact(
         base.config,
-        (base.config.num_layers,),
-        tensors.ours.under("body."),
-        space,
+        head_depths=(base.config.num_layers,),
+        tensors=tensors.ours.under("body."),
+        space=space,
         objective=base.objective,
         model_type=base.architecture.model_type,
     )
     origin = {
+        "imported_from": base.name or source.name,
         "license": source.license(),
         "base_model": base.name or source.hub_name(),
         "revision": base.revision,
     }
-    facts = {"imported_from": base.name or source.name} | {
-        key: value for key, value in origin.items() if value
-    }
+    known = {key: value for key, value in origin.items() if value}
     with atomic_folder(out) as folder:
         if tokenizer is None:
             keep_vocabulary(model, folder / VOCABULARY)
@@ -276,22 +305,28 @@ def refer(
             copy_artifact(tokenizer, folder / VOCABULARY)
         mark_as_model(
             folder,
-            own,
-            own.adaptation(language, tensors.ours.under("pack.")),
+            body,
+            body.adaptation(language, tensors.ours.under("pack.")),
             source=reference.model_dump(),
-            **facts,
+            **known,
         )
 
 
 def keep_vocabulary(model: str | Path, out: Path) -> None:
-    """Write the tokenizer of a base into the folder `out`, as transformers reads it, with its
-    settings of generation; UserError where there is none, or it would give other ids.
+    """Write the tokenizer of a base, as transformers reads it, with its settings of generation.
+
+    Args:
+        model: as of place_of.
+        out: folder to write; it must not exist.
+
+    Raises:
+        UserError: there is none, or it would give other ids.
     """
     with atomic_folder(out) as folder:
         if is_model(model):
             copy_artifact(Path(model) / VOCABULARY, folder)
             return
-        base = _read_config(*place_of(model))
+        base = _read_config(place_of(model))
         generation = base.source.generation()
         theirs = base.source.tokenizer(base.theirs)
         vocabulary = keep_tokenizer(base.source.path, theirs, folder, base.theirs, base.config)

@@ -15,35 +15,45 @@ from ds_minimodel.models.body import Body
 
 
 def tensors_of(body: BodyArtifact, module: Body) -> LazyTensors:
-    """The tensors of `body` that a task's body has, which may be of fewer layers.
+    """Return the tensors of a body for the body of a task, which may be of fewer layers.
 
     Its head, where it has one, is the body's at that depth, or the deepest where there is none.
+
+    Args:
+        body: what is finetuned.
+        module: the task's body, whose names and layers count.
     """
     layers = module.config.num_layers
     depth = layers if layers in body.head_depths else max(body.head_depths, default=0)
-    own = lazily(body.tensors)
-    names = {
-        name: name.replace(f"heads.{layers}.", f"heads.{depth}.", 1) for name in module.state_dict()
-    }
-    return LazyTensors({name: own[theirs] for name, theirs in names.items()})
+    entries = lazily(body.tensors)
+    tensors = {}
+    for name in module.state_dict():
+        tensors[name] = entries[name.replace(f"heads.{layers}.", f"heads.{depth}.", 1)]
+    return LazyTensors(tensors)
 
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
-    """The bottom `depth` layers of `body` with the head that reads there, as a body of its own."""
-    keep = {name: lazy for name, lazy in lazily(body.tensors).items() if _belongs(name, depth)}
+    """Return the bottom `depth` layers of `body`, with the head that reads there, as a body."""
+    tensors = {name: lazy for name, lazy in lazily(body.tensors).items() if _belongs(name, depth)}
     return replace(
-        body, config=body.config.with_layers(depth), head_depths=(depth,), tensors=LazyTensors(keep)
+        body,
+        config=body.config.with_layers(depth),
+        head_depths=(depth,),
+        tensors=LazyTensors(tensors),
     )
 
 
 def with_new_layers(
     body: BodyArtifact, depth: int, new_layers: int, seed: int, copies_last: bool = False
 ) -> BodyArtifact:
-    """The mini-model of step 1b: the bottom `depth` layers, `new_layers` on top, and the body's
-    last head.
+    """Return the mini-model of step 1b, a body of depth + new_layers layers.
 
-    The new layers are random, a function of `seed`, or start as copies of the body's last ones.
-    Returns a body of depth + new_layers layers.
+    Args:
+        body: what its bottom layers and its head, the last, are taken from.
+        depth: number of layers that are taken.
+        new_layers: number of layers between them and the head.
+        seed: decides random new layers.
+        copies_last: whether new layers start as copies of the body's last ones instead.
     """
     head_depth = max(body.head_depths)
     total = depth + new_layers
@@ -58,20 +68,23 @@ def with_new_layers(
             tensors[name] = body.tensors[name]
         elif copies_last:
             index = int(name.split(".")[1])
+            # By whole periods, so that a copy keeps its place in the pattern of layers.
             above = (body.config.num_layers - total) // config.period * config.period
             source = name.replace(str(index), str(above + index), 1)
-            tensors[name] = body.tensors.get(
-                source, tensors[name]
-            )  # ModernBERT's first layer has a norm less
+            # ModernBERT's first layer has a norm less than others.
+            tensors[name] = body.tensors.get(source, tensors[name])
     return replace(body, config=config, head_depths=(total,), tensors=tensors)
 
 
 def is_layer_from(name: str, first: int) -> bool:
-    """Whether parameter `name` of a body belongs to a layer with index >= `first`."""
-    part = name.split(".")
-    return part[0] == "layers" and int(part[1]) >= first
+    """Return whether parameter `name` of a body belongs to a layer with index >= `first`."""
+    parts = name.split(".")
+    return parts[0] == "layers" and int(parts[1]) >= first
 
 
 def _belongs(name: str, depth: int) -> bool:
-    part = name.split(".")
-    return part[1] == str(depth) if part[0] == "heads" else not is_layer_from(name, depth)
+    """Whether a parameter of a body is one of its prefix of `depth` layers."""
+    parts = name.split(".")
+    if parts[0] == "heads":
+        return parts[1] == str(depth)
+    return not is_layer_from(name, depth)

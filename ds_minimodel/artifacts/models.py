@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -52,8 +52,14 @@ class TaskOfModel(files.Stored):
 
 
 class BodyFile(files.Stored):
-    """What a body is. objective: what its heads were trained with. architecture: BodyConfig of its
-    kind.
+    """What a body is.
+
+    Attributes:
+        architecture: BodyConfig of its kind.
+        head_depths: numbers of layers after which it has heads, rising.
+        objective: what its heads were trained with.
+        space: identity of the model that it descends from.
+        task: what a task model was finetuned on.
     """
 
     architecture: BodyConfigOfKind
@@ -73,8 +79,12 @@ class BodyFile(files.Stored):
 
 
 class BodyManifest(files.Manifest):
-    """Manifest of a mini-model or task model; config.json beside it is a BodyFile. model: path from
-    it to the model that it was made of; made_of: the identity of that.
+    """Manifest of a mini-model or task model; config.json beside it is a BodyFile.
+
+    Attributes:
+        space: identity of the model that it descends from.
+        model: path from its folder to that of the model that it was made of.
+        made_of: hash of that model's manifest.
     """
 
     space: str
@@ -87,9 +97,7 @@ class BodyManifest(files.Manifest):
 
 
 class _File(files.Stored):
-    """A file of a foreign model. stamp: of the Content that it had; holds_weights: whether numbers
-    are read from it.
-    """
+    """A file of a foreign model: what it held, and whether numbers are read from it."""
 
     stamp: str
     sha256: files.Sha256
@@ -97,8 +105,11 @@ class _File(files.Stored):
 
 
 class Reference(files.Stored):
-    """A foreign model that stays where it is: its folder or GGUF file, and the files that it is
-    of.
+    """A foreign model that stays where it is.
+
+    Attributes:
+        path: its folder or GGUF file.
+        files: name in the folder -> what that file held.
     """
 
     path: str
@@ -106,14 +117,15 @@ class Reference(files.Stored):
 
     @classmethod
     def of(cls, source: foreign.Source) -> Self:
-        """Of a model all of whose bytes are read."""
-        weights, named = source.weight_files(), dict[str, _File]()
+        """Refer to a model, all of whose bytes are read."""
+        weights = source.weight_files()
+        referred: dict[str, _File] = {}
         for path in (*weights, *source.other_files()):
             content = files.Content.of(path)
-            named[source.name_of(path)] = _File(
+            referred[source.name_of(path)] = _File(
                 stamp=content.stamp, sha256=content.sha256(), holds_weights=path in weights
             )
-        return cls(path=str(source.path.absolute()), files=named)
+        return cls(path=str(source.path.absolute()), files=referred)
 
     @property
     def space(self) -> str:
@@ -122,26 +134,28 @@ class Reference(files.Stored):
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
 
     def check(self) -> None:
-        """UserError where a file is another one now; one that was touched is read."""
-        root = Path(self.path) if Path(self.path).is_dir() else Path(self.path).parent
-        for name, facts in self.files.items():
+        """Raise UserError where a file is another one now; one that was touched is read."""
+        root = Path(self.path)
+        if not root.is_dir():
+            root = root.parent
+        for name, file in self.files.items():
+            path = root / name
             try:
-                content = files.Content.of(root / name)
+                content = files.Content.of(path)
             except OSError as error:
                 raise UserError(
-                    f"{root / name}: {error.strerror}; put the model back that this is over"
+                    f"{path}: {error.strerror}; put the model back that this is over"
                 ) from None
-            if content.stamp != facts.stamp and (
-                not (root / name).is_file() or content.sha256() != facts.sha256
-            ):
+            if content.stamp == file.stamp:
+                continue
+            if not path.is_file() or content.sha256() != file.sha256:
                 raise UserError(
-                    f"{root / name}: another file than when this was begun with the model; put it "
-                    "back, or begin anew "
-                    "in another folder"
+                    f"{path}: another file than when this was begun with the model; put it back, "
+                    "or begin anew in another folder"
                 )
         source = source_of(Path(self.path))
         weights = {source.name_of(path) for path in source.weight_files()}
-        if weights != {name for name, facts in self.files.items() if facts.holds_weights}:
+        if weights != {name for name, file in self.files.items() if file.holds_weights}:
             raise UserError(
                 f"{root}: its weights lie in other files than when this was begun with the model; "
                 "put it back"
@@ -149,8 +163,16 @@ class Reference(files.Stored):
 
 
 class ModelManifest(files.Manifest):
-    """Manifest of a model. rows: of its embeddings. model_type: in transformers, "" where that has
-    no such body. source: of a reference.
+    """Manifest of a model.
+
+    Attributes:
+        language: the language that it was trained on.
+        rows: of its embeddings.
+        steps: optimizer steps of its training.
+        eflops: cost of its training.
+        body: what its body is.
+        model_type: its name in transformers, "" where that has no such body.
+        source: the foreign model that it refers to, None where its weights lie beside this.
     """
 
     language: Name
@@ -167,11 +189,16 @@ class ModelManifest(files.Manifest):
 
 @dataclass
 class BodyArtifact:
-    """A body with heads after `head_depths` layers, trained with `objective`; `task` is set on task
-    models.
+    """A body in memory, or to be read.
 
-    tensors: by the names of the module's state dict, read when they are asked for. model_type: in
-    transformers.
+    Attributes:
+        config: its architecture.
+        head_depths: numbers of layers after which it has heads.
+        tensors: by the names of the module's state dict, read when they are asked for.
+        space: identity of the model that it descends from.
+        task: what a task model was finetuned on, as of TaskOfModel.
+        objective: what its heads were trained with.
+        model_type: its name in transformers, where that has several for a kind of body.
     """
 
     config: BodyConfig
@@ -183,8 +210,8 @@ class BodyArtifact:
     model_type: str = ""
 
     @property
-    def own_tensors(self) -> Mapping[str, Tensor]:
-        """Those of the body itself; a task model has others beside it."""
+    def body_tensors(self) -> Mapping[str, Tensor]:
+        """Tensors of the body itself; a task model has others beside them."""
         if self.task is None:
             return self.tensors
         return LazyTensors(lazily(self.tensors)).under("body.")
@@ -197,13 +224,14 @@ class BodyArtifact:
     def adaptation(
         self, language: str, embeddings: Mapping[str, Tensor], **facts: Any
     ) -> Adaptation:
-        """One over this body."""
-        kind, model_type = (
-            self.config.kind,
-            self.architecture.model_type if self.architecture else "",
-        )
+        """Return what was learned over this body; `facts` are further fields of Adaptation."""
         return Adaptation(
-            language, embeddings, self.space, body_kind=kind, model_type=model_type, **facts
+            language,
+            embeddings,
+            self.space,
+            body_kind=self.config.kind,
+            model_type=self.architecture.model_type if self.architecture else "",
+            **facts,
         )
 
 
@@ -211,11 +239,20 @@ class BodyArtifact:
 class Adaptation:
     """What was learned over a model: a language, and what its body became.
 
-    embeddings: tokens (V, H) and the others of BodyConfig.language_tensors; of a language that
-    extends the model's, the new rows, which follow the first `num_base` ids. update: the body's
-    tensors that are replaced as a whole, and low-rank updates of others (models/low_rank.py).
-    body_kind, model_type: of the model that it is over. steps, eflops: what its training took. The
-    language that a model was trained on is one without an update.
+    The language that a model was trained on is one without an update.
+
+    Attributes:
+        language: what was learned.
+        embeddings: tokens (V, H) and the others of BodyConfig.language_tensors; of a language that
+            extends the model's the new rows alone, which follow the first `num_base` ids.
+        space: identity of the model.
+        steps: optimizer steps of its training.
+        eflops: cost of its training.
+        num_base: first ids that are the model's.
+        body_kind: kind of the model's body.
+        model_type: the model's name in transformers, "" where that has no such body.
+        update: the body's tensors that are replaced as a whole, and low-rank updates of others
+            (models/low_rank.py).
     """
 
     language: str
@@ -227,15 +264,6 @@ class Adaptation:
     body_kind: str = ""
     model_type: str = ""
     update: Mapping[str, Tensor] = field(default_factory=dict)
-
-    facts: ClassVar[tuple[str, ...]] = (
-        "language",
-        "space",
-        "steps",
-        "eflops",
-        "body_kind",
-        "model_type",
-    )
 
     @property
     def rows(self) -> int:
@@ -251,8 +279,8 @@ class Adaptation:
 
 
 def identity(folder: str | Path) -> str:
-    """Hash of an artifact's manifest, and so of all its files; children name their parents by
-    it.
+    """Return the hash of an artifact's manifest, and so of all its files; children name their
+    parents by it.
     """
     try:
         return files.sha256_of_file(Path(folder) / files.MANIFEST)
@@ -263,7 +291,9 @@ def identity(folder: str | Path) -> str:
 
 
 def space_of(*tensor_dicts: Mapping[str, Tensor]) -> str:
-    """Hash of named tensors (names, shapes and bits): the identity of an embedding space."""
+    """Return the hash of named tensors (names, shapes, bits): the identity of an embedding
+    space.
+    """
     digest = hashlib.sha256()
     for tensors in tensor_dicts:
         for name in sorted(tensors):
@@ -279,91 +309,124 @@ def space_of(*tensor_dicts: Mapping[str, Tensor]) -> str:
 def save_model(
     folder: str | Path, body: BodyArtifact, pack: Adaptation, tokenizer: str | Path, **facts: Any
 ) -> None:
-    """Write a model that was trained here, with the vocabulary in `tokenizer`; `facts` go into the
-    manifest.
+    """Write a model that was trained here.
+
+    Args:
+        folder: where to; it must not exist.
+        body: its body.
+        pack: the language that it was trained on.
+        tokenizer: folder of the vocabulary.
+        facts: further keys of the manifest.
     """
+    architecture = body.architecture
+    tensors = named(body.tensors, pack.embeddings)
     with files.atomic_folder(folder) as out:
-        depth, architecture = max(body.head_depths), body.architecture
-        ours = named(body.tensors, pack.embeddings)
         files.copy_artifact(tokenizer, out / VOCABULARY)
-        others = ours
-        if architecture is not None:
-            theirs = architecture.to_theirs(
-                ours, body.config, architecture.language_model_head(depth)
-            )
-            ending = OBJECTIVES[body.objective].hugging_face_class
-            own = architecture.config_json(body.config, len(pack.embeddings["tokens"]))
+        if architecture is None:
+            save_tensors(out / WEIGHTS, LazyTensors(tensors))
+        else:
             ids = write_tokenizer(out / VOCABULARY, out, body.config, is_task=False)
-            values = {
+            ending = OBJECTIVES[body.objective].hugging_face_class
+            settings = {
                 "architectures": [architecture.classes + ending],
-                **own,
+                **architecture.config_json(body.config, len(pack.embeddings["tokens"])),
                 **ids,
                 "dtype": "float32",
             }
-            files.write_json(out / CONFIG, values)
-            known = architecture.names(ours, architecture.language_model_head(depth))
-            others = {name: lazy for name, lazy in ours.items() if name not in known}
-            save_tensors(out / WEIGHTS, LazyTensors(theirs))
-        if others:
-            save_tensors(out / (WEIGHTS if architecture is None else HEADS), LazyTensors(others))
+            files.write_json(out / CONFIG, settings)
+            head = architecture.language_model_head(max(body.head_depths))
+            save_tensors(
+                out / WEIGHTS, LazyTensors(architecture.to_theirs(tensors, body.config, head))
+            )
+            known = architecture.names(tensors, head)
+            others = {name: lazy for name, lazy in tensors.items() if name not in known}
+            if others:
+                save_tensors(out / HEADS, LazyTensors(others))
         mark_as_model(out, body, pack, **facts)
 
 
 def mark_as_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: Any) -> None:
-    """Write the manifest that makes a folder a model, or a reference to `source`; `facts` as of
+    """Write the manifest that makes a folder a model, or a reference to `source`; else as of
     save_model.
     """
-    of_pack = {
-        name: getattr(pack, name) for name in ("language", "rows", "steps", "eflops", "model_type")
-    }
-    files.write_manifest(folder, kind="model", body=_described(body), **of_pack, **facts)
+    files.write_manifest(
+        folder,
+        kind="model",
+        body=_described(body),
+        language=pack.language,
+        rows=pack.rows,
+        steps=pack.steps,
+        eflops=pack.eflops,
+        model_type=pack.model_type,
+        **facts,
+    )
 
 
 def _described(body: BodyArtifact) -> dict[str, Any]:
-    own = {name: getattr(body, name) for name in ("head_depths", "objective", "space", "task")}
-    return {"architecture": body.config.model_dump(), **own}
-
-
-def named(body: Mapping[str, Tensor], embeddings: Mapping[str, Tensor]) -> dict[str, Lazy]:
-    """The tensors of a body and a language by the names of a LanguageModel."""
-    parts = {"body": body, "pack": embeddings}
+    """The contents of a BodyFile."""
     return {
-        f"{part}.{name}": lazy
-        for part, tensors in parts.items()
-        for name, lazy in lazily(tensors).items()
+        "architecture": body.config.model_dump(),
+        "head_depths": body.head_depths,
+        "objective": body.objective,
+        "space": body.space,
+        "task": body.task,
     }
 
 
+def named(body: Mapping[str, Tensor], embeddings: Mapping[str, Tensor]) -> dict[str, Lazy]:
+    """Return the tensors of a body and a language by the names of a LanguageModel."""
+    tensors = {f"body.{name}": lazy for name, lazy in lazily(body).items()}
+    return tensors | {f"pack.{name}": lazy for name, lazy in lazily(embeddings).items()}
+
+
 def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
-    """A model and the language that it was trained on; UserError where it is missing, damaged or
-    something else.
+    """Read a model.
+
+    Returns:
+        (its body, the language that it was trained on).
+
+    Raises:
+        UserError: it is missing, damaged or something else.
     """
     folder = Path(folder)
     manifest = files.read_artifact(folder, ModelManifest, verify=True)
-    file, source = manifest.body, manifest.source
-    config, depths = file.architecture, tuple(file.head_depths)
+    source = manifest.source
+    config = manifest.body.architecture
+    depths = tuple(manifest.body.head_depths)
     with torch.device("meta"):
         module = OBJECTIVES[config.trained_with].model(config, manifest.rows, depths)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     body = BodyArtifact(
-        config, depths, {}, file.space, objective=file.objective, model_type=manifest.model_type
+        config,
+        depths,
+        tensors={},
+        space=manifest.body.space,
+        objective=manifest.body.objective,
+        model_type=manifest.model_type,
     )
-    own = folder / (WEIGHTS if body.architecture is None else HEADS)
-    tensors = dict(open_tensors(own, MAKE_AGAIN).entries) if own.name in manifest.files else {}
+    architecture = body.architecture
+    # What lies here by our names: all that transformers has no place for.
+    path = folder / (WEIGHTS if architecture is None else HEADS)
+    entries = dict(open_tensors(path, MAKE_AGAIN).entries) if path.name in manifest.files else {}
     if source is not None:
         source.check()
-    if (architecture := body.architecture) is not None:
-        names = [name for name in expected if name not in tensors]
+    if architecture is not None:
+        names = [name for name in expected if name not in entries]
         if source is None:
-            theirs = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
+            stored = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
         else:
-            theirs = open_weights(Path(source.path), architecture, config, names)
-        tensors |= foreign.named_as_ours(architecture, theirs, config, names, folder, MAKE_AGAIN)
-    _check_shapes(folder, expected, {name: lazy.shape for name, lazy in tensors.items()})
-    ours = LazyTensors(tensors)
-    body.tensors = ours.under("body.")
-    facts = {"steps": manifest.steps, "eflops": manifest.eflops}
-    return body, body.adaptation(manifest.language, ours.under("pack."), **facts)
+            stored = open_weights(Path(source.path), architecture, config, names)
+        entries |= foreign.named_as_ours(architecture, stored, config, names, folder, MAKE_AGAIN)
+    tensors = LazyTensors(entries)
+    _check_shapes(folder, expected, shapes_of(tensors))
+    body.tensors = tensors.under("body.")
+    pack = body.adaptation(
+        manifest.language,
+        tensors.under("pack."),
+        steps=manifest.steps,
+        eflops=manifest.eflops,
+    )
+    return body, pack
 
 
 # Bodies, as parts of models and by themselves.
@@ -372,8 +435,14 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
 def save_body(
     folder: str | Path, artifact: BodyArtifact, kind: str, model: Path, **facts: Any
 ) -> None:
-    """Write a mini-model or task model, as `kind` says, that was made of `model`; `facts` go into
-    the manifest.
+    """Write a mini-model or a task model.
+
+    Args:
+        folder: where to; it must not exist.
+        artifact: its body.
+        kind: "mini-model" or "task-model".
+        model: folder of the model that it was made of.
+        facts: further keys of the manifest.
     """
     facts |= {"model": os.path.relpath(model, folder), "made_of": identity(model)}
     with files.atomic_folder(folder) as temporary:
@@ -383,8 +452,10 @@ def save_body(
 
 
 def load_body(folder: str | Path) -> BodyArtifact:
-    """The body of a model, a mini-model or a task model; UserError where it is missing, damaged or
-    something else.
+    """Read the body of a model, a mini-model or a task model.
+
+    Raises:
+        UserError: it is missing, damaged or something else.
     """
     folder = Path(folder)
     if is_model(folder):
@@ -396,31 +467,34 @@ def load_body(folder: str | Path) -> BodyArtifact:
             f"{folder}: {CONFIG} and {files.MANIFEST} say another space or kind; {MAKE_AGAIN}"
         )
     tensors = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
-    prefix = "" if file.task is None else "body."
+    artifact = BodyArtifact(
+        config=file.architecture,
+        head_depths=tuple(file.head_depths),
+        tensors=tensors,
+        space=file.space,
+        task=None if file.task is None else file.task.model_dump(),
+        objective=file.objective,
+    )
     with torch.device("meta"):
         body = file.architecture.make_body(file.head_depths)
-    expected = {prefix + name: tuple(tensor.shape) for name, tensor in body.state_dict().items()}
-    _check_shapes(
-        folder,
-        expected,
-        {name: shape for name, shape in shapes_of(tensors).items() if prefix in name[:5]},
-    )
-    task = None if file.task is None else file.task.model_dump()
-    return BodyArtifact(
-        file.architecture, tuple(file.head_depths), tensors, file.space, task, file.objective
-    )
+    expected = {name: tuple(tensor.shape) for name, tensor in body.state_dict().items()}
+    _check_shapes(folder, expected, shapes_of(artifact.body_tensors))
+    return artifact
 
 
 def is_model(folder: str | Path) -> bool:
-    """Whether a folder holds a model, not an adaptation or another body."""
+    """Return whether a folder holds a model, not an adaptation or another body."""
     path = Path(folder) / files.MANIFEST
     value = files.read_json(path) if path.is_file() else None
     return isinstance(value, dict) and value.get("kind") in ModelManifest.kinds
 
 
 def model_below(folder: str | Path) -> Path:
-    """The model that a mini-model or task model was made of, where that lies as it did; a model is
-    one itself.
+    """Return the folder of the model that a mini-model or task model was made of; a model's is its
+    own.
+
+    Raises:
+        UserError: the model does not lie where it did, or is another one.
     """
     folder = Path(folder)
     if is_model(folder):
@@ -443,27 +517,28 @@ def _check_shapes(
     too many.
     """
     for name in sorted({*expected, *actual}):
-        shapes = expected.get(name), actual.get(name)
-        if shapes[0] != shapes[1]:
-            by_file, here = ("none" if shape is None else shape for shape in shapes)
+        by_configuration = expected.get(name, "none")
+        stored = actual.get(name, "none")
+        if by_configuration != stored:
             raise UserError(
-                f"{folder}: {name} is of shape {by_file} by its configuration, {here} in its "
-                f"weights; {MAKE_AGAIN}"
+                f"{folder}: {name} is of shape {by_configuration} by its configuration, {stored} "
+                f"in its weights; {MAKE_AGAIN}"
             )
 
 
 def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
-    """Put a task model into the module of its kind, all but the pack; UserError where the two
-    differ.
-    """
+    """Put a task model into the module of its kind, all but the pack; else as check_task_model."""
     check_task_model(module, model, folder)
     load_into(module, model.tensors)
 
 
 def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
-    """UserError where the weights of a task model are not those of the module of its kind, which
-    holds no pack.
+    """Raise UserError where the weights of a task model are not those of its module, but for the
+    pack.
     """
-    expected = {name: tuple(full_shape(parameter)) for name, parameter in module.named_parameters()}
-    own = {name: shape for name, shape in expected.items() if not name.startswith("pack.")}
-    _check_shapes(folder, own, shapes_of(model.tensors))
+    expected = {
+        name: tuple(full_shape(parameter))
+        for name, parameter in module.named_parameters()
+        if not name.startswith("pack.")
+    }
+    _check_shapes(folder, expected, shapes_of(model.tensors))
