@@ -1,4 +1,5 @@
-"""What the claims' scripts make of the stored results of the third and fourth study.
+"""What the claims' scripts make of the stored results of the third and fourth study, and what the
+fifth's cells come to.
 
     python -m study.claims [CLAIM…]     writes picture.svg of each claim, the section Numbers of its README.md,
                                         and the list of all claims in the studies' pages
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ds_minimodel.config.reading import read_yaml
+from study.fifth import tables, verdicts
 from study.third.cells import CLAIMS
 from study.third.results import pages
 
@@ -47,7 +49,7 @@ def written(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def lists() -> Iterator[tuple[Path, str]]:
-    """(page, contents) of the pages that list claims, and of the one that lists cells."""
+    """(page, contents) of the pages that list claims, and of those that list cells."""
     for study, name in LISTS.items():
         of = [folder for folder in FOLDERS if folder.parent.name == study]
         told = [
@@ -60,6 +62,9 @@ def lists() -> Iterator[tuple[Path, str]]:
         )
     cells = ROOT / "third/cells.md"
     yield cells, with_section(cells.read_text("utf-8"), "Numbers", "\n\n".join(pages()))
+    fifth = ROOT / "fifth/README.md"
+    page = with_section(fifth.read_text("utf-8"), "Verdicts", "\n\n".join(verdicts.pages()))
+    yield fifth, with_section(page, "Numbers", "\n\n".join(tables.pages()))
 
 
 def main() -> None:
