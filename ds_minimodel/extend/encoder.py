@@ -82,12 +82,13 @@ def is_finished_encoder(call: Call) -> bool:
     or is not, and there are pairs.
     """
     config = call.config
-    head = read_base(config.model, config.pooling).config.head
+    body = read_base(config.model, config.pooling).config
+    head = body.head
     if head is None and (config.pairs or config.test_pairs):
-        raise UserError(
-            f"--pairs: {config.model} predicts tokens and learns from text; an encoder that is to "
-            "give vectors takes --pooling mean or cls"
-        )
+        advice = "an encoder that is to give vectors takes --pooling mean or cls"
+        if body.causal:
+            advice = "new tokens of a decoder are aligned by a recipe's data.pairs"
+        raise UserError(f"--pairs: {config.model} predicts tokens and learns from text; {advice}")
     if head is not None and not config.pairs:
         gives = "vectors" if isinstance(head, SentenceHead) else "labels"
         raise UserError(

@@ -44,6 +44,7 @@ from ds_minimodel.pipeline.run import run_step_here
 from ds_minimodel.pipeline.steps.corpus import write_tests
 from ds_minimodel.text.chats import read_dialogues
 from ds_minimodel.text.reader import find_text, read_documents
+from ds_minimodel.tokenizers.guard import unguarded
 
 _RECIPE = "the recipe of extend"  # as messages call it before it is a file
 
@@ -65,6 +66,8 @@ def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
         call = Call(config, say)
         if call.path.exists():
             call.check_same_options()
+        elif lack := unguarded(config.source):
+            say(lack)
         if is_finished_encoder(call):
             extend_encoder(call)
             return out / "model"

@@ -121,7 +121,8 @@ class _Part:
         share = probability[self._cells]
         share *= np.concatenate([_prior(*shape) for shape in self._shapes])
         share /= np.repeat(np.add.reduceat(share, self._starts), self._sizes)
-        return np.bincount(self._cells, weights=share, minlength=len(probability))
+        counts = np.bincount(self._cells, weights=share, minlength=len(probability))
+        return counts.astype(np.float64, copy=False)
 
 
 @cache

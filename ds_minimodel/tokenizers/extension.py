@@ -377,20 +377,20 @@ def _choose(
             for chunk in kind.chunks(model.tokenize(word)):
                 in_kept.update(pairwise(chunk))
         frequencies = _guarded_parts(kind, guard)
-        in_guard = Counter[Parts]()
+        in_guard: dict[Parts, float] = {}
         for word, frequency in frequencies.items():
             # Pieces that all have a letter beyond Latin cut no word that has none.
             if word not in before and (not is_foreign or kind.is_beyond_latin(word)):
                 before[word] = [token.id for token in old.tokenize(word)]
                 for chunk in kind.chunks(model.tokenize(word)):
                     for pair in {*pairwise(chunk)}:
-                        in_guard[pair] += frequency
+                        in_guard[pair] = in_guard.get(pair, 0.0) + frequency
     num_words = max(1, of_text.total())
 
     def is_barred(parts: Parts, count: int) -> bool:
         if is_foreign and len(parts) > 1 and not kind.is_beyond_latin(kind.joined(parts)):
             return True
-        return parts in in_kept or in_guard[parts] > MAX_CUT * count / num_words
+        return parts in in_kept or in_guard.get(parts, 0.0) > MAX_CUT * count / num_words
 
     merges = _more_merges(kind, chunks, is_barred, letters, taken)
     pieces, gone = list[Piece](), set[str]()

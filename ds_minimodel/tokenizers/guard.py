@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from importlib.metadata import version
 
 COMMON = 1e-6  # share of a text's words
 MIN_WORDS = 20_000  # of a text that says how frequent a piece is
@@ -35,6 +36,26 @@ def guarded_words(source: str, text: Mapping[str, int]) -> dict[str, float]:
             guard[word.capitalize()] = frequency
             guard[word] = frequency
     return guard
+
+
+def guard_of(language: str) -> str | None:
+    """Return the name of the list that guards a language's words; None where there is none."""
+    return f"wordfreq {version('wordfreq')}" if word_frequencies(language) else None
+
+
+def unguarded(language: str) -> str | None:
+    """Return a sentence about what guards a language's words where no list does, else None."""
+    if word_frequencies(language):
+        return None
+    alone = f"words of {language} that --source-text and --pairs do not hold may be cut otherwise"
+    try:
+        import wordfreq  # noqa: F401
+    except ImportError:
+        return (
+            f"wordfreq is not installed: {alone}; with it 320,000 words of en are guarded "
+            "(pip install 'ds_minimodel[pairs]', then another --out)"
+        )
+    return f"wordfreq has no words of {language}: {alone}; give text of many kinds"
 
 
 def word_frequencies(language: str) -> Mapping[str, float]:

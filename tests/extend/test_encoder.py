@@ -1,6 +1,7 @@
 """A language for an embedding model by one command: aligned at once, then trained in place."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -142,6 +143,21 @@ def test_a_model_of_vectors_asks_for_pairs(folder, tmp_path):
     (tmp_path / "text.txt").write_text("some words of it\n")
     with pytest.raises(UserError, match=r"gives vectors for texts, and learns .* --pairs FILE"):
         call(folder, "refused", pairs=[], text=[tmp_path / "text.txt"])
+
+
+@pytest.mark.parametrize(
+    "language, lack",
+    [("en", "wordfreq is not installed: "), ("xx", "wordfreq has no words of xx: ")],
+)
+def test_what_guards_english_is_said_where_no_list_does(folder, monkeypatch, language, lack):
+    if language == "en":
+        monkeypatch.setitem(sys.modules, "wordfreq", None)
+    values = {"model": folder / "base", "pairs": [folder / "help.tsv"], "language": "yy"}
+    values |= {"pair_columns": ["a", "b"], "source": language, "out": folder / "unguarded"}
+    said = []
+    with pytest.raises(UserError, match="no columns"):
+        extend(read_config(values), said.append)
+    assert [line for line in said if line.startswith(lack)]
 
 
 def test_a_bare_encoder_takes_a_pooling(folder):

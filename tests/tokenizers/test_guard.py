@@ -1,11 +1,12 @@
 """Words of a base's language that new pieces must not cut otherwise."""
 
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from ds_minimodel.tokenizers import guard
-from ds_minimodel.tokenizers.guard import COMMON, MIN_WORDS, guarded_words
+from ds_minimodel.tokenizers.guard import COMMON, MIN_WORDS, guard_of, guarded_words, unguarded
 
 TEXT = {" und": MIN_WORDS}
 
@@ -30,6 +31,15 @@ def test_frequencies_of_the_package(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_list_that_guards_is_named_or_said_to_lack():
+    pytest.importorskip("wordfreq")
+    assert guard_of("en") == f"wordfreq {version('wordfreq')}" and unguarded("en") is None
+    assert guard_of("xx") is None
+    assert unguarded("xx").startswith("wordfreq has no words of xx: ")
+
+
 def test_without_the_package_nothing_is_known(monkeypatch):
     monkeypatch.setitem(sys.modules, "wordfreq", None)
     assert guarded_words("en", TEXT) == {}
+    assert guard_of("en") is None
+    assert "pip install 'ds_minimodel[pairs]'" in unguarded("en")

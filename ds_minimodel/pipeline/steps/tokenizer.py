@@ -1,14 +1,19 @@
 """A vocabulary for each language, trained on its corpus; that of a base is taken over."""
 
+import contextlib
+from pathlib import Path
+from typing import Any
+
 from ds_minimodel.artifacts.base import check_base, identity_of_base, keep_vocabulary
+from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import words_of_pairs
-from ds_minimodel.pipeline.records import Job
+from ds_minimodel.pipeline.records import Job, read_record
 from ds_minimodel.text.corpus import Corpus
 from ds_minimodel.tokenizers.extension import extend_tokenizer
-from ds_minimodel.tokenizers.guard import guarded_words
+from ds_minimodel.tokenizers.guard import guard_of, guarded_words
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
@@ -35,9 +40,12 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     kept = [layout.corpus(own) for own in recipe.languages_kept]
     corpora = [corpus] if language in recipe.languages_of_corpora else []
     pairs = [layout.pairs(language)] if language in recipe.data.pairs and base else []
+    made_by = section.recorded()
+    guard = _guard_of(out, made_by, recipe.languages.source) if recipe.num_base else None
 
     def extend() -> None:
         assert base is not None
+        _require_guard(out, guard, recipe.languages.source)
         words, kept_words = words_of_pairs(recipe, layout, language)
         extend_tokenizer(
             base,
@@ -66,6 +74,27 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
             )
 
     parents = [*corpora, *pairs, *filter(None, (base, *kept))]
-    return Job(
-        out, {"tokenizer": section.recorded()}, parents, extend if recipe.num_base else train
-    )
+    inputs = {"tokenizer": made_by, **({"guard": guard} if guard else {})}
+    return Job(out, inputs, parents, extend if recipe.num_base else train)
+
+
+def _guard_of(out: Path, made_by: dict[str, Any], source: str) -> str | None:
+    """Return the list of words that guards a vocabulary: of one that is made the list that did, so
+    that it stays valid where there is another or none.
+    """
+    with contextlib.suppress(UserError):  # a damaged record is told of where it is judged
+        record = read_record(out)
+        if record and record.complete and out.is_dir() and record.inputs["tokenizer"] == made_by:
+            return record.inputs.get("guard")
+    return guard_of(source)
+
+
+def _require_guard(out: Path, guard: str | None, source: str) -> None:
+    """UserError where other words guard here than those that `out` was made with."""
+    here = guard_of(source)
+    if here != guard:
+        raise UserError(
+            f"{out}: made with the words of {guard or 'no list'}, and here there are those of "
+            f"{here or 'none'}, by which other tokens would be chosen; install what is missing "
+            "(pip install 'ds_minimodel[pairs]'), or delete that folder and give --rebuild"
+        )

@@ -1,0 +1,59 @@
+"""The list of words that guards a vocabulary is a part of what the vocabulary is made from."""
+
+import json
+import shutil
+
+import pytest
+
+from ds_minimodel.common.errors import UserError
+from ds_minimodel.config.reading import load_recipe
+from ds_minimodel.pipeline.registry import STEPS
+from ds_minimodel.pipeline.run import is_pending, run_step
+from ds_minimodel.tokenizers import guard
+
+from .sentence_world import make_sentence_world
+
+WORDS = {"en": {"the": 0.05, "arch": 1e-6}}
+
+
+def guard_with(monkeypatch, known):
+    """Let a list know the words `known` of each language, or none."""
+    monkeypatch.setattr(guard, "version", lambda _: "3.1.1")
+    monkeypatch.setattr(guard, "word_frequencies", lambda language: known.get(language, {}))
+
+
+def test_another_guard_makes_no_other_tokens_unsaid(tmp_path, monkeypatch):
+    recipe = load_recipe(make_sentence_world(tmp_path))
+    folder = tmp_path / "run/tokenizer/xx"
+    record = folder.with_name("xx.job.json")
+    step = STEPS["tokenizer"]
+    guard_with(monkeypatch, WORDS)
+    run_step(STEPS["corpus"], recipe)
+    run_step(step, recipe)
+    assert json.loads(record.read_text())["inputs"]["guard"] == "wordfreq 3.1.1"
+    made = record.read_bytes()
+
+    # What is made stays valid where no list is installed.
+    guard_with(monkeypatch, {})
+    assert not is_pending(step, recipe)
+    assert record.read_bytes() == made
+
+    # Made again it would be another, which --rebuild alone does.
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=r"guard: wordfreq 3.1.1 -> None"):
+        run_step(step, recipe)
+    run_step(step, recipe, rebuild=True)
+    assert "guard" not in json.loads(record.read_text())["inputs"]
+
+
+def test_another_text_does_not_change_the_guard_unsaid(tmp_path, monkeypatch):
+    path = make_sentence_world(tmp_path)
+    guard_with(monkeypatch, WORDS)
+    recipe = load_recipe(path)
+    run_step(STEPS["corpus"], recipe)
+    run_step(STEPS["tokenizer"], recipe)
+    guard_with(monkeypatch, {})
+    other = load_recipe(path, [f"data.pairs.xx={tmp_path}/other.tsv", "data.test_pairs={}"])
+    run_step(STEPS["corpus"], other, rebuild=True)
+    with pytest.raises(UserError, match=r"words of wordfreq 3.1.1, and here .* of none.*install"):
+        run_step(STEPS["tokenizer"], other, rebuild=True)
