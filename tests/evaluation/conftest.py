@@ -16,7 +16,8 @@ from tests.small_models import roberta
 
 from ..data.conftest import corpus, text_file, tokenizer, tokenizer_folder  # noqa: F401
 
-CONFIG, DEPTHS = roberta(3, 16, 2, 32, 48), (1, 3)
+CONFIG = roberta(num_layers=3, hidden_size=16, num_heads=2, ffn_size=32, max_positions=48)
+DEPTHS = (1, 3)
 LABELS = ["no", "perhaps", "yes"]
 # (language, text, size of the vocabulary)
 TEXT = [
@@ -54,19 +55,24 @@ def make_family(root, space):
     found = {}
     for seed, (language, text, size) in enumerate(TEXT, 3):
         (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
-        train_tokenizer([root / f"{language}.txt"], root / f"{language}.tok", size, 1.0, 1000)
+        train_tokenizer(
+            [root / f"{language}.txt"],
+            root / f"{language}.tok",
+            vocab_size=size,
+            character_coverage=1.0,
+            input_sentences=1000,
+        )
         rows = open_tokenizer(root / f"{language}.tok").vocabulary.size
         found[language] = random(LanguagePack(rows, CONFIG), seed)
     body = BodyArtifact(CONFIG, DEPTHS, random(CONFIG.make_body(DEPTHS), 1), space)
     save_model(root / "model", body, body.adaptation("en", found.pop("en")), root / "en.tok")
     for kind in ("classification", "qa"):
         labels = None if kind == "qa" else LABELS
-        own = random(KINDS[kind].module(CONFIG, 2, labels), 2)
-        own = {name: tensor for name, tensor in own.items() if not name.startswith("pack.")}
+        tensors = random(KINDS[kind].module(CONFIG, 2, labels), 2)
+        tensors = {name: value for name, value in tensors.items() if not name.startswith("pack.")}
         task = {"name": kind, "kind": kind, "labels": labels}
-        save_body(
-            root / kind, BodyArtifact(CONFIG, (), own, space, task), "task-model", root / "model"
-        )
+        task_model = BodyArtifact(CONFIG, (), tensors=tensors, space=space, task=task)
+        save_body(root / kind, task_model, "task-model", root / "model")
     for language, rows in found.items():
         update = {"positions": torch.randn(50, 16, generator=torch.Generator().manual_seed(9))}
         learned = body.adaptation(

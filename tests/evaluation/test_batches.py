@@ -88,7 +88,8 @@ def test_any_split_gives_the_same_samples(examples, cuts):
 
 @pytest.mark.parametrize("slots", [8, 9, 12, 16])
 def test_slots_beyond_the_batch_change_nothing_but_fillers(examples, slots):
-    plain, wide = TaskSampler(examples, 8, seed=5), TaskSampler(examples, 8, 5, slots)
+    plain = TaskSampler(examples, 8, seed=5)
+    wide = TaskSampler(examples, 8, seed=5, slots=slots)
     assert wide.updates_per_epoch == 3
     for update in range(7):
         expected = plain.batch(8 * update, 8 * update + 8)

@@ -27,7 +27,8 @@ def test_sentences(tokenizer):
 
 def cut_one_by_one(first, second, room):
     """The definition: the last token of the longer goes, of the second where both are as long."""
-    first, second = list(first), list(second)
+    first = list(first)
+    second = list(second)
     while len(first) + len(second) > room:
         (first if len(first) > len(second) else second).pop()
     return [0, *first, 2, 2, *second, 2]

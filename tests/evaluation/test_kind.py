@@ -4,18 +4,11 @@ from ds_minimodel.evaluation import KINDS
 
 
 def test_job_records_hold_the_keys_of_the_tasks_kind():
-    own = {
+    added = {
         "sentence-pair": {"labels", "columns"},
         "qa": {"question_length", "stride", "answer_length", "metric"},
     }
-    for kind, keys in own.items():
+    common = {"kind", "train", "test", "lr", "epochs", "batch_size", "max_length"}
+    for kind, keys in added.items():
         recorded = KINDS[kind].config(kind=kind, train=__file__, test={}).recorded()
-        assert recorded.keys() == keys | {
-            "kind",
-            "train",
-            "test",
-            "lr",
-            "epochs",
-            "batch_size",
-            "max_length",
-        }
+        assert recorded.keys() == keys | common

@@ -11,7 +11,8 @@ from ds_minimodel.evaluation.labels import RightLabelConfig, SameLabelConfig
 
 from .test_retrieval import Letters, write
 
-RIGHT, SAME = KINDS["finished-classifier"], KINDS["same-label"]
+RIGHT = KINDS["finished-classifier"]
+SAME = KINDS["same-label"]
 TASK = RightLabelConfig(kind="finished-classifier", labels=["sport", "art", "law"], test={})
 
 
@@ -23,25 +24,33 @@ def scores(likeliest):
 
 def test_labels_are_matched_by_their_names_in_the_models_order(tmp_path):
     rows = [{"text": "a", "label": "law"}, {"text": "b", "label": "sport"}]
-    records = RIGHT.read(write(tmp_path / "t.jsonl", rows), TASK, "de", None)
-    encoded = RIGHT.encode(Letters(), records, TASK, 8)
-    assert RIGHT.score(TASK, "de", records, encoded, scores([2, 1]))["score"] == 50
-    assert RIGHT.score(TASK, "de", records, encoded, scores([2, 0]))["score"] == 100
+    records = RIGHT.read(write(tmp_path / "t.jsonl", rows), TASK, language="de", labels=None)
+    encoded = RIGHT.encode(Letters(), records, TASK, max_length=8)
+    assert (
+        RIGHT.score(TASK, "de", records=records, encoded=encoded, logits=scores([2, 1]))["score"]
+        == 50
+    )
+    assert (
+        RIGHT.score(TASK, "de", records=records, encoded=encoded, logits=scores([2, 0]))["score"]
+        == 100
+    )
 
 
 def test_a_label_that_the_model_has_not_is_named(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"text": "a", "label": "music"}])
     with pytest.raises(UserError, match="'music' is not one of the task's"):
-        RIGHT.read(path, TASK, "de", None)
+        RIGHT.read(path, TASK, language="de", labels=None)
 
 
 def test_a_text_is_to_get_the_label_of_its_translation(tmp_path):
     rows = [("a", "x"), ("b", "y"), ("c", "x")]
     path = write(tmp_path / "t.jsonl", [{"query": q, "document": d} for q, d in rows])
     task = SameLabelConfig(kind="same-label", test={})
-    records = SAME.read(path, task, "de", None)
-    encoded = SAME.encode(Letters(), records, task, 8)
+    records = SAME.read(path, task, language="de", labels=None)
+    encoded = SAME.encode(Letters(), records, task, max_length=8)
     assert len(encoded.examples) == 5
-    score = SAME.score(task, "de", records, encoded, scores([0, 1, 2, 0, 1]))["score"]
+    score = SAME.score(
+        task, "de", records=records, encoded=encoded, logits=scores([0, 1, 2, 0, 1])
+    )["score"]
     assert score == pytest.approx(200 / 3)
     assert json.dumps(score)

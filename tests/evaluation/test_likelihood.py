@@ -45,7 +45,7 @@ class Letters:
         return [[ord(letter) % 100 for letter in text] for text in texts]
 
     def unknown(self, text, ids):
-        return [(place, 1) for place, letter in enumerate(text) if letter == "?"]
+        return [(index, 1) for index, letter in enumerate(text) if letter == "?"]
 
 
 def logits(encoded):
@@ -62,15 +62,16 @@ def logits(encoded):
 )
 def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_path):
     (tmp_path / "de").write_text("ab\ncdefgh\n\nij\n\n\nk", encoding="utf-8")
-    records, tokenizer = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None), Letters(**special)
+    records = TEXT.read(str(tmp_path / "de"), SETTINGS, language="de", labels=None)
+    tokenizer = Letters(**special)
     assert records.texts == ["ab\ncdefgh", "ij", "k"]
     ids = [id for text in tokenizer.encode(records.texts) for id in text[0 if start else 1 :]]
     for max_length in (3, 4, 64):
-        encoded = TEXT.encode(tokenizer, records, SETTINGS, max_length)
+        encoded = TEXT.encode(tokenizer, records, SETTINGS, max_length=max_length)
         assert encoded.examples.lengths.max() <= max_length
         begins = {int(batch["tokens"][0, 0]) for _, batch in inference_batches(encoded.examples, 1)}
         assert begins == {150} if special.get("bos") else len(begins) > 1 or max_length == 64
-        score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
+        score = TEXT.score(SETTINGS, "de", records=records, encoded=encoded, logits=logits(encoded))
         assert score["bits_per_byte"] == pytest.approx(sum(ids) / 10 / math.log(2) / 12)
         assert score["score"] == pytest.approx(100 / score["bits_per_byte"])
 
@@ -81,11 +82,9 @@ class Parts:
     """
 
     def __init__(self, size):
-        self.vocabulary, self.size, self.pieces = (
-            Vocabulary(200, bos=190, eos=191, mask=192),
-            size,
-            [],
-        )
+        self.vocabulary = Vocabulary(200, bos=190, eos=191, mask=192)
+        self.size = size
+        self.pieces = []
 
     def unknown(self, text, ids):
         return [(match.start(), 2) for match in re.finditer("ü", text)]
@@ -102,32 +101,30 @@ class Parts:
 
 
 def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left_to_right(tmp_path):
-    words = [f"{'abcdefgh'[: number % 8 + 1]}ü{number}" for number in range(90)]
+    words = [f"{'abcdefgh'[: index % 8 + 1]}ü{index}" for index in range(90)]
     (tmp_path / "de").write_text("\n".join(words), encoding="utf-8")
     task = HiddenConfig(kind="pseudo-likelihood", test={"de": "de"}, context_bytes=150)
-    records = HIDDEN.read(str(tmp_path / "de"), task, "de", None)
-    assert (
-        " ".join(records.texts).split() == words
-        and max(len(text.encode()) for text in records.texts) <= 150
-    )
+    records = HIDDEN.read(str(tmp_path / "de"), task, language="de", labels=None)
+    assert " ".join(records.texts).split() == words
+    assert max(len(text.encode()) for text in records.texts) <= 150
     hidden = [
         word
-        for text, own in zip(records.texts, records.hidden)
-        for word, is_hidden in zip(text.split(), own)
+        for text, are_hidden in zip(records.texts, records.hidden, strict=True)
+        for word, is_hidden in zip(text.split(), are_hidden, strict=True)
         if is_hidden
     ]
-    assert 5 < len(hidden) < 25 and records.num_bytes == sum(
-        len(word.encode()) + 1 for word in hidden
-    )
+    assert 5 < len(hidden) < 25
+    assert records.num_bytes == sum(len(word.encode()) + 1 for word in hidden)
     for size in (2, 3, 99):
         tokenizer = Parts(size)
-        encoded = HIDDEN.encode(tokenizer, records, task, task.least_length)
-        examples, asked = encoded.examples, []
+        encoded = HIDDEN.encode(tokenizer, records, task, max_length=task.least_length)
+        examples = encoded.examples
+        asked = []
         for first, end in itertools.pairwise(examples.bounds):
-            tokens, targets = examples.tokens[first:end], examples.targets[first:end]
-            assert (tokens[0], tokens[-1]) == (190, 191) and (
-                tokens[targets != IGNORED] == 192
-            ).all()
+            tokens = examples.tokens[first:end]
+            targets = examples.targets[first:end]
+            assert (tokens[0], tokens[-1]) == (190, 191)
+            assert (tokens[targets != IGNORED] == 192).all()
             asked += [tokenizer.pieces[id] for id in targets[targets != IGNORED]]
         parts = [
             word[start : start + size] for word in hidden for start in range(0, len(word), size)
@@ -137,7 +134,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
             (index, np.where(batch["targets"] == IGNORED, 0, -1.0))
             for index, batch in inference_batches(examples, 500)
         )
-        score = HIDDEN.score(task, "de", records, encoded, found)
+        score = HIDDEN.score(task, "de", records=records, encoded=encoded, logits=found)
         bits = len(parts) / math.log(2) + 8 * 2 * len(hidden)  # each with an ü, which is unknown
         assert score["bits_per_hidden_byte"] == pytest.approx(bits / records.num_bytes)
 
@@ -145,10 +142,10 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
 def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     """8 bits per byte beside its token's."""
     (tmp_path / "de").write_text("a?\nb?\n\nc", encoding="utf-8")
-    records = TEXT.read(str(tmp_path / "de"), SETTINGS, "de", None)
-    encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, 64)
+    records = TEXT.read(str(tmp_path / "de"), SETTINGS, language="de", labels=None)
+    encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, max_length=64)
     assert encoded.unknown == [2, 0]
-    score = TEXT.score(SETTINGS, "de", records, encoded, logits(encoded))
+    score = TEXT.score(SETTINGS, "de", records=records, encoded=encoded, logits=logits(encoded))
     tokens = sum(ord(letter) % 100 for letter in "a?\nb?c") / 10 / math.log(2)
     assert score["bits_per_byte"] == pytest.approx((tokens + 2 * 8) / 6)
 
@@ -167,31 +164,27 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
     """Of texts that fit, after the token called bos or else eos, once (`add_bos_token`). A special
     token's name in a text is none here.
     """
-    theirs = save_llama(write_text(tmp_path / "text"), tmp_path / "theirs", single)
+    llama = save_llama(write_text(tmp_path / "text"), tmp_path / "llama", single)
     if not named:
-        change(theirs / "tokenizer_config.json", bos_token=None)
+        change(llama / "tokenizer_config.json", bos_token=None)
     if prepends:
-        change(theirs / "tokenizer.json", normalizer={"type": "Prepend", "prepend": " "})
-    refer(theirs, tmp_path / "ours", "en")
-    body = load_body(tmp_path / "ours")
-    pack, tokenizer = open_pack(tmp_path / "ours", body, tmp_path / "ours")
+        change(llama / "tokenizer.json", normalizer={"type": "Prepend", "prepend": " "})
+    refer(llama, tmp_path / "model", "en")
+    body = load_body(tmp_path / "model")
+    pack, tokenizer = open_pack(tmp_path / "model", body, tmp_path / "model")
     module = TokenLikelihoods(body.config, len(pack.embeddings["tokens"])).eval()
     load_into(module, tensors_of(body, module.body), "body.")
     plug(module, pack, body)
 
     def likelihoods(kind, records):
-        encoded = kind.encode(tokenizer, records, SETTINGS, 64)
+        encoded = kind.encode(tokenizer, records, SETTINGS, max_length=64)
         return -encoded.nats(outputs(module, encoded.examples))
 
     def of_harness(ask, texts, **options):
-        harness = HFLM(
-            str(theirs), device="cpu", dtype="float32", max_length=63, **options
-        )  # beside the first token
-        return ask(
-            harness,
-            [Instance("", {}, text, number) for number, text in enumerate(texts)],
-            disable_tqdm=True,
-        )
+        # The first token comes beside these 63.
+        harness = HFLM(str(llama), device="cpu", dtype="float32", max_length=63, **options)
+        instances = [Instance("", {}, text, idx=index) for index, text in enumerate(texts)]
+        return ask(harness, instances, disable_tqdm=True)
 
     texts = [*(text[:40] for text in [*TEXTS, *ODD_TEXTS] if text.strip()), "a", "\n"]
     expected = of_harness(
@@ -211,4 +204,6 @@ def test_files_that_are_none_are_refused(kind, text, said, tmp_path):
     path = tmp_path / said.partition(":")[0]
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        kind.read(str(path), kind.config(kind=kind.name, test={"de": "de"}), "de", None)
+        kind.read(
+            str(path), kind.config(kind=kind.name, test={"de": "de"}), language="de", labels=None
+        )

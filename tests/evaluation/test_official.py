@@ -64,12 +64,12 @@ def xnli(request, tmp_path):
 
 
 def test_xnli_holds_all_languages_in_one_file(xnli):
-    german = read_table(xnli, PAIR, LABELS, "de")
+    german = read_table(xnli, PAIR, labels=LABELS, language="de")
     assert german.texts == (['Er sagte, "Mama, ich', "Und"], ['#2 heim"', "Nein"])
     assert german.targets.tolist() == [2, 0]  # by name, whatever the order in the file
-    assert read_table(xnli, PAIR, LABELS, "zh").texts == (["那么"], ["我"])
+    assert read_table(xnli, PAIR, labels=LABELS, language="zh").texts == (["那么"], ["我"])
     with pytest.raises(UserError, match="no examples in 'sw'"):
-        read_table(xnli, PAIR, LABELS, "sw")
+        read_table(xnli, PAIR, labels=LABELS, language="sw")
 
 
 def test_xnlis_translated_training_file_spells_contradiction_otherwise(tmp_path):
@@ -80,7 +80,7 @@ def test_xnlis_translated_training_file_spells_contradiction_otherwise(tmp_path)
         ['an "open quote', "#", "contradictory"],
         ["c", "d", "entailment"],
     )
-    records = read_table(path, PAIR, LABELS, "en")
+    records = read_table(path, PAIR, labels=LABELS, language="en")
     assert records.targets.tolist() == [2, 0, 1] and records.texts[0][1] == 'an "open quote'
     assert read_table(path, PAIR).labels == tuple(LABELS)
 
@@ -94,7 +94,7 @@ def test_multinli_leaves_out_pairs_without_a_majority(tmp_path):
             *({**row, "annotator_labels": []} for row in rows),
         ),
     ):
-        records = read_table(path, PAIR, LABELS, "en")
+        records = read_table(path, PAIR, labels=LABELS, language="en")
         assert records.texts == (["a", "e"], ["b", "f"]) and records.targets.tolist() == [2, 0]
 
 
@@ -107,7 +107,7 @@ def test_pawsx_leaves_out_what_was_not_translated(tmp_path):
         1,
         0,
     ]
-    own = jsonl(
+    other = jsonl(
         tmp_path / "own.jsonl", {"sentence1": "NS", "sentence2": "b", "label": 0, "id": "1"}
     )
-    assert read_table(own, PAIR).texts == (["NS"], ["b"])  # in other files these are texts
+    assert read_table(other, PAIR).texts == (["NS"], ["b"])  # in other files these are texts

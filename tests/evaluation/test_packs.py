@@ -34,7 +34,13 @@ def opened(pack, body):
 
 def test_a_vocabulary_of_another_pack(family, pack):
     """Its manifest is in order again, as if made by hand."""
-    train_tokenizer([family.root / "de.txt"], pack.parent / "tok", 31, 1.0, 1000)
+    train_tokenizer(
+        [family.root / "de.txt"],
+        pack.parent / "tok",
+        vocab_size=31,
+        character_coverage=1.0,
+        input_sentences=1000,
+    )
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")
     sealed(pack)
     with pytest.raises(UserError, match="tokenizer.model: has 31 ids, where manifest.json says 33"):
@@ -44,7 +50,8 @@ def test_a_vocabulary_of_another_pack(family, pack):
 def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_path):
     save_plugged(family.classification, other_family.zh, tmp_path / "out")
     opened(tmp_path / "out", family.classification)
-    before, after = read_manifest(other_family.zh), read_manifest(tmp_path / "out")
+    before = read_manifest(other_family.zh)
+    after = read_manifest(tmp_path / "out")
     assert after["trained_over"] == before["space"] != after["space"] == family.space
     same = ("language", "vocab_size", "steps", "eflops", "initialisation", "files")
     assert all(after[key] == before[key] for key in same)
@@ -152,7 +159,8 @@ def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
 
 
 def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
-    body, language = load_body(family.model), load_adaptation(family.zh)
+    body = load_body(family.model)
+    language = load_adaptation(family.zh)
     model = plugged_module(body, language)
     assert not model.training and model.body.positions.equal(language.update["positions"])
     assert not torch.equal(

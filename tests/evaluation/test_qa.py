@@ -14,22 +14,24 @@ from ds_minimodel.tokenizers.tokenizer import JSON_FILE, PROBES, open_tokenizer
 
 
 def ask(context, answer, name="q", text="abc?"):
-    return Question(name, text, context, (answer,), (context.index(answer),))
+    start = context.index(answer)
+    return Question(name, text, context=context, answers=(answer,), starts=(start,))
 
 
-def window_tokens(windows, number):
+def window_tokens(windows, index):
     bounds = windows.examples.bounds
-    return windows.examples.tokens[bounds[number] : bounds[number + 1]].tolist()
+    return windows.examples.tokens[bounds[index] : bounds[index + 1]].tolist()
 
 
 def read_targets(questions, windows):
     """Answers of a model that is always right: it scores the targets 1 and all else 0."""
-    width, all_of_them = int(windows.examples.lengths.max()), np.arange(len(windows.examples))
+    width = int(windows.examples.lengths.max())
+    all_of_them = np.arange(len(windows.examples))
     logits = np.zeros((len(windows.examples), width, 2), dtype=np.float32)
     for side in (0, 1):
         logits[all_of_them, windows.examples.targets[:, side], side] = 1
     halves = [(index, logits[index]) for index in np.array_split(all_of_them[::-1], 2)]
-    return qa.find_answers(questions, windows, halves, width)
+    return qa.find_answers(questions, windows, halves, answer_length=width)
 
 
 LONG = " ".join(f"abc{chr(97 + i % 26)} def ghi日 {i}" for i in range(60))
@@ -44,8 +46,8 @@ def test_windows_cover_the_context_at_each_stride(tokenizer):
     room = 60 - len(head) - 1
     count = 1 + -(-(len(ids) - room) // 20)
     assert len(windows.examples) == count > 5 and set(windows.prefix) == {len(head)}
-    for number in range(count):
-        assert window_tokens(windows, number) == [*head, *ids[20 * number : 20 * number + room], 2]
+    for index in range(count):
+        assert window_tokens(windows, index) == [*head, *ids[20 * index : 20 * index + room], 2]
 
 
 def test_the_target_is_position_zero_where_the_window_lacks_part_of_the_answer(tokenizer):
@@ -56,9 +58,11 @@ def test_the_target_is_position_zero_where_the_window_lacks_part_of_the_answer(t
     _, offsets = tokenizer.encode_with_offsets(LONG)
     start = LONG.index(answer)
     inside = [i for i, (a, b) in enumerate(offsets) if b > start and a < start + len(answer)]
-    prefix, seen = int(windows.prefix[0]), []
-    for number, (first, last) in enumerate(windows.examples.targets.tolist()):
-        begin, room = 10 * number, 60 - prefix - 1
+    prefix = int(windows.prefix[0])
+    room = 60 - prefix - 1
+    seen = []
+    for index, (first, last) in enumerate(windows.examples.targets.tolist()):
+        begin = 10 * index
         holds = begin <= inside[0] and inside[-1] < begin + room
         shift = prefix - begin
         assert (first, last) == ((inside[0] + shift, inside[-1] + shift) if holds else (0, 0))
@@ -88,14 +92,16 @@ KINDS = {  # model, trainer, normaliser, pre-tokenizer
 }
 
 
-@pytest.fixture(scope="module", params=["ours", *KINDS])
+@pytest.fixture(scope="module", params=["made here", *KINDS])
 def of_kind(request, tokenizer_folder, tmp_path_factory):
-    if request.param == "ours":
+    if request.param == "made here":
         return open_tokenizer(tokenizer_folder)
     model, trainer, normalizer, pre_tokenizer = KINDS[request.param]
-    special, folder = ["<s>", "</s>", "<unk>"], tmp_path_factory.mktemp("kind")
+    special = ["<s>", "</s>", "<unk>"]
+    folder = tmp_path_factory.mktemp("kind")
     made = Tokenizer(model)
-    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
+    made.normalizer = normalizer
+    made.pre_tokenizer = pre_tokenizer
     unknown = {"unk_token": "<unk>"} if request.param == "xlm-r" else {}
     alphabet = {} if unknown else {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
     options = {"vocab_size": 900, "special_tokens": special, "show_progress": False}
@@ -144,11 +150,18 @@ def test_best_spans_equal_the_plain_definition(tokenizer, n_best, answer_length)
     draw = np.random.default_rng(0)
     index = draw.permutation(len(windows.examples))
     logits = draw.standard_normal((2, len(index), 64)).astype(np.float32)
-    first, last, score = qa.best_spans(*logits, windows, index, answer_length, n_best)
+    first, last, score = qa.best_spans(
+        *logits, windows=windows, index=index, answer_length=answer_length, n_best=n_best
+    )
     for row, window in enumerate(index):
         end = int(windows.examples.lengths[window]) - 2
         expected = plain_best_span(
-            logits[0, row], logits[1, row], int(windows.prefix[window]), end, n_best, answer_length
+            logits[0, row],
+            logits[1, row],
+            first=int(windows.prefix[window]),
+            last=end,
+            n_best=n_best,
+            answer_length=answer_length,
         )
         assert (score[row], first[row], last[row]) == expected
 
@@ -172,7 +185,7 @@ def test_the_best_window_wins_and_the_earlier_of_equals(tokenizer):
 def scores(predictions, language=None, **accepted):
     """Exact match and F1 of {question: answer} against the accepted ones."""
     questions = [
-        Question(name, "?", " ".join(texts), texts, (0,) * len(texts))
+        Question(name, "?", context=" ".join(texts), answers=texts, starts=(0,) * len(texts))
         for name, texts in accepted.items()
     ]
     found = qa.score_qa(predictions, questions, language)

@@ -1,4 +1,4 @@
-"""What finds what among vectors: places, shares, intervals, and the files that say what is right."""
+"""What finds what among vectors: ranks, shares, intervals, and the files that say what is right."""
 
 import json
 
@@ -22,16 +22,16 @@ RETRIEVAL = KINDS["retrieval"]
 SETTINGS = RetrievalConfig(kind="retrieval", test={"de": "de"})
 
 
-def place_by_brute_force(queries, documents, right):
+def ranks_by_brute_force(queries, documents, right):
     """For each query with a right document, how many wrong ones are as near, and one."""
-    places = []
+    ranks = []
     for query in sorted({query for query, _ in right}):
         mine = {document for asked, document in right if asked == query}
         nearness = [sum(a * b for a, b in zip(queries[query], row)) for row in documents]
         best = max(nearness[document] for document in mine)
-        wrong = [near for place, near in enumerate(nearness) if place not in mine]
-        places.append(1 + sum(near >= best for near in wrong))
-    return places
+        wrong = [near for index, near in enumerate(nearness) if index not in mine]
+        ranks.append(1 + sum(near >= best for near in wrong))
+    return ranks
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -42,12 +42,12 @@ def test_places_are_those_of_a_brute_force_with_ties(seed):
     documents = rng.integers(-2, 3, (60, 3)).astype(np.float32)
     pairs = {(int(q), int(d)) for q, d in zip(rng.integers(0, 40, 70), rng.integers(0, 60, 70))}
     right = np.array(sorted(pairs, key=lambda pair: pair[::-1]))
-    expected = place_by_brute_force(queries.tolist(), documents.tolist(), pairs)
+    expected = ranks_by_brute_force(queries.tolist(), documents.tolist(), pairs)
     assert ranks_of_right(queries, documents, right).tolist() == expected
     ways = found(queries, documents, right)
-    assert ways.recall_at_1 == pytest.approx(100 * np.mean([place == 1 for place in expected]))
-    assert ways.recall_at_10 == pytest.approx(100 * np.mean([place <= 10 for place in expected]))
-    assert ways.mrr == pytest.approx(100 * np.mean([1 / place for place in expected]))
+    assert ways.recall_at_1 == pytest.approx(100 * np.mean([rank == 1 for rank in expected]))
+    assert ways.recall_at_10 == pytest.approx(100 * np.mean([rank <= 10 for rank in expected]))
+    assert ways.mrr == pytest.approx(100 * np.mean([1 / rank for rank in expected]))
     assert (ways.queries, ways.candidates) == (len({query for query, _ in pairs}), 60)
 
 
@@ -94,7 +94,7 @@ def write(path, rows):
 def test_a_text_in_several_rows_is_one_with_all_that_belongs_to_it(tmp_path):
     rows = [("a", "x"), ("b", "y"), ("a", "y"), ("", "z"), ("c", ""), ("a", "x")]
     path = write(tmp_path / "t.jsonl", [{"query": q, "document": d} for q, d in rows])
-    records = RETRIEVAL.read(path, SETTINGS, "de", None)
+    records = RETRIEVAL.read(path, SETTINGS, language="de", labels=None)
     assert (records.queries, records.documents) == (["a", "b", "c"], ["x", "y", "z"])
     assert records.right.tolist() == [[0, 0], [1, 1], [0, 1]]
 
@@ -103,7 +103,7 @@ def test_columns_may_have_other_names(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"heading": "a", "page": "x"}])
     named = {"query": "heading", "document": "page"}
     task = RetrievalConfig(kind="retrieval", test={}, columns=named)
-    assert RETRIEVAL.read(path, task, "de", None).documents == ["x"]
+    assert RETRIEVAL.read(path, task, language="de", labels=None).documents == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_columns_may_have_other_names(tmp_path):
 )
 def test_a_file_that_asks_nothing_is_refused(rows, said, tmp_path):
     with pytest.raises(UserError, match=said):
-        RETRIEVAL.read(write(tmp_path / "t.jsonl", rows), SETTINGS, "de", None)
+        RETRIEVAL.read(write(tmp_path / "t.jsonl", rows), SETTINGS, language="de", labels=None)
 
 
 class Letters:
@@ -132,8 +132,8 @@ def test_texts_stand_after_their_prompts_and_are_cut(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"query": "ab", "document": "cdefgh"}])
     prompts = {"query": "q:"}
     task = RetrievalConfig(kind="retrieval", test={}, prompts=prompts)
-    records = RETRIEVAL.read(path, task, "de", None)
-    examples = RETRIEVAL.encode(Letters(), records, task, 6).examples
+    records = RETRIEVAL.read(path, task, language="de", labels=None)
+    examples = RETRIEVAL.encode(Letters(), records, task, max_length=6).examples
     query, document = np.split(examples.tokens, examples.bounds[1:-1])
     assert query.tolist() == [1, *map(ord, "q:ab"), 2]
     assert document.tolist() == [1, *map(ord, "cdef"), 2]
@@ -142,13 +142,15 @@ def test_texts_stand_after_their_prompts_and_are_cut(tmp_path):
 def test_scores_are_of_both_ways(tmp_path):
     rows = [{"query": "a", "document": "x"}, {"query": "b", "document": "y"}]
     rows.append({"query": "", "document": "z"})
-    records = RETRIEVAL.read(write(tmp_path / "t.jsonl", rows), SETTINGS, "de", None)
-    encoded = RETRIEVAL.encode(Letters(), records, SETTINGS, 8)
+    records = RETRIEVAL.read(
+        write(tmp_path / "t.jsonl", rows), SETTINGS, language="de", labels=None
+    )
+    encoded = RETRIEVAL.encode(Letters(), records, SETTINGS, max_length=8)
     # "a" is nearest to z, "b" to y; x and y are nearest to their own.
     vectors = np.array([[1, 0], [0, 1], [0.9, 0], [0, 1], [1, 0]], np.float32)
     batches = [(np.array([4, 0]), vectors[[4, 0]]), (np.array([1, 2, 3]), vectors[1:4])]
     assert (vectors_of(batches, 5) == vectors).all()
-    scores = RETRIEVAL.score(SETTINGS, "de", records, encoded, batches)
+    scores = RETRIEVAL.score(SETTINGS, "de", records=records, encoded=encoded, logits=batches)
     assert scores["score"] == scores["recall_at_1"] == 50
     assert (scores["mrr"], scores["recall_at_10"]) == (75, 100)
     assert scores["back_recall_at_1"] == scores["back_mrr"] == 100

@@ -9,7 +9,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.classification import Classification, Pair
 from ds_minimodel.evaluation.tables import read_table
 
-SENTENCE, PAIR = Classification().table_forms({}), Pair().table_forms({})
+SENTENCE = Classification().table_forms({})
+PAIR = Pair().table_forms({})
 
 
 def write(folder, name, content):
