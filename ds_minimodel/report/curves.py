@@ -8,7 +8,6 @@ Every system has every task, language, seed and step: score rows are those of on
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -22,18 +21,19 @@ from ds_minimodel.config.systems import BASELINE, SYSTEMS
 from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.evaluation.comparison import Kept
 
-Row = Mapping[str, Any]  # of scores or costs, as JSON holds it
+# Of scores or costs, as JSON holds it.
+Row = Mapping[str, Any]
 
 
 def name_of(system: str) -> str:
-    """Printed name of a system."""
+    """Return the printed name of a system."""
     return SYSTEMS[system].title
 
 
 def in_order(systems: Iterable[str]) -> list[str]:
-    """Distinct systems in the paper's order."""
-    there = set(systems)
-    return [name for name in SYSTEMS if name in there]
+    """Return the distinct systems in the paper's order."""
+    present = set(systems)
+    return [name for name in SYSTEMS if name in present]
 
 
 class ComputeUnit(NamedTuple):
@@ -43,14 +43,17 @@ class ComputeUnit(NamedTuple):
     per_eflop: float
 
     def text(self, eflops: float) -> str:
-        """`eflops` in this unit, printed with three significant digits at most; ∞ where it is
-        infinite.
+        """Return `eflops` in this unit, printed with three significant digits at most; ∞ where it
+        is infinite.
         """
         value = eflops * self.per_eflop
-        if value == float("inf"):
+        if value == math.inf:
             return "∞"
-        decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 3 if 0 < value < 0.1 else 2
-        return f"{value:.{decimals}f}"
+        if value >= 99.95:
+            return f"{value:.0f}"
+        if value >= 9.995:
+            return f"{value:.1f}"
+        return f"{value:.3f}" if 0 < value < 0.1 else f"{value:.2f}"
 
 
 _FLOPS = [
@@ -62,8 +65,8 @@ _FLOPS = [
 
 
 def flops_unit(largest_eflops: float) -> ComputeUnit:
-    """Largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop cost PFLOPs,
-    not EFLOPs.
+    """Return the largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop
+    cost PFLOPs, not EFLOPs.
     """
     return next((unit for unit in _FLOPS if largest_eflops * unit.per_eflop >= 1), _FLOPS[-1])
 
@@ -90,10 +93,10 @@ NEVER = Estimate(math.inf, math.inf, math.inf)
 
 
 def training_curves(rows: Iterable[Row], metric: str = "score") -> pd.DataFrame:
-    """Checkpoints: columns eflops, mean, std (NaN with one seed) and num_seeds by system, task,
-    language and step.
+    """Return checkpoints: columns eflops, mean, std (NaN with one seed) and num_seeds by system,
+    task, language and step.
 
-    Of the rows that have `metric`; tasks and languages in their order. "avg" is the mean over a
+    Tasks and languages are in the order of the rows that have `metric`. "avg" is the mean over a
     task's languages; its deviation is that of the seeds' means.
     """
     points = ["system", "task", "language", "step"]
@@ -120,23 +123,25 @@ def training_curves(rows: Iterable[Row], metric: str = "score") -> pd.DataFrame:
 
 
 def last_points(curves: pd.DataFrame) -> pd.DataFrame:
-    """The points at training completion, by system, task and language."""
+    """Return the points at training completion, by system, task and language."""
     return curves.groupby(KEY, observed=True).tail(1).reset_index("step")
 
 
 def first_points(curves: pd.DataFrame) -> pd.DataFrame:
-    """The first points, by system, task and language."""
+    """Return the first points, by system, task and language."""
     return curves.groupby(KEY, observed=True).head(1).reset_index("step")
 
 
 def names_in(curves: pd.DataFrame, level: str) -> list[str]:
-    """Systems, tasks or languages that have a curve, in the order of the rows; not the average."""
+    """Return the systems, tasks or languages that have a curve, in the order of the rows; not the
+    average.
+    """
     return [name for name in curves.index.unique(level) if name != AVERAGE]
 
 
 def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
-    """Compute to 95 % of BL_BASE's score at training completion, of every curve; nothing without
-    BL_BASE.
+    """Return the compute to 95 % of BL_BASE's score at training completion, of every curve; nothing
+    without BL_BASE.
     """
     if BASELINE not in names_in(curves, "system"):
         return {}
@@ -148,18 +153,19 @@ def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
 
 
 def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
-    """Compute at which `curve` (eflops, mean) first scores `target`, interpolated linearly between
-    two checkpoints.
+    """Return the compute at which `curve` (eflops, mean) first scores `target`, interpolated
+    linearly between two checkpoints.
 
-    0 where a first checkpoint at 0 EFLOPs is there already. Where the first checkpoint is there but
-    has cost something, nothing is known before it: the estimate is its cost, the lower bound 0.
-    NEVER where no checkpoint reaches the target.
+    It is 0 where a first checkpoint at 0 EFLOPs reaches the target. Where the first checkpoint does
+    but has cost something, nothing is known before it: the estimate is its cost, the lower bound 0.
+    It is NEVER where no checkpoint reaches the target.
     """
-    eflops, scores = curve["eflops"].to_numpy(), curve["mean"].to_numpy()
-    there = scores >= target
-    if not there.any():
+    eflops = curve["eflops"].to_numpy()
+    scores = curve["mean"].to_numpy()
+    is_reached = scores >= target
+    if not is_reached.any():
         return NEVER
-    after = int(there.argmax())
+    after = int(is_reached.argmax())
     if after == 0:
         return Estimate(float(eflops[0]), 0.0, float(eflops[0]))
     before = after - 1
@@ -183,58 +189,66 @@ class Speedup(NamedTuple):
 
 
 def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
-    """{system: {task, or "all tasks" of several: Speedup}} of all but BL_BASE; nothing without
-    BL_BASE.
+    """Return {system: {task, or "all tasks" of several: Speedup}} of all but BL_BASE; nothing
+    without BL_BASE.
     """
-    scores = pd.DataFrame(
-        rows, columns=["system", "task", "language", "seed", "step", "eflops", "score"]
-    )
-    systems, tasks = in_order(scores["system"]), list(scores["task"].unique())
-    groups = {ALL_TASKS: tasks} | ({task: [task] for task in tasks} if len(tasks) > 1 else {})
+    columns = ["system", "task", "language", "seed", "step", "eflops", "score"]
+    scores = pd.DataFrame(rows, columns=columns)
+    systems = in_order(scores["system"])
+    if BASELINE not in systems:
+        return {}
+    tasks = list(scores["task"].unique())
+    groups = {ALL_TASKS: tasks}
+    if len(tasks) > 1:
+        groups |= {task: [task] for task in tasks}
     return {
         system: {
             name: _speedup(scores[scores["task"].isin(members)], system)
             for name, members in groups.items()
         }
         for system in systems
-        if BASELINE in systems and system != BASELINE
+        if system != BASELINE
     }
 
 
 def _speedup(scores: pd.DataFrame, system: str) -> Speedup:
-    curve, base = _pooled(scores, system), _pooled(scores, BASELINE)
-    cells = scores.groupby("seed")[["task", "language"]].agg(lambda names: len(set(names)))
-    complete = cells.index[
-        (cells == cells.max()).all(axis=1)
-    ]  # tasks that are not finetuned have one seed
-    of_seeds = [
-        _ratio(_pooled(of_seed, system), _pooled(of_seed, BASELINE))
-        for of_seed in (scores[scores["seed"] == seed] for seed in complete)
-    ]
-    end = min(curve["eflops"].iloc[-1], base["eflops"].iloc[-1])
-    one, other = (
-        float(np.interp(end, points["eflops"], points["mean"])) for points in (curve, base)
+    curve = _pooled(scores, system)
+    base = _pooled(scores, BASELINE)
+    # Tasks that are not finetuned have one seed: a curve is that of a seed which has them all.
+    counts = scores.groupby("seed")[["task", "language"]].nunique()
+    ratios: list[float] = []
+    for seed in counts.index[(counts == counts.max()).all(axis=1)]:
+        of_seed = scores[scores["seed"] == seed]
+        ratios.append(_ratio(_pooled(of_seed, system), _pooled(of_seed, BASELINE)))
+    cheaper = min(curve["eflops"].iloc[-1], base["eflops"].iloc[-1])
+    score = float(np.interp(cheaper, curve["eflops"], curve["mean"]))
+    base_score = float(np.interp(cheaper, base["eflops"], base["mean"]))
+    target = NEAR_MAXIMAL * base["mean"].iloc[-1]
+    return Speedup(
+        value=_ratio(curve, base),
+        low=min(ratios),
+        high=max(ratios),
+        at_equal_compute=score - base_score,
+        reaches=compute_to_reach(curve, target).eflops < math.inf,
     )
-    reaches = compute_to_reach(curve, NEAR_MAXIMAL * base["mean"].iloc[-1]).eflops < math.inf
-    return Speedup(_ratio(curve, base), min(of_seeds), max(of_seeds), one - other, reaches)
 
 
 def _pooled(scores: pd.DataFrame, system: str) -> pd.DataFrame:
-    """A system's curve, averaged over seeds, then over tasks and languages."""
+    """Return a system's curve, averaged over seeds, then over tasks and languages."""
     of_system = scores[scores["system"] == system].rename(columns={"score": "mean"})
     cells = of_system.groupby(["task", "language", "step"])[["eflops", "mean"]].mean()
     return cells.groupby("step").mean()
 
 
 def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
-    """BL_BASE's compute over the system's; of one that is there unadapted, over its next
+    """Return BL_BASE's compute over the system's; of one that is there unadapted, over its next
     checkpoint's.
     """
     target = NEAR_MAXIMAL * base["mean"].iloc[-1]
-    own = compute_to_reach(curve, target).eflops
-    if own == 0 and len(curve) > 1:
-        own = curve["eflops"].iloc[1]
-    return compute_to_reach(base, target).eflops / own if 0 < own < math.inf else 0.0
+    spent = compute_to_reach(curve, target).eflops
+    if spent == 0 and len(curve) > 1:
+        spent = curve["eflops"].iloc[1]
+    return compute_to_reach(base, target).eflops / spent if 0 < spent < math.inf else 0.0
 
 
 class LossRecord(Stored):
@@ -249,31 +263,29 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Loss row of one run: held_out, [(step, nats per token)]; hours of steps; GiB at most. None
-    without a log.
+    """Read the loss row of one run: held_out, [(step, nats per token)]; hours of steps; GiB at
+    most. None without a log.
     """
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
     records = read_model_lines(path, LossRecord, advice)
     if not any(record.step for record in records):
         return None
     of_body = any(record.held_out_of_body is not None for record in records)
-    held_out = [
-        (record.step, record.held_out_of_body if of_body else record.held_out) for record in records
-    ]
-    work, rates = (
-        [0.0, *(record.eflops for record in records)],
-        (record.tflops_per_second for record in records),
-    )
-    seconds = sum(
-        (end - start) * 1e6 / rate
-        for (start, end), rate in zip(pairwise(work), rates, strict=True)
-        if rate
-    )
+    held_out: list[tuple[int, float]] = []
+    seconds = 0.0
+    eflops = 0.0
+    for record in records:
+        loss = record.held_out_of_body if of_body else record.held_out
+        if loss is not None:
+            held_out.append((record.step, loss))
+        if record.tflops_per_second:
+            seconds += (record.eflops - eflops) * 1e6 / record.tflops_per_second
+        eflops = record.eflops
     return {
         "system": system,
         "stage": stage,
         "language": language,
-        "held_out": [(step, loss) for step, loss in held_out if loss is not None],
+        "held_out": held_out,
         "hours": seconds / 3600,
         "memory_gib": max(record.memory_gib for record in records),
     }
@@ -282,11 +294,11 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
 SCORES_FILE = "scores.json"
 # Scores that are shown of a task that has one of them, and their units; less of them is better.
 BITS = {"bits_per_byte": "bits per byte", "bits_per_hidden_byte": "bits per byte of hidden words"}
-# Begins the name of a score that the source language's own pack has: the untouched model's
+# What the names of scores begin with: those of the source language's own pack, which are the
+# untouched model's, and those of an added language's pack on the source's texts, where "cut" is the
+# percentage of their bytes that stand in new pieces.
 OF_SOURCE = "source_pack_"
-# And of one that an added language's pack has on the source's texts; there "cut" is the
 ON_SOURCE = "on_source_"
-# percentage of their bytes that stand in new pieces
 
 
 class ScoreRow(Stored):
@@ -304,14 +316,17 @@ class ScoreRow(Stored):
 
 
 def shown_score(row: Row, metric: str) -> tuple[str, str]:
-    """(column, name) of the score that a sentence or a card shows of rows like this; metric: what
-    "score" is.
+    """Return (column, name) of the score that a sentence or a card shows of rows like this; metric:
+    what "score" is.
     """
-    return next((shown for shown in BITS.items() if shown[0] in row), ("score", metric))
+    for column, unit in BITS.items():
+        if column in row:
+            return column, unit
+    return "score", metric
 
 
 def further_columns(rows: Iterable[Row]) -> list[str]:
-    """Names of the further scores in score rows, in the order of the alphabet."""
+    """Return the names of the further scores in score rows, in the order of the alphabet."""
     return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
 
 

@@ -13,16 +13,17 @@ _BACK = "back_"
 
 
 def retrieval_tables(run: RunResults) -> list[Table]:
-    """A table for each system, task and language of retrieval, both ways."""
+    """Return a table for each system, task and language of retrieval, both ways."""
     rows = [row for row in run.target_scores if _SHOWN[0] in row]
     by_task = itemgetter("system", "task", "language")
-    return [
-        _table(run, [*group], *key)
-        for key, group in groupby(sorted(rows, key=by_task), key=by_task)
-    ]
+    groups = groupby(sorted(rows, key=by_task), key=by_task)
+    return [_table(run, [*group]) for _, group in groups]
 
 
-def _table(run: RunResults, rows: list[Row], system: str, task: str, language: str) -> Table:
+def _table(run: RunResults, rows: list[Row]) -> Table:
+    """Return the table of a system, task and language, whose rows these are."""
+    system = rows[0]["system"]
+    language = rows[0]["language"]
     source = run.recipe.languages.source
     ways = {"": f"{language} → {source}", _BACK: f"{source} → {language}"}
     columns = ["", *(f"{way}, {of}" for way in ways.values() for of in ("@1", "@10", "MRR"))]
@@ -30,16 +31,18 @@ def _table(run: RunResults, rows: list[Row], system: str, task: str, language: s
     shown: list[CellRow] = []
     if OF_SOURCE + _SHOWN[0] in rows[0]:
         shown.append(["untouched", *_cells(rows[0], OF_SOURCE)])
+    start = "aligned" if run.recipe.adapt.aligns else "as it starts"
     for row in rows:
-        aligned = "aligned" if run.recipe.adapt.aligns else "as it starts"
-        name = f"after {row['step']:,} steps" if row["step"] else aligned
+        name = f"after {row['step']:,} steps" if row["step"] else start
         shown.append([name, *_cells(row)])
-    there, back = (int(rows[0][f"{prefix}candidates"]) for prefix in ("", _BACK))
+    documents = int(rows[0]["candidates"])
+    queries = int(rows[0][f"{_BACK}candidates"])
     note = (
-        f"Percent of texts that find what belongs to them among {there:,} and {back:,}, first or "
-        "among the first ten, and the mean of one over its place. In brackets an interval of 95 %."
+        f"Percent of texts that find what belongs to them among {documents:,} and {queries:,}, "
+        "first or among the first ten, and the mean of one over its place. In brackets an interval "
+        "of 95 %."
     )
-    return Table(f"{task}, {name_of(system)}", columns, shown, notes=[note])
+    return Table(f"{rows[0]['task']}, {name_of(system)}", columns, shown, notes=[note])
 
 
 def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
@@ -54,7 +57,7 @@ def _cells(row: Mapping[str, float], prefix: str = "") -> list[Cell]:
 
 
 def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
-    """What a model's new tokens are, what its texts find, and what the source's have lost."""
+    """Show what a model's new tokens are, what its texts find, and what the source's have lost."""
     cut = changes.cut_otherwise
     count = changes.source_lines
     same = "their vectors are equal to the bit"
@@ -73,7 +76,7 @@ def changes_blocks(changes: Changes, source: str, language: str) -> list[Block]:
     )
     facts = Facts({f"Lines of {source}": kept, f"Lines of {language}": tokens})
     findings: list[CellRow] = [
-        [found.text, *(_with_mark(text, found.right) for text in (found.before, found.after))]
+        [found.text, _with_mark(found.before, found.right), _with_mark(found.after, found.right)]
         for found in changes.findings
     ]
     nearest = Table(

@@ -28,7 +28,8 @@ from ds_minimodel.report.found import changes_blocks, retrieval_tables
 from ds_minimodel.report.render import Block, Facts, Findings, Heading, Plot, to_html, to_markdown
 from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdicts_of
 
-TITLE, ADDED = "Mini-model adaptation: report", "A language added to a model: report"
+TITLE = "Mini-model adaptation: report"
+TITLE_OF_ADDED = "A language added to a model: report"
 MAX_SHOWN = 10  # samples of a kind
 _NOTES = {
     OPENINGS: "The likeliest tokens after the first words of a held-out document.",
@@ -37,8 +38,7 @@ _NOTES = {
 }
 _NEXT = (
     "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with "
-    "more --hours, and "
-    "into another --out teaches a decoder to answer, from --chats."
+    "more --hours, and into another --out teaches a decoder to answer, from --chats."
 )
 _NEXT_OF_PAIRS = (
     "Load what extend wrote into the folder model, as the untouched one is loaded. extend goes on "
@@ -48,9 +48,8 @@ _NEXT_OF_PAIRS = (
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (
     "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal "
-    "performance, 95 % of "
-    "BL_BASE's final score, on curves averaged over tasks and languages; lines: range of single "
-    "seeds."
+    "performance, 95 % of BL_BASE's final score, on curves averaged over tasks and languages; "
+    "lines: range of single seeds."
 )
 _FIGURE_3 = (
     "Figure 3, averaged over languages: score against the compute of step 2, by the paper's "
@@ -62,14 +61,18 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
     """Write scores.json, verdicts.json, report.md, report.html and the PNGs; `out_folder` is
     replaced as a whole.
 
-    What the page says first, a line each.
+    Returns:
+        What the page says first, a line each.
     """
     verdicts = verdicts_of(run)
-    first, title = findings(run, verdicts), ADDED if run.recipe.base else TITLE
-    blocks = [
-        Findings(first),
-        *(added_blocks(run, verdicts) if run.recipe.base else report_blocks(run)),
-    ]
+    first = findings(run, verdicts)
+    blocks: list[Block] = [Findings(first)]
+    if run.recipe.base:
+        title = TITLE_OF_ADDED
+        blocks += added_blocks(run, verdicts)
+    else:
+        title = TITLE
+        blocks += report_blocks(run)
     with atomic_folder(out_folder) as folder:
         write_json(folder / SCORES_FILE, run.target_scores)
         write_json(folder / VERDICTS_FILE, [verdict.model_dump() for verdict in verdicts])
@@ -82,10 +85,15 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
 
 
 def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
-    """Page over a base: what was there before, what is there after, and what that took."""
+    """Return the page over a base: what was there before, what is there after, and what that
+    took.
+    """
     blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
     if any(verdict.measures for verdict in verdicts):
-        measured = {f"{name_of(own.system)}, {own.language}": own.measures for own in verdicts}
+        measured = {
+            f"{name_of(verdict.system)}, {verdict.language}": verdict.measures
+            for verdict in verdicts
+        }
         blocks += [Heading("Before and after"), tables.change_table(measured)]
     elif any(row["held_out"] for row in run.losses):
         blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
@@ -101,13 +109,15 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
         blocks += [Heading("Systems"), Facts(_systems(run))]
     if run.fertility:
         blocks += [Heading("Vocabulary"), tables.fertility_table(run.fertility)]
-    costs = tables.cost_table(recipe_costs(run.recipe), False, len(run.recipe.languages.targets))
+    costs = tables.cost_table(
+        recipe_costs(run.recipe), in_days=False, languages=len(run.recipe.languages.targets)
+    )
     following = _NEXT_OF_PAIRS if run.recipe.learns_from_pairs else _NEXT
     return [*blocks, Heading("Cost"), costs, Heading("What to do next"), Findings([following])]
 
 
 def samples_blocks(comparison: Comparison) -> list[Block]:
-    """What two decoders write, side by side, in a table for each kind of prompt."""
+    """Show what two decoders write, side by side, in a table for each kind of prompt."""
     blocks: list[Block] = []
     for kind, note in _NOTES.items():
         samples = [sample for sample in comparison.samples if sample.kind == kind]
@@ -117,7 +127,7 @@ def samples_blocks(comparison: Comparison) -> list[Block]:
 
 
 def comparison_page(title: str, comparison: Comparison) -> str:
-    """What became of a decoder, as Markdown."""
+    """Return what became of a decoder, as Markdown."""
     blocks: list[Block] = [Findings([*comparison.sentences, *comparison.worse])]
     blocks += [tables.measures_table(comparison.measures), *samples_blocks(comparison)]
     return to_markdown(title, blocks)
@@ -128,52 +138,60 @@ def _systems(run: RunResults) -> dict[str, str]:
 
 
 def _held_out_blocks(run: RunResults) -> list[Block]:
-    """Curve of the loss of held-out text, where it has more than two points."""
-    costs, steps = tables.adapt_costs(recipe_costs(run.recipe)), run.recipe.adapt.steps
-    task, rows = "held-out text", list[Row]()
-    for row in run.losses:
-        if row["stage"] == "adapt" and len(row["held_out"]) > 2:
-            own = {"system": row["system"], "task": task, "language": row["language"], "seed": 1}
-            a_step = costs[row["system"]] / steps
-            rows += [
-                own | {"step": step, "eflops": a_step * step, "score": loss}
-                for step, loss in row["held_out"]
-            ]
+    """Draw the loss of held-out text, where it has more than two points."""
+    costs = tables.adapt_costs(recipe_costs(run.recipe))
+    task = "held-out text"
+    rows: list[Row] = []
+    for loss_row in run.losses:
+        if loss_row["stage"] != "adapt" or len(loss_row["held_out"]) <= 2:
+            continue
+        system = loss_row["system"]
+        for step, loss in loss_row["held_out"]:
+            row = {
+                "system": system,
+                "task": task,
+                "language": loss_row["language"],
+                "seed": 1,
+                "step": step,
+                "eflops": costs[system] / run.recipe.adapt.steps * step,
+                "score": loss,
+            }
+            rows.append(row)
     if not rows:
         return []
-    drawn = plots.plot_scores(training_curves(rows), "nats per token", task, near_maximal=False)
+    drawn = plots.plot_scores(
+        training_curves(rows), ylabel="nats per token", task=task, near_maximal=False
+    )
     caption = (
-        "Loss on held-out text while it trained, in nats per token: lower is better, and vocabularies "
-        "do not compare by it."
+        "Loss on held-out text while it trained, in nats per token: lower is better, and "
+        "vocabularies do not compare by it."
     )
     return [Heading("Held-out loss"), Plot("held-out-loss.png", drawn, caption)]
 
 
 def report_blocks(run: RunResults) -> list[Block]:
-    """The paper's page as a list of blocks, in reading order: those that the run has data for."""
-    costs, source = recipe_costs(run.recipe), run.recipe.languages.source
+    """Return the paper's page as a list of blocks, in reading order: those that the run has data
+    for.
+    """
+    costs = recipe_costs(run.recipe)
     blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
         curves = training_curves(run.target_scores)
         if gains := speedups(run.target_scores):
-            blocks += [
-                tables.speedups_table(gains),
-                Plot("figure-1.png", plots.plot_speedups(gains), _FIGURE_1),
-            ]
-        if len(run.recipe.languages.targets) > 1:  # of one language a task's own figure is the same
+            drawn = plots.plot_speedups(gains)
+            blocks += [tables.speedups_table(gains), Plot("figure-1.png", drawn, _FIGURE_1)]
+        # Of one language a task's own figure is the same.
+        if len(run.recipe.languages.targets) > 1:
             drawn = plots.plot_scores(curves, "mean over languages")
             blocks += [Heading("Training curves"), Plot("figure-3.png", drawn, _FIGURE_3)]
         for task in names_in(curves, "task"):
             blocks += _task_blocks(run, task, curves, costs)
         if run.source_scores:
-            blocks += [
-                Heading("Source language"),
-                tables.source_table(source, training_curves(run.source_scores)),
-            ]
-    blocks += [
-        Heading("Costs"),
-        tables.cost_table(costs, languages=len(run.recipe.languages.targets)),
-    ]
+            source_curves = training_curves(run.source_scores)
+            table = tables.source_table(run.recipe.languages.source, source_curves)
+            blocks += [Heading("Source language"), table]
+    cost_table = tables.cost_table(costs, languages=len(run.recipe.languages.targets))
+    blocks += [Heading("Costs"), cost_table]
     if any(row["held_out"] for row in run.losses):
         blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
     return blocks
@@ -182,16 +200,22 @@ def report_blocks(run: RunResults) -> list[Block]:
 def _task_blocks(
     run: RunResults, task: str, curves: pd.DataFrame, costs: Sequence[Row]
 ) -> list[Block]:
-    """Tables 2 and 3 and Figure 3 of a task by language, its further scores."""
+    """Return tables 2 and 3 and Figure 3 of a task by language, and its further scores."""
     rows = [row for row in run.target_scores if row["task"] == task]
-    metric, estimates = run.metrics[task], near_maximal(curves)
+    metric = run.metrics[task]
     title = metric if task in run.recipe.finetune.finetuned_tasks else f"{metric}, not finetuned"
-    blocks: list[Block] = [Heading(task), tables.final_scores_table(task, title, curves, costs)]
+    table = tables.final_scores_table(task, title, curves=curves, costs=costs)
+    blocks: list[Block] = [Heading(task), table]
     for column in further_columns(rows):
-        scale, further = tables.SCALES.get(column, tables.PERCENT), training_curves(rows, column)
-        blocks.append(
-            tables.final_scores_table(task, column.replace("_", " "), further, costs, scale)
+        table = tables.final_scores_table(
+            task,
+            column.replace("_", " "),
+            curves=training_curves(rows, column),
+            costs=costs,
+            scale=tables.SCALES.get(column, tables.PERCENT),
         )
+        blocks.append(table)
+    estimates = near_maximal(curves)
     if estimates:
         blocks.append(tables.near_maximal_table(task, estimates))
     caption = f"Figure 3 ({task}): score against the compute of step 2, by language. {_BANDS}"

@@ -27,7 +27,8 @@ from ds_minimodel.report.curves import (
     names_in,
 )
 
-GREY, INK = "#59636e", "#1c2126"
+GREY = "#59636e"
+INK = "#1c2126"
 RC_PARAMS: dict[Any, Any] = {
     "text.parse_math": False,  # a language may have a $ in its name
     "font.size": 9.5,
@@ -42,30 +43,32 @@ RC_PARAMS: dict[Any, Any] = {
     "legend.handlelength": 3,
 }
 _PANELS_A_ROW = 4
-_WIDEST = 13.2  # inches
-_ENTRY = 2  # inches of the legend
+_MAX_WIDTH = 13.2  # inches
+_ENTRY_WIDTH = 2  # inches, of the legend
 
 
 def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
-    """Figure 1: a group of bars for all tasks and for each; one bar a system, its speedup with its
-    range over seeds.
+    """Draw Figure 1: a group of bars for all tasks and for each; one bar a system, its speedup with
+    its range over seeds.
     """
-    groups, width = list(next(iter(speedups.values()))), 0.8 / len(speedups)
+    groups = list(next(iter(speedups.values())))
+    num_bars = len(speedups) * len(groups)
+    width = 0.8 / len(speedups)
     with rc_context(RC_PARAMS):
-        figure = _figure(min(max(4.6, 0.9 + 0.55 * len(speedups) * len(groups)), _WIDEST), 3.2)
+        figure = _figure(min(max(4.6, 0.9 + 0.55 * num_bars), _MAX_WIDTH), 3.2)
         axes = figure.add_subplot()
-        for number, (system, by_group) in enumerate(speedups.items()):
-            places = [at + (number - (len(speedups) - 1) / 2) * width for at in range(len(groups))]
-            heights = [by_group[group].value for group in groups]
-            axes.bar(
-                places, heights, 0.9 * width, label=name_of(system), color=SYSTEMS[system].color
-            )
-            for at, one in zip(places, by_group.values(), strict=True):
-                axes.plot([at, at], [one.low, one.high], color=INK, linewidth=0.9)
-                text = f"{one.value:.1f}×" if one.value else "never"
+        for index, (system, by_group) in enumerate(speedups.items()):
+            shift = (index - (len(speedups) - 1) / 2) * width
+            name = name_of(system)
+            color = SYSTEMS[system].color
+            for group_index, group in enumerate(groups):
+                x = group_index + shift
+                speedup = by_group[group]
+                axes.bar(x, speedup.value, 0.9 * width, label=name, color=color)
+                axes.plot([x, x], [speedup.low, speedup.high], color=INK, linewidth=0.9)
                 axes.annotate(
-                    text,
-                    (at, max(one.value, one.high)),
+                    f"{speedup.value:.1f}×" if speedup.value else "never",
+                    (x, max(speedup.value, speedup.high)),
                     (0, 2),
                     textcoords="offset points",
                     ha="center",
@@ -82,34 +85,41 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
 def plot_scores(
     curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal: bool = True
 ) -> bytes:
-    """Figure 3: score curves, a line for each system, averaged over languages in a panel for each
-    task; of one task, a panel for each language.
+    """Draw Figure 3: score curves, a line for each system, averaged over languages in a panel for
+    each task; of one task, a panel for each language.
 
-    ylabel: what the scores are, such as "accuracy (%)". near_maximal: whether 95 % of BL_BASE's
-    last score is drawn.
+    Args:
+        curves: as of training_curves.
+        ylabel: what the scores are, such as "accuracy (%)".
+        task: the one task.
+        near_maximal: whether 95 % of BL_BASE's last score is drawn.
     """
-    panels = [(name, name, AVERAGE) for name in names_in(curves, "task")]  # title, task, language
+    # Title, task and language of each.
     if task:
-        panels = [
-            (name, task, name) for name in names_in(curves.xs(task, level="task"), "language")
-        ]
-    unit, systems = flops_unit(curves["eflops"].max()), names_in(curves, "system")
-    targets, there = NEAR_MAXIMAL * last_points(curves)["mean"], {*curves.index.droplevel("step")}
+        languages = names_in(curves.xs(task, level="task"), "language")
+        panels = [(language, task, language) for language in languages]
+    else:
+        panels = [(name, name, AVERAGE) for name in names_in(curves, "task")]
+    unit = flops_unit(curves["eflops"].max())
+    systems = names_in(curves, "system")
+    targets = NEAR_MAXIMAL * last_points(curves)["mean"]
+    present = {*curves.index.droplevel("step")}
     with rc_context(RC_PARAMS):
         num_columns = min(len(panels), _PANELS_A_ROW)
         num_rows = math.ceil(len(panels) / num_columns)
         figure = _figure(max(6.4, 3.3 * num_columns), 2.7 * num_rows + 0.6)
-        for number, (title, of_task, language) in enumerate(panels):
-            axes = figure.add_subplot(num_rows, num_columns, number + 1)
+        for index, (title, of_task, language) in enumerate(panels):
+            axes = figure.add_subplot(num_rows, num_columns, index + 1)
             for system in systems:
-                if (system, of_task, language) in there:  # a log may have been lost
+                # A log may have been lost.
+                if (system, of_task, language) in present:
                     _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
             if near_maximal and BASELINE in systems:
                 _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE")
             axes.set_title(title)
             axes.margins(x=0.02, y=0.06)
             axes.set_xlim(0)
-            if number % _PANELS_A_ROW == 0:
+            if index % _PANELS_A_ROW == 0:
                 axes.set_ylabel(ylabel)
         figure.supxlabel(f"compute of step 2 ({unit.name}, by formula)")
         _legend(figure)
@@ -117,7 +127,8 @@ def plot_scores(
 
 
 def _draw_curve(axes: Axes, system: str, points: pd.DataFrame, unit: ComputeUnit) -> None:
-    drawn, x = SYSTEMS[system], points["eflops"] * unit.per_eflop
+    drawn = SYSTEMS[system]
+    x = points["eflops"] * unit.per_eflop
     axes.plot(
         x,
         points["mean"],
@@ -126,7 +137,8 @@ def _draw_curve(axes: Axes, system: str, points: pd.DataFrame, unit: ComputeUnit
         marker=drawn.marker,
         label=drawn.title,
     )
-    low, high = points["mean"] - points["std"], points["mean"] + points["std"]
+    low = points["mean"] - points["std"]
+    high = points["mean"] + points["std"]
     axes.fill_between(x, low, high, color=drawn.color, alpha=0.13, linewidth=0)
 
 
@@ -140,13 +152,15 @@ def _figure(width: float, height: float) -> Figure:
 
 def _legend(figure: Figure) -> None:
     """Draw one legend of all panels above them."""
-    pairs = [
-        pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)
-    ]
-    handles = {label: handle for handle, label in pairs}
-    num_columns = int(figure.get_figwidth() / _ENTRY)
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        drawn, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, drawn, strict=True))
     figure.legend(
-        list(handles.values()), list(handles), loc="outside upper left", ncols=num_columns
+        list(handles.values()),
+        list(handles),
+        loc="outside upper left",
+        ncols=int(figure.get_figwidth() / _ENTRY_WIDTH),
     )
 
 

@@ -30,7 +30,7 @@ class Findings(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """PNG with two pixels for each pixel of the page; `name` is its file beside the page."""
+    """PNG with two pixels for each pixel of the page. name: its file beside the page."""
 
     name: str
     png: bytes
@@ -39,16 +39,19 @@ class Plot(NamedTuple):
     @property
     def width(self) -> int:
         """In pixels of the page."""
-        return int.from_bytes(self.png[16:20], "big") // 2  # PNG keeps its width there
+        # A PNG has its width in these bytes.
+        return int.from_bytes(self.png[16:20], "big") // 2
 
     @property
     def base64(self) -> str:
+        """The file as text."""
         return base64.b64encode(self.png).decode()
 
 
 class Cell(NamedTuple):
-    """Entry of a table: its text, what qualifies it (± or bounds), and whether it is the best of
-    its column.
+    """Entry of a table.
+
+    detail: what qualifies the text, such as ± or bounds. best: whether it is that of its column.
     """
 
     text: str
@@ -65,10 +68,10 @@ CellRow = Sequence[Cell | str]
 
 @dataclass(frozen=True)
 class Table:
-    """Table; each row holds an entry for each of `columns`. `references` are rows that the others
-    compare with.
+    """Table; each row holds an entry for each of `columns`.
 
-    of_text: its entries are sentences, which stand below each other where a screen is narrow.
+    references: rows that the others compare with. of_text: its entries are sentences, which stand
+    below each other where a screen is narrow.
     """
 
     title: str
@@ -83,8 +86,8 @@ Block = Heading | Facts | Findings | Plot | Table
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
-    """Page as one HTML file with its figures inside; what is too wide for a screen scrolls within
-    the page.
+    """Return a page as one HTML file with its figures inside; what is too wide for a screen scrolls
+    within the page.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -92,25 +95,22 @@ def to_html(title: str, blocks: Iterable[Block]) -> str:
     environment = Environment(
         loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
     )
+    template = environment.get_template("page.html.j2")
     by_kind = [(type(block).__name__, block) for block in blocks]
-    return without_controls(
-        environment.get_template("page.html.j2").render(title=title, blocks=by_kind)
-    )
+    return without_controls(template.render(title=title, blocks=by_kind))
 
 
 def to_markdown(title: str, blocks: Iterable[Block]) -> str:
-    """Page as Markdown; figures are files beside it."""
+    """Return a page as Markdown; figures are files beside it."""
     lines = [f"# {title}", ""]
     for block in blocks:
         match block:
             case Heading(text, level):
                 lines += [f"{'#' * level} {escape_markdown(text)}", ""]
             case Facts(by_label):
-                lines += [
-                    f"- **{escape_markdown(name)}**: {escape_markdown(text)}"
-                    for name, text in by_label.items()
-                ]
-                lines += [""]
+                for name, text in by_label.items():
+                    lines.append(f"- **{escape_markdown(name)}**: {escape_markdown(text)}")
+                lines.append("")
             case Findings(sentences):
                 lines += [*(f"- {escape_markdown(line)}" for line in sentences), ""]
             case Plot(name, _, caption):
@@ -118,7 +118,8 @@ def to_markdown(title: str, blocks: Iterable[Block]) -> str:
                 lines += [image, "", f"*{escape_markdown(caption)}*", ""]
             case Table():
                 lines += [f"**{escape_markdown(block.title)}**", "", *_markdown_table(block), ""]
-                lines += [line for note in block.notes for line in (escape_markdown(note), "")]
+                for note in block.notes:
+                    lines += [escape_markdown(note), ""]
     return "\n".join(lines)
 
 
@@ -141,7 +142,7 @@ _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 
 def without_controls(text: str) -> str:
-    """`text`, of any lines, with those as escapes."""
+    """Return `text`, of any lines, with those as escapes."""
     return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
@@ -152,21 +153,22 @@ _BRACKETS = re.compile(r"(?<!\\)[\[\]]")
 
 
 def escape_markdown(text: str, in_brackets: bool = False) -> str:
-    """`text` in one line in which no mark, link, image or HTML is left; a table or a paragraph
-    takes it as it is.
+    """Return `text` in one line in which no mark, link, image or HTML is left; a table or a
+    paragraph takes it as it is.
 
     An address that stands there as itself (http://…) stays, of which GitHub makes a link.
     in_brackets: it is to stand in those of a link or an image.
     """
-    in_a_line = (
-        without_controls(" ".join(text.splitlines())).replace("&", "&amp;").replace("<", "&lt;")
-    )
-    escaped = _MARKS.sub(r"\\\g<0>", in_a_line)
+    line = without_controls(" ".join(text.splitlines()))
+    line = line.replace("&", "&amp;").replace("<", "&lt;")
+    escaped = _MARKS.sub(r"\\\g<0>", line)
     return _BRACKETS.sub(r"\\\g<0>", escaped) if in_brackets else escaped
 
 
 def duration(hours: float) -> str:
-    """Hours as days, hours, minutes or seconds, whichever is the largest with one or more."""
+    """Return hours as days, hours, minutes or seconds, whichever is the largest with one or
+    more.
+    """
     for name, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
         if hours >= length:
             return f"{hours / length:.3g} {name}"
@@ -174,10 +176,9 @@ def duration(hours: float) -> str:
 
 
 def size_of(count: int) -> str:
-    """Bytes in the largest unit of which there is one or more."""
+    """Return bytes in the largest unit of which there is one or more."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
-            return (
-                f"{count / unit:.2f} {name}" if count < 10 * unit else f"{count / unit:.0f} {name}"
-            )
+            decimals = 2 if count < 10 * unit else 0
+            return f"{count / unit:.{decimals}f} {name}"
     return f"{count} B"

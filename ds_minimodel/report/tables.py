@@ -8,7 +8,7 @@ import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -35,9 +35,6 @@ from ds_minimodel.report.curves import (
 )
 from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
 
-if TYPE_CHECKING:
-    pass
-
 
 class Scale(NamedTuple):
     """How scores are printed, and which of them is the best."""
@@ -46,20 +43,18 @@ class Scale(NamedTuple):
     best: Callable[[Iterable[float]], float] = max
 
     def cell(self, mean: float, std: float, best: float | None) -> Cell:
-        """Cell with a mean and its deviation, bold where it is the best."""
-        return Cell(
-            self.form.format(mean),
-            "" if math.isnan(std) else f"±{self.form.format(std)}",
-            mean == best,
-        )
+        """Return a cell with a mean and its deviation, bold where it is the best."""
+        deviation = "" if math.isnan(std) else f"±{self.form.format(std)}"
+        return Cell(self.form.format(mean), deviation, best=mean == best)
 
 
 PERCENT = Scale()
-SCALES = dict.fromkeys(BITS, Scale("{:.3f}", min))  # of further scores
+# Of further scores.
+SCALES = dict.fromkeys(BITS, Scale("{:.3f}", min))
 
 
 def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
-    """{system: EFLOPs of step 2 for one language, by the paper's formula} of the rows of
+    """Return {system: EFLOPs of step 2 for one language, by the paper's formula} of the rows of
     recipe_costs.
     """
     return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
@@ -69,39 +64,38 @@ def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
 
 
 def averages(curves: pd.DataFrame) -> pd.DataFrame:
-    """Final scores, the mean over languages: a row for each system, a column for each task."""
+    """Return final scores, the mean over languages: a row for each system, a column for each
+    task.
+    """
     return last_points(curves)["mean"].xs(AVERAGE, level="language").unstack()
 
 
 def retained(curves: pd.DataFrame) -> pd.Series:
-    """Share of BL_BASE's average final score that each system has, mean over tasks."""
+    """Return the share of BL_BASE's average final score that each system has, mean over tasks."""
     ends = averages(curves)
-    known = ends.loc[:, ends.loc[BASELINE] > 0]  # of nothing there is no share
+    # Of nothing there is no share.
+    known = ends.loc[:, ends.loc[BASELINE] > 0]
     return (known / known.loc[BASELINE]).mean(axis=1)
 
 
 def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
-    """How much sooner than BL_BASE each system is, of all tasks and of each."""
+    """Show how much sooner than BL_BASE each system is, of all tasks and of each."""
     groups = list(next(iter(by_system.values())))
     rows: list[CellRow] = []
     for system, by_group in by_system.items():
-        cells = [
-            Cell(
-                f"{own.value:.2f}",
-                f"(single seeds {own.low:.2f}–{own.high:.2f})" if own.low < own.high else "",
-            )
-            for own in by_group.values()
-        ]
+        cells: list[Cell] = []
+        for speedup in by_group.values():
+            low = speedup.low
+            high = speedup.high
+            seeds = f"(single seeds {low:.2f}–{high:.2f})" if low < high else ""
+            cells.append(Cell(f"{speedup.value:.2f}", seeds))
         rows.append([name_of(system), *cells, f"{by_group[ALL_TASKS].at_equal_compute:+.2f}"])
     notes = [
         "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves "
-        "averaged over seeds, "
-        "languages and tasks. In brackets the lowest and the highest of single finetuning seeds' "
-        "own curves: that of "
-        "the averaged curve may lie outside. Another pretraining may differ by more. 0: never, or "
-        "BL_BASE is there "
-        "unadapted. A system that is there unadapted counts with its next checkpoint: it is at "
-        "least as fast. At equal "
+        "averaged over seeds, languages and tasks. In brackets the lowest and the highest of "
+        "single finetuning seeds' own curves: that of the averaged curve may lie outside. Another "
+        "pretraining may differ by more. 0: never, or BL_BASE is there unadapted. A system that is "
+        "there unadapted counts with its next checkpoint: it is at least as fast. At equal "
         "compute: difference in points where the cheaper of both ends."
     ]
     return Table("Speedup over BL_BASE", ["System", *groups, "at equal compute"], rows, notes=notes)
@@ -110,44 +104,48 @@ def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
 def final_scores_table(
     task: str, metric: str, curves: pd.DataFrame, costs: Iterable[Row], scale: Scale = PERCENT
 ) -> Table:
-    """Table 2 for one task: training cost, and the score at training completion in each language.
+    """Return Table 2 for one task: training cost, and the score at training completion in each
+    language; below it the scores before any training (step 0: unadapted embeddings).
 
-    metric: what the scores are, such as "accuracy". Below it the scores before any training (step
-    0: unadapted embeddings).
+    Args:
+        task: of the recipe.
+        metric: what the scores are, such as "accuracy".
+        curves: as of training_curves.
+        costs: as of recipe_costs.
+        scale: of the scores.
     """
-    ends, first = (
-        last_points(curves).xs(task, level="task"),
-        first_points(curves).xs(task, level="task"),
-    )
+    ends = last_points(curves).xs(task, level="task")
+    starts = first_points(curves).xs(task, level="task")
     spent = adapt_costs(costs)
     unit = flops_unit(max(spent.values(), default=0))
-    best = {
-        language: scale.best(means)
-        for language, means in ends["mean"].groupby(level="language", observed=True)
-    }
-    rows, before = list[CellRow](), list[CellRow]()
+    means = ends["mean"].groupby(level="language", observed=True)
+    best = {language: scale.best(of_language) for language, of_language in means}
+    rows: list[CellRow] = []
+    unadapted: list[CellRow] = []
     for system in names_in(ends, "system"):
+        name = name_of(system)
         cost = unit.text(spent[system]) if system in spent else EMPTY
-        rows.append([name_of(system), cost, *_score_cells(ends.loc[system], scale, best)])
-        if (first.loc[system]["step"] == 0).all():
-            before.append(
-                [f"{name_of(system)}, unadapted", EMPTY, *_score_cells(first.loc[system], scale)]
-            )
+        rows.append([name, cost, *_score_cells(ends.loc[system], scale, best)])
+        if (starts.loc[system]["step"] == 0).all():
+            cells = _score_cells(starts.loc[system], scale)
+            unadapted.append([f"{name}, unadapted", EMPTY, *cells])
     title = f"Table 2 ({task}): performance at training completion, {metric}"
     columns = ["System", unit.name, *names_in(ends, "language"), AVERAGE]
-    seeds = ends["num_seeds"].max()
+    count = ends["num_seeds"].max()
+    seeds = "One seed"
+    if count > 1:
+        seeds = f"Mean ± standard deviation over {count} finetuning seeds"
     note = (
         f"Bold: the best. After {ends['step'].max():,} updates of step 2, whose cost is that of "
-        "one language. "
-        f"{'One seed' if seeds == 1 else f'Mean ± standard deviation over {seeds} finetuning seeds'}."
+        f"one language. {seeds}."
     )
-    return Table(title, columns, rows, before, [note])
+    return Table(title, columns, rows, references=unadapted, notes=[note])
 
 
 def _score_cells(
     points: pd.DataFrame, scale: Scale, best: Mapping[str, float] | None = None
 ) -> list[Cell]:
-    """Cells of a system's points by language."""
+    """Return the cells of a system's points by language."""
     return [
         scale.cell(point.mean, point.std, (best or {}).get(point.Index))
         for point in points.itertuples()
@@ -155,7 +153,7 @@ def _score_cells(
 
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
-    """Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the
+    """Return Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the
     estimate.
     """
     by_system: dict[str, dict[str, Estimate]] = {}
@@ -163,38 +161,32 @@ def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
         if of_task == task and language != AVERAGE:
             by_system.setdefault(system, {})[language] = estimate
     languages = list(next(iter(by_system.values())))
-    reached = [
-        one.upper
-        for of_system in by_system.values()
-        for one in of_system.values()
-        if one.upper < math.inf
-    ]
-    unit = flops_unit(max(reached, default=0))
-    best = {
-        language: min(of_system[language].eflops for of_system in by_system.values())
-        for language in languages
-    }
-    rows: list[CellRow] = [
-        [
-            name_of(system),
-            *(_estimate_cell(of_system[language], unit, best[language]) for language in languages),
-            _mean_estimate([one.eflops for one in of_system.values()], unit),
+    best: dict[str, float] = {}
+    largest = 0.0
+    for language in languages:
+        of_language = [of_system[language] for of_system in by_system.values()]
+        best[language] = min(estimate.eflops for estimate in of_language)
+        reached = [estimate.upper for estimate in of_language if estimate.upper < math.inf]
+        largest = max([largest, *reached])
+    unit = flops_unit(largest)
+    rows: list[CellRow] = []
+    for system, of_system in by_system.items():
+        cells = [
+            _estimate_cell(of_system[language], unit, best[language]) for language in languages
         ]
-        for system, of_system in by_system.items()
-    ]
+        mean = _mean_estimate([estimate.eflops for estimate in of_system.values()], unit)
+        rows.append([name_of(system), *cells, mean])
     notes = [
         "To 95 % of BL_BASE's score at training completion, for every system. Interpolated "
-        "linearly between the "
-        "checkpoints before and after, whose compute is in brackets. ∞: never reached. *: without "
-        "the languages that "
-        "never reach it."
+        "linearly between the checkpoints before and after, whose compute is in brackets. ∞: never "
+        "reached. *: without the languages that never reach it."
     ]
     title = f"Table 3 ({task}): {unit.name} to near-maximal performance"
     return Table(title, ["System", *languages, AVERAGE], rows, notes=notes)
 
 
 def _estimate_cell(estimate: Estimate, unit: ComputeUnit, best: float) -> Cell:
-    """Cell with the compute to a target and its bounds; ∞ where it is never reached."""
+    """Return a cell with the compute to a target and its bounds; ∞ where it is never reached."""
     if estimate.eflops == math.inf:
         return Cell("∞")
     bounds = f"({unit.text(estimate.lower)}–{unit.text(estimate.upper)})"
@@ -202,15 +194,16 @@ def _estimate_cell(estimate: Estimate, unit: ComputeUnit, best: float) -> Cell:
 
 
 def _mean_estimate(eflops: Sequence[float], unit: ComputeUnit) -> str:
-    """The mean over the languages that reach the target."""
+    """Return the mean over the languages that reach the target."""
     finite = [value for value in eflops if value < math.inf]
-    return (
-        unit.text(statistics.fmean(finite)) + "*" * (len(finite) < len(eflops)) if finite else "∞"
-    )
+    if not finite:
+        return "∞"
+    mark = "*" if len(finite) < len(eflops) else ""
+    return unit.text(statistics.fmean(finite)) + mark
 
 
 def source_table(source: str, curves: pd.DataFrame) -> Table:
-    """Table 5: final scores in the source language, by system and task; `curves` hold that
+    """Return Table 5: final scores in the source language, by system and task; `curves` hold that
     language's.
     """
     ends = last_points(curves).xs(source, level="language")
@@ -219,18 +212,16 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
         [name_of(system), *_score_cells(ends.loc[system], PERCENT, best)]
         for system in names_in(ends, "system")
     ]
-    title, notes = (
-        f"Table 5: performance in the source language, {source}",
-        ["With that language's own embeddings."],
-    )
-    return Table(title, ["System", *names_in(ends, "task")], rows, notes=notes)
+    title = f"Table 5: performance in the source language, {source}"
+    note = "With that language's own embeddings."
+    return Table(title, ["System", *names_in(ends, "task")], rows, notes=[note])
 
 
 # --- before and after, over a base
 
 
 def change_table(measured: Mapping[str, Sequence[Measure]]) -> Table:
-    """What was measured before and after. measured: by what it is of, system and language."""
+    """Show what was measured before and after. measured: by what it is of, system and language."""
     rows: list[CellRow] = []
     for name, measures in measured.items():
         rows += _measured(measures, f"{name}: " if len(measured) > 1 else "")
@@ -238,7 +229,7 @@ def change_table(measured: Mapping[str, Sequence[Measure]]) -> Table:
 
 
 def measures_table(measures: Sequence[Measure]) -> Table:
-    """What was measured of two models."""
+    """Show what was measured of two models."""
     return _before_and_after(_measured(measures), "Fewer bits are better.")
 
 
@@ -258,60 +249,57 @@ def _before_and_after(rows: list[CellRow], note: str) -> Table:
 
 
 def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
-    """What is written before and after, with what is right and what loops marked."""
-
-    def written(text: str, is_right: bool) -> Cell:
-        return Cell(text, ", ".join(["(right)"] * is_right + ["(loops)"] * loops(text)))
-
-    rows: list[CellRow] = [
-        [own.opening, written(own.before, own.was_right), written(own.after, own.is_right)]
-        for own in samples
-    ]
+    """Show what is written before and after, with what is right and what loops marked."""
+    rows: list[CellRow] = []
+    for sample in samples:
+        before = _written(sample.before, sample.was_right)
+        after = _written(sample.after, sample.is_right)
+        rows.append([sample.opening, before, after])
     return Table(title, ["Opening", "before", "after"], rows, notes=[note], of_text=True)
+
+
+def _written(text: str, is_right: bool) -> Cell:
+    marks = ["(right)"] if is_right else []
+    if loops(text):
+        marks.append("(loops)")
+    return Cell(text, ", ".join(marks))
 
 
 # --- costs and losses
 
 
 def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -> Table:
-    """Cost of every step: the paper's formula, V100 time by it (in_days), and what this
+    """Show the cost of every step: the paper's formula, V100 time by it, and what this
     implementation executes.
 
-    languages: so many share what is paid once; of more than one a row says what each costs then.
+    Args:
+        costs: as of recipe_costs.
+        in_days: whether V100 time is shown.
+        languages: so many share what is paid once; of more than one a row says what each costs
+            then.
     """
-    by_system = {
-        system: [row for row in costs if row["system"] == system]
-        for system in in_order(r["system"] for r in costs)
-    }
-    if languages > 1:
-        by_system = {
-            system: [*rows, *_shared(rows, languages)] for system, rows in by_system.items()
-        }
-    largest = max((row["formula_eflops"] for row in costs), default=0)
-    flops = flops_unit(largest)
-    rows: list[CellRow] = [
-        [
-            name_of(row["system"]),
-            row["step"],
-            flops.text(row["formula_eflops"]),
-            *([f"{row['formula_eflops'] / EFLOPS_PER_V100_DAY:.3g}"] if in_days else []),
-            flops.text(row["executed_eflops"]),
+    systems = in_order(row["system"] for row in costs)
+    flops = flops_unit(max((row["formula_eflops"] for row in costs), default=0))
+    rows: list[CellRow] = []
+    for system in systems:
+        of_system = [row for row in costs if row["system"] == system]
+        if languages > 1:
+            of_system += _shared(of_system, languages)
+        for row in of_system:
+            formula = row["formula_eflops"]
+            executed = row["executed_eflops"]
+            days = [f"{formula / EFLOPS_PER_V100_DAY:.3g}"] if in_days else []
             # A step without training costs nothing.
-            f"{row['executed_eflops'] / row['formula_eflops']:.2f}"
-            if row["formula_eflops"]
-            else "",
-        ]
-        for rows in by_system.values()
-        for row in rows
-    ]
+            ratio = f"{executed / formula:.2f}" if formula else ""
+            figures = [flops.text(formula), *days, flops.text(executed), ratio]
+            rows.append([name_of(system), row["step"], *figures])
+    by_formula = ", and V100 time by it at 30 TFLOP/s" if in_days else ""
     notes = [
-        "Formula: the paper's appendix "
-        f"A.1{', and V100 time by it at 30 TFLOP/s' if in_days else ''}. Executed: the "
-        "matrix products that run here, of recomputed layers once. Both are computed from the "
-        "sizes, not measured. "
-        "adapt is for one language."
+        f"Formula: the paper's appendix A.1{by_formula}. Executed: the matrix products that run "
+        "here, of recomputed layers once. Both are computed from the sizes, not measured. adapt is "
+        "for one language."
     ]
-    if "minipost" in by_system:
+    if "minipost" in systems:
         notes[0] += " MiniPost's pretraining is BL_BASE's and is paid once."
     if costs and not any(row["step"] == "pretrain" for row in costs):
         notes.append(
@@ -323,21 +311,21 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
 
 
 def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
-    """The cost of a language where so many share the steps before adapt; none where there are no
-    such steps.
+    """Return the cost of a language where so many share the steps before adapt; none where there
+    are no such steps.
     """
     if len(rows) == 1:
         return []
-    kinds = "formula_eflops", "executed_eflops"
-    each = {
-        kind: sum(row[kind] / (1 if row["step"] == "adapt" else languages) for row in rows)
-        for kind in kinds
-    }
-    return [{"system": rows[0]["system"], "step": f"each of {languages} languages", **each}]
+    each: dict[str, Any] = {"step": f"each of {languages} languages"}
+    for kind in ("formula_eflops", "executed_eflops"):
+        each[kind] = sum(
+            row[kind] if row["step"] == "adapt" else row[kind] / languages for row in rows
+        )
+    return [each]
 
 
 def fertility_table(rows: Sequence[Row]) -> Table:
-    """The rows of `fertility`; bold: the best of each language."""
+    """Show the rows of `fertility`; bold: the best of each language."""
     columns = [
         "Language",
         "new tokens",
@@ -367,27 +355,25 @@ def fertility_table(rows: Sequence[Row]) -> Table:
 
 
 def held_out_table(losses: Iterable[Row]) -> Table:
-    """Held-out loss after the last step of every training, and at the best one."""
+    """Show held-out loss after the last step of every training, and at the best one."""
     note = (
         "Nats per token of text that was not trained on, after the last step; of step 2 (adapt) "
-        "those of the whole body "
-        "with the pack plugged in. Beside it the best of the training, where it is another one: in "
-        "step 2 the best "
-        "snapshot."
+        "those of the whole body with the pack plugged in. Beside it the best of the training, "
+        "where it is another one: in step 2 the best snapshot."
     )
-    cells = {}
+    cells: dict[tuple[str, str, str], Cell] = {}
     for row in losses:
         if row["held_out"]:
             last, loss = row["held_out"][-1]
-            best, least = min(row["held_out"], key=operator.itemgetter(1))
-            detail = "" if best == last else f"best {least:.3f} at step {best:,}"
+            best, lowest = min(row["held_out"], key=operator.itemgetter(1))
+            detail = "" if best == last else f"best {lowest:.3f} at step {best:,}"
             cells[row["system"], row["stage"], row["language"]] = Cell(f"{loss:.3f}", detail)
     stages = ["pretrain", "build-mini", "adapt"]
-    columns = sorted(
-        dict.fromkeys(run[1:] for run in cells), key=lambda column: stages.index(column[0])
-    )
+    trained = dict.fromkeys((stage, language) for _, stage, language in cells)
+    columns = sorted(trained, key=lambda column: stages.index(column[0]))
     rows: list[CellRow] = [
         [name_of(system), *(cells.get((system, *column), EMPTY) for column in columns)]
         for system in in_order(system for system, _, _ in cells)
     ]
-    return Table("Held-out loss", ["System", *map(" ".join, columns)], rows, notes=[note])
+    names = [" ".join(column) for column in columns]
+    return Table("Held-out loss", ["System", *names], rows, notes=[note])

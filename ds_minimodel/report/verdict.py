@@ -6,10 +6,10 @@ The page, the last lines of `run` and the cards of exports say it.
 
 import math
 from collections.abc import Collection, Sequence
-from functools import partial
-from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
+
+import pandas as pd
 
 from ds_minimodel.common.files import Count, Stored
 from ds_minimodel.config.flops import recipe_costs
@@ -21,18 +21,17 @@ from ds_minimodel.report.tables import PERCENT, SCALES, adapt_costs, averages, r
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
-_KEEPS = {  # what keeps more of the source, by whether the body trains
-    False: "raise adapt.new_token_penalty in the recipe, or lower adapt.lr",
-    True: "raise adapt.replay in the recipe, or export-hf with a smaller --strength",
-}
+# What keeps more of the source, where the body trains and where the pack alone does.
+_KEEPS_OF_BODY = "raise adapt.replay in the recipe, or export-hf with a smaller --strength"
+_KEEPS_OF_PACK = "raise adapt.new_token_penalty in the recipe, or lower adapt.lr"
 MAX_SOURCE_LOSS = 1.0  # percent of the source's score, without a warning
 
 
 class Verdict(Stored):
-    """Of a system in a language.
+    """What became of a system in a language.
 
     steps: updates of the pack. clauses: {task: what became of it}. measures: of all tasks, and of a
-    Kept, whose sentences are `kept`. worse: in which the untouched model is better, and what to do,
+    Kept, whose sentences are `kept`. worse: in what the untouched model is better, and what to do,
     a line each. cost: of step 2.
     """
 
@@ -46,21 +45,19 @@ class Verdict(Stored):
     cost: str
 
     def sentence(self, tasks: Collection[str]) -> str:
-        """Of these tasks."""
-        return (
-            "; ".join([*(text for task, text in self.clauses.items() if task in tasks), self.cost])
-            + "."
-        )
+        """Return what became of these tasks, and the cost, in a sentence."""
+        clauses = [clause for task, clause in self.clauses.items() if task in tasks]
+        return f"{'; '.join([*clauses, self.cost])}."
 
     @property
     def lines(self) -> list[str]:
         """The sentence of all tasks, those of what is kept, and a line for each that is worse."""
-        own = [self.sentence(self.clauses), *self.kept, *self.worse]
-        return [f"{curves.name_of(self.system)}, {line}" for line in own]
+        lines = [self.sentence(self.clauses), *self.kept, *self.worse]
+        return [f"{curves.name_of(self.system)}, {line}" for line in lines]
 
 
 def verdicts_of(run: curves.RunResults) -> list[Verdict]:
-    """Those of a recipe with a base; without one nothing was there before."""
+    """Return the verdicts of a recipe with a base; without one nothing was there before."""
     if not run.recipe.base:
         return []
     return [
@@ -71,59 +68,103 @@ def verdicts_of(run: curves.RunResults) -> list[Verdict]:
 
 
 def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
-    steps, clauses, measures, worse = run.recipe.adapt.steps, dict[str, str](), list[Measure](), []
-    for task, metric in run.metrics.items():
-        of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
-        rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
-        if not rows:
-            continue
-        column, unit = curves.shown_score(rows[0], metric)
-        scale, named = SCALES.get(column, PERCENT), f", {task}" if len(run.metrics) > 1 else ""
-        is_extends = column in curves.BITS and run.recipe.finetune.tasks[task].kind == task
-        what = "held-out text" if is_extends else task
-        measure = partial(Measure, unit=unit, decimals=3 if column in curves.BITS else 1)
-        scores = _mean(rows, curves.OF_SOURCE + column), _mean(rows, column)
-        measures.append(measure(what=f"{language}, {what}", before=scores[0], after=scores[1]))
-        before, after = measures[-1].texts
-        clauses[task] = f"{language}{named}: {before} {unit} before, {after} after"
-        if column in curves.BITS:
-            clauses[task] += _compressed(run, task, language, scores[1])
-        if curves.ON_SOURCE + column in rows[0]:
-            source = run.recipe.languages.source
-            own = [row for row in of_task if row["language"] == source]
-            of_source = _mean(own, column), _mean(rows, curves.ON_SOURCE + column)
-            measures.append(
-                measure(what=f"{source}, {what}", before=of_source[0], after=of_source[1])
-            )
-            before, after = measures[-1].texts
-            clauses[task] += f"; {source}{named}: {before} before, {after} after"
-            if curves.ON_SOURCE + "cut" in rows[0]:
-                clauses[task] += (
-                    f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
-                )
-            lost = 100 * abs(of_source[1] / of_source[0] - 1) if of_source[0] else 0.0
-            if lost > MAX_SOURCE_LOSS and of_source[1] != scale.best(of_source):
-                advice = _KEEPS[bool(SYSTEMS[system].trains)]
-                worse.append(f"{source}{named}: {lost:.1f} % worse than before: {advice}.")
-        if scores[1] != scale.best(scores):
-            worse.append(f"{clauses[task]}: {_WORSE}.")
-    clauses = clauses or {"held-out text": _trained(run, system, language)}
-    facts: dict[str, Any] = {"clauses": clauses, "measures": measures, "kept": [], "worse": worse}
-    if kept := run.kept.get((system, language)):
+    clauses: dict[str, str] = {}
+    measures: list[Measure] = []
+    worse: list[str] = []
+    for task in run.metrics:
+        of_task = _task_verdict(run, system=system, language=language, task=task)
+        if of_task is not None:
+            clauses[task] = of_task.clause
+            measures += of_task.measures
+            worse += of_task.worse
+    kept = run.kept.get((system, language))
+    if kept is not None:
         measures += kept.measures
         worse += kept.worse
-        facts["kept"] = kept.sentences
     return Verdict(
-        system=system, language=language, steps=steps, cost=_cost(run, system, language), **facts
+        system=system,
+        language=language,
+        steps=run.recipe.adapt.steps,
+        clauses=clauses or {"held-out text": _trained(run, system, language)},
+        measures=measures,
+        kept=[] if kept is None else kept.sentences,
+        worse=worse,
+        cost=_cost(run, system, language),
     )
 
 
+class _TaskVerdict(NamedTuple):
+    """What became of one task: a clause, and the rest as of Verdict."""
+
+    clause: str
+    measures: list[Measure]
+    worse: list[str]
+
+
+def _task_verdict(
+    run: curves.RunResults, system: str, language: str, task: str
+) -> _TaskVerdict | None:
+    """Compare the untouched model's scores with those after training, in the language and in the
+    source; None where the task is not scored in the language.
+    """
+    steps = run.recipe.adapt.steps
+    of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
+    rows = [row for row in of_task if (row["language"], row["step"]) == (language, steps)]
+    if not rows:
+        return None
+    column, unit = curves.shown_score(rows[0], run.metrics[task])
+    is_bits = column in curves.BITS
+    best_of = SCALES.get(column, PERCENT).best
+    # The task of bits that extend adds is called as its kind is.
+    is_held_out_text = is_bits and run.recipe.finetune.tasks[task].kind == task
+    what = "held-out text" if is_held_out_text else task
+    named = f", {task}" if len(run.metrics) > 1 else ""
+    worse: list[str] = []
+
+    target = Measure(
+        what=f"{language}, {what}",
+        unit=unit,
+        before=_mean(rows, curves.OF_SOURCE + column),
+        after=_mean(rows, column),
+        decimals=3 if is_bits else 1,
+    )
+    measures = [target]
+    before, after = target.texts
+    clause = f"{language}{named}: {before} {unit} before, {after} after"
+    if is_bits:
+        clause += _compressed(run, task, language, bits=target.after)
+
+    if curves.ON_SOURCE + column in rows[0]:
+        language_of_source = run.recipe.languages.source
+        source_rows = [row for row in of_task if row["language"] == language_of_source]
+        source = Measure(
+            what=f"{language_of_source}, {what}",
+            unit=unit,
+            before=_mean(source_rows, column),
+            after=_mean(rows, curves.ON_SOURCE + column),
+            decimals=target.decimals,
+        )
+        measures.append(source)
+        before, after = source.texts
+        clause += f"; {language_of_source}{named}: {before} before, {after} after"
+        if curves.ON_SOURCE + "cut" in rows[0]:
+            clause += f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
+        lost = 100 * abs(source.after / source.before - 1) if source.before else 0.0
+        if lost > MAX_SOURCE_LOSS and source.after != best_of((source.before, source.after)):
+            advice = _KEEPS_OF_BODY if SYSTEMS[system].trains else _KEEPS_OF_PACK
+            worse.append(f"{language_of_source}{named}: {lost:.1f} % worse than before: {advice}.")
+    if target.after != best_of((target.before, target.after)):
+        worse.append(f"{clause}: {_WORSE}.")
+    return _TaskVerdict(clause, measures, worse)
+
+
 def _trained(run: curves.RunResults, system: str, language: str) -> str:
-    """What step 2 has done, where no task has scored it."""
+    """Return what step 2 has done, where no task has scored it."""
     for loss in run.losses:
         of_run = loss["system"], loss["stage"], loss["language"]
         if of_run == (system, "adapt", language) and loss["held_out"]:
-            (first, before), (last, after) = loss["held_out"][0], loss["held_out"][-1]
+            first, before = loss["held_out"][0]
+            last, after = loss["held_out"][-1]
             return (
                 f"{language}, loss on held-out text: {before:.3f} nats per token after {first:,} "
                 f"updates, {after:.3f} after {last:,}"
@@ -132,30 +173,31 @@ def _trained(run: curves.RunResults, system: str, language: str) -> str:
 
 
 def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:
-    """What xz, which knows no language, takes, in brackets."""
+    """Return what xz, which knows no language, takes, in brackets."""
     xz = run.compressed.get((task, language))
-    return "" if xz is None else f" (xz {xz:.3f}{', which is better' if xz < bits else ''})"
+    if xz is None:
+        return ""
+    return f" (xz {xz:.3f}, which is better)" if xz < bits else f" (xz {xz:.3f})"
 
 
 def _cost(run: curves.RunResults, system: str, language: str) -> str:
-    """Time, memory and executed FLOPs of training, that of a mini-model too; FLOPs by those of all
-    weights.
+    """Return time, memory and executed FLOPs of training, that of a mini-model too; FLOPs as a
+    share of those of training all weights.
     """
-    names = language, run.recipe.languages.source
-    losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
-    own, whole = (
-        sum(row["executed_eflops"] for row in costs if row["system"] == name)
-        for name in (system, "full")
-    )
-    hours, memory = (
-        sum(loss["hours"] for loss in losses),
-        max((loss["memory_gib"] for loss in losses), default=0),
-    )
-    if not whole:
+    spent = sum(row["executed_eflops"] for row in costs if row["system"] == system)
+    of_all_weights = sum(row["executed_eflops"] for row in costs if row["system"] == "full")
+    if not of_all_weights:
         return "no training"
-    here = f"{duration(hours)} and {memory:.1f} GiB on this machine; " if losses else ""
-    return f"{here}{100 * own / whole:.0f} % of the FLOPs of training all weights"
+    share = f"{100 * spent / of_all_weights:.0f} % of the FLOPs of training all weights"
+    # The mini-model is trained on the source's text.
+    names = (language, run.recipe.languages.source)
+    losses = [loss for loss in run.losses if loss["system"] == system and loss["language"] in names]
+    if not losses:
+        return share
+    hours = sum(loss["hours"] for loss in losses)
+    memory = max(loss["memory_gib"] for loss in losses)
+    return f"{duration(hours)} and {memory:.1f} GiB on this machine; {share}"
 
 
 def _mean(rows: list[curves.Row], column: str) -> float:
@@ -163,44 +205,50 @@ def _mean(rows: list[curves.Row], column: str) -> float:
 
 
 def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
-    """What the page and the last lines of `run` say first: verdicts, or how systems compare with
-    BL_BASE.
+    """Return what the page and the last lines of `run` say first: verdicts, or how systems compare
+    with BL_BASE.
     """
     if verdicts:
         return [line for verdict in verdicts for line in verdict.lines]
     if not run.target_scores:
-        each = product(run.recipe.systems, run.recipe.languages.targets)
-        return [f"{curves.name_of(system)}, {_trained(run, system, own)}." for system, own in each]
-    points, costs, said = (
-        curves.training_curves(run.target_scores),
-        adapt_costs(recipe_costs(run.recipe)),
-        [],
-    )
-    speedups = curves.speedups(run.target_scores) if run.recipe.adapt.steps else {}
-    for system, by_group in speedups.items():
-        score, cost = (
-            100 * retained(points)[system],
-            f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute",
-        )
-        times, reaches = by_group[curves.ALL_TASKS].value, by_group[curves.ALL_TASKS].reaches
-        if not reaches:
-            speed = "never reaches 95 % of it"
-        elif not times:
-            speed = "reaches 95 % of it, as BL_BASE does unadapted"
-        else:
-            more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
-            speed = f"reaches 95 % of it with {more} compute"
-        kept = (
-            f"takes {cost}"
-            if math.isnan(score)
-            else f"keeps {score:.0f} % of its score for {cost}, and {speed}"
-        )
-        said.append(f"{curves.name_of(system)} {kept}")
+        return [
+            f"{curves.name_of(system)}, {_trained(run, system, language)}."
+            for system in run.recipe.systems
+            for language in run.recipe.languages.targets
+        ]
+    points = curves.training_curves(run.target_scores)
+    said = _comparisons(run, points)
     if said:
         return [f"Against BL_BASE after all of its training, {'; '.join(said)}."]
-    ends = averages(points)
     said = [
         f"{curves.name_of(system)} {score:.1f} in {task}"
-        for (system, task), score in ends.stack().items()
+        for (system, task), score in averages(points).stack().items()
     ]
     return [f"Mean scores over languages after all of the training: {'; '.join(said)}."]
+
+
+def _comparisons(run: curves.RunResults, points: pd.DataFrame) -> list[str]:
+    """Return a clause for each system that is compared with BL_BASE."""
+    speedups = curves.speedups(run.target_scores) if run.recipe.adapt.steps else {}
+    costs = adapt_costs(recipe_costs(run.recipe))
+    clauses: list[str] = []
+    for system, by_group in speedups.items():
+        name = curves.name_of(system)
+        cost = f"{100 * costs[system] / costs[BASELINE]:.0f} % of its compute"
+        score = 100 * retained(points)[system]
+        if math.isnan(score):
+            clauses.append(f"{name} takes {cost}")
+        else:
+            speed = _speed(by_group[curves.ALL_TASKS])
+            clauses.append(f"{name} keeps {score:.0f} % of its score for {cost}, and {speed}")
+    return clauses
+
+
+def _speed(speedup: curves.Speedup) -> str:
+    times = speedup.value
+    if not speedup.reaches:
+        return "never reaches 95 % of it"
+    if not times:
+        return "reaches 95 % of it, as BL_BASE does unadapted"
+    more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
+    return f"reaches 95 % of it with {more} compute"
