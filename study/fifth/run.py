@@ -82,7 +82,8 @@ def result_of(cell: Cell, recipe: Recipe) -> Row:
         if task.endswith("-test")
     }
     costs = recipe_costs(recipe) if recipe.adapt.steps else []
-    path = layout.changes(system, cell.language)
+    path = layout.changes(system, cell.language)  # of extend alone
+    changes = read_json(path) if path.exists() else {}
     return {
         "cell": cell.name,
         **asdict(cell),
@@ -91,18 +92,16 @@ def result_of(cell: Cell, recipe: Recipe) -> Row:
         "steps": recipe.adapt.steps,
         "eflops": sum(row["executed_eflops"] for row in costs if row["step"] == "adapt"),
         "scores": {task: rows[-1] for task, rows in scores.items()},
-        "english": {key: value for key, value in read_json(path).items() if key in OF_ENGLISH},
+        "english": {key: value for key, value in changes.items() if key in OF_ENGLISH},
         "commit": commit(),
     }
 
 
 def commit() -> str:
     """The commit of the package that runs."""
-    folder = Path(ds_minimodel.__file__).parent
-    found = subprocess.run(
-        ["git", "-C", folder, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True
-    )
-    return found.stdout.strip()
+    folder = str(Path(ds_minimodel.__file__).parent)
+    command = ["git", "-C", folder, "rev-parse", "--short=8", "HEAD"]
+    return subprocess.check_output(command, text=True).strip()
 
 
 def main(folder: Path, base: Path, minutes: float, words: Sequence[str]) -> None:

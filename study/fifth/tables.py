@@ -101,13 +101,13 @@ def _line(cell: Cell, rows: Sequence[Row]) -> str:
     given = f"{cell.pairs:,}" if cell.pairs else ""
     tokens = f"{fmean(row['new_tokens'] for row in rows):,.0f}"
     seconds = f"{fmean(row['core_seconds'] for row in rows):,.0f}"
-    english = [row["english"] for row in rows]
-    cut = 100 * fmean(own["cut_otherwise"] / own["source_lines"] for own in english)
-    lengths = [fmean(own[f"tokens_{when}"] for own in english) for when in ("before", "after")]
-    return (
-        f"| {cell.arm} | {cell.kind} | {given} | {len(rows)} | {tokens} | {found} | {cut:.1f} | "
-        f"{lengths[0]:.1f}, {lengths[1]:.1f} | {seconds} |"
-    )
+    cut, lengths = "–", "–"
+    if english := [row["english"] for row in rows if row["english"]]:
+        cut = f"{100 * fmean(own['cut_otherwise'] / own['source_lines'] for own in english):.1f}"
+        means = (fmean(own[f"tokens_{when}"] for own in english) for when in ("before", "after"))
+        lengths = ", ".join(f"{mean:.1f}" for mean in means)
+    told = [cell.arm, cell.kind, given, len(rows), tokens, found, cut, lengths, seconds]
+    return f"| {' | '.join(map(str, told))} |"
 
 
 def _ways(rows: Sequence[Row], test: str, source: str = "") -> str:

@@ -108,6 +108,7 @@ def _english(counts: Counts) -> float:
         for cell, rows in counts.of.items()
         if cell.language == counts.language and cell.arm != "lora"
         for row in rows
+        if row["english"]
     ]
     if not found:
         raise NotRunError
