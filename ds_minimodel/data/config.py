@@ -17,11 +17,13 @@ from ds_minimodel.common.names import Name
 
 
 class TokenizerSection(Section):
+    """What a recipe says of a vocabulary."""
+
     vocabulary: Literal["replace", "extend"] = "replace"
     """Of a target: one of its own, or the base's with new tokens."""
     kind: Literal["unigram", "byte-bpe"] = "unigram"
     """Kind of vocabulary. Decoders take `byte-bpe` alone."""
-    # SentencePiece takes no smaller ones.
+    # SentencePiece takes no smaller vocabulary than this.
     vocab_size: Annotated[int, Field(gt=5, le=10**7)] = 50_000
     """Ids of a vocabulary, special ones included. With `extend`: number of new tokens."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9998
@@ -31,12 +33,14 @@ class TokenizerSection(Section):
 
 
 class LosslessTokenizerSection(TokenizerSection):
-    """Of an objective that needs each text to come back from its ids."""
+    """The section for an objective that needs each text to come back from its ids."""
 
     kind: Literal["byte-bpe"] = "byte-bpe"  # type: ignore[assignment]
 
 
 class Data(Section):
+    """What a recipe says of text."""
+
     text: Annotated[dict[Name, OneOrMore], DECIDES_NOTHING] = {}
     """Language → files, globs or data sets of the Hub. An extended vocabulary splits a third
     language's as its base.

@@ -39,20 +39,30 @@ def prepare(
     whole_documents: bool = False,
     names: Sequence[str] = (),
 ) -> float:
-    """Tokenise the files `text` into the token store `out`; return the share of their bytes that
-    the vocabulary has no piece for.
+    """Tokenise files into a token store, the same byte for byte for any number of processes.
 
-    held_out: files that go, where given, into a store of their own, in the folder HELD_OUT of
-    `out`. whole_documents: whether a document is one text, with its line ends, instead of a
-    sentence a line. names: what the manifest says of the text, its files' by default. The store is
-    the same, byte for byte, for any number of `workers`, or of `ranks` (workers.py), which work
-    instead of them where given. `progress(documents, tokens)` is called as work is done.
+    Args:
+        text: files of the text, as reader.find_text takes them.
+        tokenizer_folder: folder of the tokenizer.
+        out: folder of the new store.
+        workers: processes of this machine that tokenise.
+        ranks: ranks of MPI that tokenise instead of the workers.
+        shard_bytes: bytes of text in a shard.
+        progress: is called with the documents and tokens so far as work is done.
+        held_out: files that go into a second store, in the folder HELD_OUT of `out`.
+        whole_documents: whether a document is one text, with its line ends, instead of a sentence
+            a line.
+        names: what the manifest says of the text; by default the names of its files.
 
-    Raises UserError for text that cannot be read (see reader.py), for text of which nothing is
-    left, and for a disk that cannot be written.
+    Returns:
+        The share of the text's bytes that the vocabulary has no piece for.
+
+    Raises:
+        UserError: where text cannot be read, no document has tokens, or the disk cannot be
+            written.
     """
     paths = find_text(text)
-    every = paths + find_text(held_out or ())
+    held_out_paths = find_text(held_out or ())
     tokenizer = open_tokenizer(tokenizer_folder)
     settings = {
         "tokenizer_sha256": tokenizer.sha256,
@@ -60,24 +70,29 @@ def prepare(
         "shard_bytes": shard_bytes,
         "whole_documents": whole_documents,
     }
-    stores = 1 if held_out is None else 2
+    num_stores = 1 if held_out is None else 2
     encode = functools.partial(
         _encode_chunk, tokenizer_folder, tokenizer.sha256, len(paths), whole_documents
     )
-    jobs = _in_shards(read_chunks(every), shard_bytes)
-    parts = (
-        ranks.ordered_map(encode, jobs) if ranks else ordered_map(encode, jobs, workers, FEW_CHUNKS)
-    )
-    counts, num_bytes, unknown, shards = np.zeros((stores, 2), np.int64), 0, 0, 0
+    jobs = _in_shards(read_chunks(paths + held_out_paths), shard_bytes)
+    if ranks:
+        parts = ranks.ordered_map(encode, jobs)
+    else:
+        parts = ordered_map(encode, jobs, workers, FEW_CHUNKS)
+    # A row of (documents, tokens) for each store.
+    counts = np.zeros((num_stores, 2), np.int64)
+    num_bytes = 0
+    unknown = 0
+    num_shards = 0
     with files.atomic_folder(out) as folder, contextlib.closing(parts) as encoded:
-        folders = [folder, folder / HELD_OUT][:stores]
-        for number, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
+        folders = [folder, folder / HELD_OUT][:num_stores]
+        for shard, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
             with contextlib.ExitStack() as open_shards:
                 adds = [
                     open_shards.enter_context(
-                        write_shard(own, number, tokenizer.vocabulary.size, tokenizer.sha256)
+                        write_shard(store, shard, tokenizer.vocabulary.size, tokenizer.sha256)
                     )
-                    for own in folders
+                    for store in folders
                 ]
                 for part in parts_of_shard:
                     adds[part.store](part.ids, part.lengths)
@@ -85,25 +100,35 @@ def prepare(
                     num_bytes += part.bytes
                     unknown += part.unknown
                     progress(*counts[0].tolist())
-            shards = number + 1
+            num_shards = shard + 1
         if not counts[0, 0]:
             raise UserError(f"{', '.join(map(str, text))}: no document has tokens; add text")
-        facts = {"shards": shards, "text_bytes": num_bytes, "unknown_bytes": unknown, **settings}
-        for own, (documents_of, tokens_of) in reversed(
+        facts = {
+            "shards": num_shards,
+            "text_bytes": num_bytes,
+            "unknown_bytes": unknown,
+            **settings,
+        }
+        # The outer folder's manifest lists the files of the inner one, which is finished first.
+        for store, (num_documents, num_tokens) in reversed(
             [*zip(folders, counts.tolist(), strict=True)]
         ):
-            facts |= {
-                "documents": documents_of,
-                "tokens": tokens_of,
-                "text": [*names] or names_of(paths),
-            }
-            files.write_manifest(own, kind="token_store", **facts)
+            files.write_manifest(
+                store,
+                kind="token_store",
+                **facts,
+                documents=num_documents,
+                tokens=num_tokens,
+                text=[*names] or names_of(paths),
+            )
     return unknown / num_bytes
 
 
 class _Part(NamedTuple):
-    """A tokenised chunk, of the store of that number: ids of its documents one after another, and
-    how many each has; bytes: of its text; unknown: those that no piece is of.
+    """A tokenised chunk.
+
+    store: index of its store. ids: of its documents, one after another. lengths: how many ids each
+    document has. bytes: of its text. unknown: bytes of it that no piece covers.
     """
 
     shard: int
@@ -116,15 +141,18 @@ class _Part(NamedTuple):
 
 def _in_shards(chunks: Iterable[Chunk], shard_bytes: int) -> Iterator[tuple[int, Chunk]]:
     """Number the chunks by shard; each shard holds shard_bytes of text or a bit more."""
-    shard = size = 0
+    shard = 0
+    size = 0
     for chunk in chunks:
         yield shard, chunk
         size += len(chunk.data)
         if size >= shard_bytes:
-            shard, size = shard + 1, 0
+            shard += 1
+            size = 0
 
 
-@functools.lru_cache(maxsize=1)  # in each process; a folder may get another one
+# One tokenizer a process is kept. Its hash is in the key, as a folder may get another one.
+@functools.lru_cache(maxsize=1)
 def _opened(folder: str | Path, sha256: str) -> Tokenizer:
     return open_tokenizer(folder)
 
@@ -136,37 +164,39 @@ def _encode_chunk(
     whole_documents: bool,
     job: tuple[int, Chunk],
 ) -> _Part:
-    """Tokenise a (shard, chunk); held out are the files from number `first_held_out` on. sha256: of
-    the tokenizer.
+    """Tokenise a (shard, chunk).
 
-    Each line ends in the vocabulary's end of text, each document in one more. whole_documents: a
-    document is one text instead, which ends in one.
+    Each line ends in the vocabulary's end of text, each document in one more; a whole document is
+    one text, which ends in one. sha256: of the tokenizer. first_held_out: index of the first file
+    that is held out.
     """
-    (shard, chunk), tokenizer = job, _opened(tokenizer_folder, sha256)
+    shard, chunk = job
+    tokenizer = _opened(tokenizer_folder, sha256)
     eos = tokenizer.vocabulary.require("eos", "a token store")
     kept = [*documents(chunk, whole_documents)]
     if whole_documents:
         kept = [["\n".join(document)] for document in kept]
-    # All lines in one call: SentencePiece starts a thread for each. An array takes ids three times
-    # as fast as a list.
-    sentences = tokenizer.encode(texts := list(itertools.chain.from_iterable(kept)))
+    # All lines go in one call, for which SentencePiece starts its threads once.
+    texts = list(itertools.chain.from_iterable(kept))
+    sentences = tokenizer.encode(texts)
     unknown = sum(
         size for pair in zip(texts, sentences, strict=True) for _, size in tokenizer.unknown(*pair)
     )
-    tokens, lengths = array.array("I"), list[int]()
+    # An array takes ids three times as fast as a list.
+    tokens = array.array("I")
+    lengths = list[int]()
     rest = iter(sentences)
     for document in kept:
         before = len(tokens)
         for sentence in itertools.islice(rest, len(document)):
-            if sentence:  # nothing is left of some lines, such as one zero-width space
+            # Nothing is left of some lines, such as one zero-width space.
+            if sentence:
                 tokens.fromlist(sentence)
                 tokens.append(eos)
         if len(tokens) > before:
             if not whole_documents:
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
-    store, ids = (
-        int(chunk.file >= first_held_out),
-        np.array(tokens, id_type(tokenizer.vocabulary.size)),
-    )
+    store = int(chunk.file >= first_held_out)
+    ids = np.array(tokens, id_type(tokenizer.vocabulary.size))
     return _Part(shard, store, ids, np.array(lengths, np.int64), len(chunk.data), unknown)

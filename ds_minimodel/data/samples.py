@@ -26,9 +26,18 @@ class BlockTable:
     """Start and length of every block of a store, 12 bytes each in memory; on disk from the first
     use on.
 
-    The file, of numpy's form .npz with its checksum, lies beside the store, or in `folder`, and has
-    mode, length and the store's hash in its name, so it is never used for another store. Where
-    ranks share a disk, let one open it before the others, or each builds it (with the same result).
+    The file, of numpy's form .npz with its checksum, has mode, length and the store's hash in its
+    name, so it is never used for another store. Where ranks share a disk, let one open it before
+    the others, or each builds it (with the same result).
+
+    Args:
+        store: the text that is cut into blocks.
+        mode: "complete", "complete_doc" or "none", as data.blocks of a recipe.
+        seq_length: tokens of a sample, a first token before the block included.
+        folder: where the file lies; by default beside the store.
+
+    Raises:
+        UserError: where the file is damaged or the store holds no text.
     """
 
     def __init__(self, store: TokenStore, mode: str, seq_length: int, folder: Path | None = None):
@@ -48,21 +57,23 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self._records)
 
-    def spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First token and number of tokens (int64) of each of the blocks `numbers`."""
-        records = self._records[numbers]
+    def spans(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first token and the count of tokens of each of these blocks, (B,) both."""
+        records = self._records[indices]
         return records["start"], records["length"].astype(np.int64)
 
 
 def _build(store: TokenStore, mode: str, limit: int) -> NDArray[np.void]:
-    eos, parts = store.vocabulary.require("eos", "a table of blocks"), list[NDArray[np.void]]()
-    for starts, lengths in (
-        _even(store, limit)
-        if mode == "none"
-        else _whole_sentences(store, eos, limit, mode == "complete_doc")
-    ):
+    eos = store.vocabulary.require("eos", "a table of blocks")
+    parts = list[NDArray[np.void]]()
+    if mode == "none":
+        spans = _even(store, limit)
+    else:
+        spans = _whole_sentences(store, eos, limit, within_documents=mode == "complete_doc")
+    for starts, lengths in spans:
         records = np.empty(len(starts), _RECORD)
-        records["start"], records["length"] = starts, lengths
+        records["start"] = starts
+        records["length"] = lengths
         parts.append(records[records["length"] > 1])
     if not sum(map(len, parts)):
         raise UserError(f"{store.folder}: holds no text of two tokens or more; prepare more text")
@@ -70,6 +81,7 @@ def _build(store: TokenStore, mode: str, limit: int) -> NDArray[np.void]:
 
 
 def _even(store: TokenStore, limit: int) -> Spans:
+    """Yield starts and lengths of blocks of `limit` tokens, wherever sentences end."""
     step = max(1, CHUNK_TOKENS // limit) * limit
     for first in range(0, store.num_tokens, step):
         starts = np.arange(first, min(first + step, store.num_tokens), limit)
@@ -77,14 +89,13 @@ def _even(store: TokenStore, limit: int) -> Spans:
 
 
 def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: bool) -> Spans:
-    """Starts and lengths, a chunk of the store at a time; each chunk is read from a block's start
-    on.
-    """
+    """Yield starts and lengths, a chunk of the store at a time, each read from a block's start."""
     assert CHUNK_TOKENS > limit
     start = 0
     while start < store.num_tokens:
         stop = min(start + CHUNK_TOKENS, store.num_tokens)
-        if store.whole_documents:  # where an end of text may stand inside one, or not at its end
+        # In a whole document an end of text may stand inside, or be missing where it was cut off.
+        if store.whole_documents:
             is_end = np.zeros(stop - start, bool)
             is_end[store.document_ends(start, stop) - start - 1] = True
         else:
@@ -100,51 +111,60 @@ def _pack(
     limit: int,
     within_documents: bool,
     is_last: bool,
-    whole_documents: bool = False,
+    whole_documents: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Greedy packing of sentences: starts and ends of the blocks, and how many tokens are done
-    with.
+    """Pack sentences greedily; return starts and ends of the blocks, and how many tokens are used.
 
     is_end: which tokens end a sentence. Unless these are the last tokens, it stops where a block's
     end could depend on what follows.
     """
     ends = (np.flatnonzero(is_end) + 1).tolist()
-    # A block may not go on past the end of a document: the second of two </s>, which is the blank
-    # line after it.
+    # Where a block must end: at a whole document's end, or else before the second of two </s>,
+    # which is the blank line after a document.
     blanks: list[int] = []
-    if within_documents:
-        blanks += (
-            ends if whole_documents else (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
-        )
-    blanks.append(len(is_end) + limit)  # never reached
+    if within_documents and whole_documents:
+        blanks = ends.copy()
+    elif within_documents:
+        blanks = (np.flatnonzero(is_end[1:] & is_end[:-1]) + 1).tolist()
+    # One that is never reached, so that there always is a next one.
+    blanks.append(len(is_end) + limit)
     borders: list[tuple[int, int]] = []
-    start, sentence, document = 0, 0, 0
+    start = 0
+    sentence = 0
+    document = 0
     stop = len(is_end) if is_last else len(is_end) - limit
     while start < stop:
         furthest = min(start + limit, blanks[document])
         sentence = bisect.bisect_right(ends, furthest, sentence)
         end = ends[sentence - 1] if sentence else 0
+        # A sentence longer than a block is cut.
         if end <= start:
-            end = furthest  # a sentence longer than a block
+            end = furthest
         borders.append((start, end))
         start = end
         if end == blanks[document]:
-            start, document = end + (not whole_documents), document + 1
+            document += 1
+            if not whole_documents:
+                # The blank line is in no block.
+                start = end + 1
     block_starts, block_ends = np.array(borders, np.int64).reshape(-1, 2).T
     return block_starts, block_ends, start
 
 
-_MULTIPLE = 8  # batches are padded to a multiple: fewer shapes, faster matrices
+# The width of a batch is a multiple of this, so that there are fewer shapes and faster matrices.
+_MULTIPLE = 8
 
 Integers = NDArray[np.int64]
 Keys = NDArray[np.uint32]  # of samples (common/random.py)
 
 
 class Samples(NamedTuple):
-    """B samples: tokens (B, S), padded to the longest row rounded up to a multiple of 8, at most
-    the sequence length; lengths (B,); keys (B,), of all that is drawn for each; replayed (B,),
-    which are of another text, where some are; learned (B, S), the tokens that are predicted, where
-    some are not.
+    """B samples.
+
+    tokens: (B, S), padded to the longest row rounded up to a multiple of 8, at most the sequence
+    length. lengths: (B,) tokens before padding. keys: (B,), of all that is drawn for each.
+    replayed: (B,), which are of another text, where some are. learned: (B, S), the tokens that are
+    predicted, where some are not.
     """
 
     tokens: Integers
@@ -163,28 +183,32 @@ class SampleReader:
     """
 
     def __init__(self, store: TokenStore, blocks: BlockTable, seed: int):
-        self.store, self.blocks, self.seed = store, blocks, seed
+        self.store = store
+        self.blocks = blocks
+        self.seed = seed
 
     def read(self, first: int, last: int) -> Samples:
-        """The samples [first, last)."""
+        """Return the samples [first, last)."""
         epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
-        numbers = permute(places, len(self.blocks), self.seed, epochs)
-        keys, (tokens, lengths) = sample_key(self.seed, epochs, numbers), self._read(numbers)
+        indices = permute(places, len(self.blocks), self.seed, epochs)
+        keys = sample_key(self.seed, epochs, indices)
+        tokens, lengths = self._read(indices)
         if not self.store.masked:
             return Samples(tokens, lengths, keys)
+        # In a masked store, ids from the size of the vocabulary on are not learned.
         size = self.store.vocabulary.size
         return Samples(tokens % size, lengths, keys, learned=tokens < size)
 
-    def _read(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Tokens (B, S), each row <s> (where the vocabulary has one) and a block and padding;
-        lengths (B,).
+    def _read(self, indices: Integers) -> tuple[Integers, Integers]:
+        """Return tokens (B, S), in each row <s> where the vocabulary has one, a block, and padding;
+        and lengths (B,).
         """
-        starts, sizes = self.blocks.spans(numbers)
+        starts, sizes = self.blocks.spans(indices)
         bos = self.store.vocabulary.bos
         first = 0 if bos is None else 1
         lengths = sizes + first
         width = min(-(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE, self.blocks.seq_length)
-        tokens = np.full((len(numbers), width), FILLER, np.int64)
+        tokens = np.full((len(indices), width), FILLER, np.int64)
         tokens[:, :first] = bos or 0
         for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
             tokens[row, first : first + size] = self.store.read(start, start + size)
@@ -205,27 +229,37 @@ class MixedReader:
         share: float,
         stream: Stream = Stream.REPLAY,
     ):
-        """stream: another one for each reader around another."""
-        self.reader, self.other, self.share, self.stream = reader, other, share, stream
+        """Mix two readers.
+
+        Args:
+            reader: of the text that is trained on.
+            other: of the text that replaces some of its samples.
+            share: of the samples that are replaced.
+            stream: of the draws; a reader around another one needs another.
+        """
+        self.reader = reader
+        self.other = other
+        self.share = share
+        self.stream = stream
         self.store: TokenStore = reader.store
         self.blocks: BlockTable = reader.blocks
 
     def read(self, first: int, last: int) -> Samples:
-        """The samples [first, last)."""
-        own, others = self.reader.read(first, last), self.other.read(first, last)
-        replaced = uniform(draws(stream_key(own.keys, self.stream), 0, 1))[:, 0] < self.share
-        width = max(own.tokens.shape[1], others.tokens.shape[1])
+        """Return the samples [first, last)."""
+        base = self.reader.read(first, last)
+        others = self.other.read(first, last)
+        replaced = uniform(draws(stream_key(base.keys, self.stream), 0, 1))[:, 0] < self.share
+        width = max(base.tokens.shape[1], others.tokens.shape[1])
         tokens = np.full((len(replaced), width), FILLER, np.int64)
         learned = np.ones(tokens.shape, bool)
-        for chosen, samples in ((~replaced, own), (replaced, others)):
+        for chosen, samples in ((~replaced, base), (replaced, others)):
             tokens[chosen, : samples.tokens.shape[1]] = samples.tokens[chosen]
             if samples.learned is not None:
                 learned[chosen, : samples.tokens.shape[1]] = samples.learned[chosen]
-        lengths, keys = (
-            np.where(replaced, others.lengths, own.lengths),
-            np.where(replaced, others.keys, own.keys),
-        )
+        lengths = np.where(replaced, others.lengths, base.lengths)
+        keys = np.where(replaced, others.keys, base.keys)
         return Samples(tokens, lengths, keys, replaced, None if learned.all() else learned)
 
 
-HELD_OUT = "held_out"  # folder of the store of these documents, in that of the others
+# Folder of the store of the held-out documents, in the folder of the others' store.
+HELD_OUT = "held_out"

@@ -1,7 +1,7 @@
 """Token stores: tokenised text on disk, which need not fit into memory to be written or read.
 
 A store is a folder of shards and a manifest. Shard 00000 is two files:
-  00000.bin   the ids, uint16 where the vocabulary allows it, else uint32, little-endian, nothing else
+  00000.bin   the ids alone, uint16 where the vocabulary allows it, else uint32, little-endian
   00000.idx   a header (_HEADER), then int64 offsets into .bin: documents + 1 of them
 A document is its sentences, each ended by the vocabulary's end of text, </s>, and one more </s>:
 the blank line after it, which fairseq too writes as an empty sentence. A whole document is one
@@ -30,18 +30,19 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import VocabularyManifest
 
-_MAGIC, _VERSION = b"DSMMTOKS", 1
-_HEADER = struct.Struct("<8s I I Q Q Q 32s")  # magic, version, bytes an id, ids, tokens, documents,
-# SHA-256 of the tokenizer
+_MAGIC = b"DSMMTOKS"
+_VERSION = 1
+# Magic, version, bytes of an id, count of ids, tokens, documents, SHA-256 of the tokenizer.
+_HEADER = struct.Struct("<8s I I Q Q Q 32s")
 
 
 def id_type(vocab_size: int) -> np.dtype:
-    """The narrowest type on disk that holds every id of a vocabulary."""
+    """Return the narrowest type on disk that holds every id of a vocabulary."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def shard_name(number: int) -> str:
-    """Name of a shard's files, without .bin and .idx."""
+    """Return the name of a shard's files, without .bin and .idx."""
     return f"{number:05d}"
 
 
@@ -62,11 +63,17 @@ class StoreManifest(VocabularyManifest):
 def write_shard(
     folder: str | Path, number: int, ids: int, tokenizer_sha256: str
 ) -> Iterator[Callable[[ArrayLike, ArrayLike], None]]:
-    """Yield a function add(tokens, lengths) that appends whole documents; the shard appears,
-    complete, when the block ends without an error.
+    """Write a shard, which appears, complete, when the block ends without an error.
 
-    `tokens` are the ids, below `ids`, of some documents one after another, `lengths` the tokens of
-    each.
+    Args:
+        folder: folder of the store.
+        number: of the shard, from 0.
+        ids: count of the store's ids; every id is below it.
+        tokenizer_sha256: SHA-256 of the tokenizer.
+
+    Yields:
+        A function add(tokens, lengths) that appends whole documents: their ids one after another,
+        and the count of tokens of each.
     """
     path = Path(folder) / shard_name(number)
     dtype = id_type(ids)
@@ -80,14 +87,16 @@ def write_shard(
         yield add
     offsets = np.cumsum(np.concatenate(lengths))
     with files.atomic_write(path.with_suffix(".idx")) as file:
-        facts = (
+        header = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
             dtype.itemsize,
             ids,
             offsets[-1],
             len(offsets) - 1,
             bytes.fromhex(tokenizer_sha256),
         )
-        file.write(_HEADER.pack(_MAGIC, _VERSION, *facts))
+        file.write(header)
         file.write(offsets.astype("<i8").tobytes())
 
 
@@ -102,7 +111,8 @@ class _OpenFile:
             os.close(self.descriptor)
 
 
-Read = Callable[[int, int], bytes]  # of the bytes [first, last)
+# A function that reads the bytes [first, last) of a file.
+Read = Callable[[int, int], bytes]
 
 
 class Reader:
@@ -114,19 +124,20 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # -1: none
+        # The limit is -1 where there is none.
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._open = functools.lru_cache(limit // 2 if limit > 0 else None)(_OpenFile)
 
     def of(self, path: Path) -> Read:
-        """A function that reads `path`; UserError where it cannot."""
-
-        name = str(path)  # opened and hashed faster
+        """Return a function that reads `path`, and raises UserError where it cannot."""
+        # A string is opened and hashed faster than a path.
+        name = str(path)
 
         def read(first: int, last: int) -> bytes:
             try:
-                file = self._open(
-                    name
-                )  # held, so that no other thread's file takes its place and number meanwhile
+                # The file is held, so that it is not closed, and its descriptor given to another
+                # file, while this one is read.
+                file = self._open(name)
                 data = os.pread(file.descriptor, last - first, first)
             except OSError as error:
                 raise UserError(
@@ -151,9 +162,14 @@ class _Shard(NamedTuple):
 class TokenStore:
     """A store opened for reading.
 
-    `tokenizer_sha256`, where given, is the tokenizer that the caller will use. verify: read every
-    byte and compare it with the manifest, else sizes alone. Raises UserError where the store is
-    missing, incomplete, damaged, of another version or of another tokenizer.
+    Args:
+        folder: folder of the store.
+        tokenizer_sha256: of the tokenizer that the caller will use, where it uses one.
+        verify: whether every byte is compared with the manifest, else sizes alone.
+
+    Raises:
+        UserError: where the store is missing, incomplete, damaged, of another version or of
+            another tokenizer.
     """
 
     def __init__(
@@ -162,10 +178,8 @@ class TokenStore:
         self.folder = Path(folder)
         manifest = files.read_artifact(folder, StoreManifest, verify)
         self.vocabulary = manifest.vocabulary(folder)
-        self.tokenizer_sha256, self.whole_documents = (
-            manifest.tokenizer_sha256,
-            manifest.whole_documents,
-        )
+        self.tokenizer_sha256 = manifest.tokenizer_sha256
+        self.whole_documents = manifest.whole_documents
         self.masked = manifest.masked
         if tokenizer_sha256 not in (None, self.tokenizer_sha256):
             raise UserError(
@@ -174,49 +188,48 @@ class TokenStore:
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
         ids = self.vocabulary.size * (2 if self.masked else 1)
-        self._reader, self._dtype = Reader(), id_type(ids)
+        self._reader = Reader()
+        self._dtype = id_type(ids)
         self._kind = _MAGIC, _VERSION, self._dtype.itemsize, ids
         self._shards = [
             self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)
         ]
-        # Of each shard, and behind them the end of the last.
-        self._token_starts = [0, *itertools.accumulate(shard.num_tokens for shard in self._shards)]
-        self._document_starts = [
-            0,
-            *itertools.accumulate(shard.num_documents for shard in self._shards),
-        ]
+        # The start of each shard, and behind them the end of the last.
+        token_counts = (shard.num_tokens for shard in self._shards)
+        document_counts = (shard.num_documents for shard in self._shards)
+        self._token_starts = [*itertools.accumulate(token_counts, initial=0)]
+        self._document_starts = [*itertools.accumulate(document_counts, initial=0)]
         self.num_tokens = self._token_starts[-1]
         self.num_documents = self._document_starts[-1]
 
     def read(self, start: int, stop: int) -> NDArray[np.integer]:
-        """Ids of the tokens [start, stop), counted over all shards, (stop - start,); read-only."""
+        """Return ids of the tokens [start, stop), counted over all shards; read-only."""
         assert 0 <= start <= stop <= self.num_tokens
-        shard, id_bytes = (
-            bisect.bisect_right(self._token_starts, start, hi=len(self._shards)) - 1,
-            self._dtype.itemsize,
-        )
+        shard = bisect.bisect_right(self._token_starts, start, hi=len(self._shards)) - 1
+        id_bytes = self._dtype.itemsize
         parts = []
         while True:
             first, end = self._token_starts[shard : shard + 2]
-            parts.append(
-                self._shards[shard].tokens(
-                    (start - first) * id_bytes, (min(stop, end) - first) * id_bytes
-                )
+            part = self._shards[shard].tokens(
+                (start - first) * id_bytes, (min(stop, end) - first) * id_bytes
             )
+            parts.append(part)
             start = end
             if stop <= start:
                 return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._dtype)
             shard += 1
 
     def document(self, number: int) -> tuple[int, int]:
-        """(start, stop) of a document's tokens, its last </s> included."""
+        """Return (start, stop) of a document's tokens, its last </s> included."""
         shard = bisect.bisect_right(self._document_starts, number) - 1
-        at = _HEADER.size + 8 * (number - self._document_starts[shard])
-        start, stop = np.frombuffer(self._shards[shard].offsets(at, at + 16), "<i8").tolist()
+        # A document's offsets are its start and the next one's, of 8 bytes each.
+        first_byte = _HEADER.size + 8 * (number - self._document_starts[shard])
+        offsets = self._shards[shard].offsets(first_byte, first_byte + 16)
+        start, stop = np.frombuffer(offsets, "<i8").tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
 
     def document_ends(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Where the documents end, (documents,), that end in (start, stop]."""
+        """Return the ends, (documents,), of all documents that end in (start, stop]."""
         parts = [np.zeros(0, np.int64)]
         for shard, (first, end) in zip(
             self._shards, itertools.pairwise(self._token_starts), strict=True
@@ -224,18 +237,13 @@ class TokenStore:
             if first < stop and start < end:
                 data = shard.offsets(_HEADER.size + 8, _HEADER.size + 8 * (shard.num_documents + 1))
                 ends = first + np.frombuffer(data, "<i8")
-                parts.append(
-                    ends[
-                        np.searchsorted(ends, start, "right") : np.searchsorted(ends, stop, "right")
-                    ]
-                )
+                parts.append(ends[(ends > start) & (ends <= stop)])
         return np.concatenate(parts)
 
     def _open_shard(self, path: Path) -> _Shard:
-        """A shard of which the manifest has the sizes of both files, and with `verify` their
-        hashes.
-        """
-        data, index = path.with_suffix(".bin"), path.with_suffix(".idx")
+        """Open a shard; the sizes of its files were compared with the manifest."""
+        data = path.with_suffix(".bin")
+        index = path.with_suffix(".idx")
         with open(index, "rb") as file:
             *kind, num_tokens, num_documents, tokenizer = _HEADER.unpack(file.read(_HEADER.size))
         if (*kind, tokenizer.hex()) != (*self._kind, self.tokenizer_sha256):

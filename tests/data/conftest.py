@@ -19,8 +19,10 @@ ALPHABETS = {
     "thai": "กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ",
     "han": "一二三四五六七八九十人口手足山川日月水火木金土大小中上下左右天地",
 }
-VOCAB_SIZE, SHARD_BYTES = 600, 30_000
-HASH = "ab" * 32  # of a tokenizer that is none
+VOCAB_SIZE = 600
+SHARD_BYTES = 30_000
+# The hash of a tokenizer that does not exist.
+HASH = "ab" * 32
 
 
 def make_words(draw, alphabet, count=250):

@@ -22,25 +22,29 @@ def fresh_tables(store):
 
 def sentences_of(tokens):
     """(start, stop) of each sentence, the lone </s> after a document being one."""
-    stops = [at + 1 for at, id in enumerate(tokens) if id == EOS]
+    stops = [index + 1 for index, id in enumerate(tokens) if id == EOS]
     return list(zip([0, *stops[:-1]], stops))
 
 
 def packed(store, limit, within_documents):
     """The definition, one sentence at a time."""
-    result, start, stop = [], 0, 0
+    result = []
+    start = 0
+    stop = 0
 
     def close(next_start):
         nonlocal start, stop
         if stop - start > 1:
             result.append((start, stop - start))
-        start = stop = next_start
+        start = next_start
+        stop = next_start
 
     for first, last in sentences_of(store.read(0, store.num_tokens).tolist()):
         if within_documents and last - first == 1:
             close(last)
             continue
-        for cut in range(first, last, limit):  # a long sentence: as if it were several
+        # A long sentence is cut as if it were several.
+        for cut in range(first, last, limit):
             end = min(cut + limit, last)
             if end - start > limit:
                 close(cut)
@@ -118,9 +122,8 @@ def test_a_whole_document_ends_where_it_ends_whatever_it_holds(tmp_path, monkeyp
     """
     shards = [[7, 7, EOS, 7, 7], [7, 7, 7]], [[7] * 12, [EOS, 7, EOS]]
     store = TokenStore(make_store(tmp_path / "store", shards, whole_documents=True))
-    assert store.document_ends(0, 23).tolist() == [5, 8, 20, 23] and store.document_ends(
-        5, 20
-    ).tolist() == [8, 20]
+    assert store.document_ends(0, 23).tolist() == [5, 8, 20, 23]
+    assert store.document_ends(5, 20).tolist() == [8, 20]
     for chunk in (blocks.CHUNK_TOKENS, 12):
         monkeypatch.setattr(blocks, "CHUNK_TOKENS", chunk)
         assert table_of(store, "complete_doc", 11) == [(0, 5), (5, 3), (8, 10), (18, 2), (20, 3)]

@@ -36,15 +36,13 @@ def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become
     tmp_path, tokenizer_folder
 ):
     """A run of unknown characters is one token; held-out documents count too."""
-    known, unknown = "abc def. " * 20, "ሰላም" * 100
+    known = "abc def. " * 20
+    unknown = "ሰላም" * 100
     documents = (f"{'a' * number} {known}\n{unknown}" for number in range(40))
-    (path := tmp_path / "text.txt").write_text("\n\n".join(documents))
-    share = prepare(
-        [path],
-        tokenizer_folder,
-        tmp_path / "store",
-        held_out=[shutil.copy(path, tmp_path / "other.txt")],
-    )
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(documents))
+    other = shutil.copy(path, tmp_path / "other.txt")
+    share = prepare([path], tokenizer_folder, tmp_path / "store", held_out=[other])
     facts = read_manifest(tmp_path / "store")
     assert facts["unknown_bytes"] == 80 * len(unknown.encode())
     assert share == facts["unknown_bytes"] / (2 * path.stat().st_size)
@@ -67,10 +65,8 @@ def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_fol
         "".join(json.dumps({"text": text}) + "\n" for text in rows)
     )
     prepare([tmp_path / "rows.jsonl"], byte_folder, tmp_path / "store", whole_documents=True)
-    store, tokenizer = (
-        TokenStore(tmp_path / "store"),
-        Tokenizer.from_file(str(byte_folder / "tokenizer.json")),
-    )
+    store = TokenStore(tmp_path / "store")
+    tokenizer = Tokenizer.from_file(str(byte_folder / "tokenizer.json"))
     found = [
         tokenizer.decode(store.read(*store.document(number)))
         for number in range(store.num_documents)
@@ -90,7 +86,9 @@ def slowly(*facts):
 if __name__ == "__main__":
     reader.CHUNK_BYTES = 5000
     text, tokenizer, out, workers = sys.argv[1:]
-    prepare.prepare([text], tokenizer, out, workers=int(workers), shard_bytes=30_000, progress=slowly)
+    prepare.prepare(
+        [text], tokenizer, out, workers=int(workers), shard_bytes=30_000, progress=slowly
+    )
 """
 
 
@@ -107,7 +105,8 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_makes_the_same_bytes(
         assert process.stdout.readline()
     process.send_signal(signal.SIGKILL)
     started = time.monotonic()
-    process.stdout.read()  # ends when the last process that holds the pipe has ended
+    # This ends when the last process that holds the pipe has ended.
+    process.stdout.read()
     assert process.wait() == -signal.SIGKILL
     assert time.monotonic() - started < 10
     assert not out.exists()

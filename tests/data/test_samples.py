@@ -18,7 +18,9 @@ from ds_minimodel.models.objectives.objective import (
 from ds_minimodel.tokenizers.tokenizer import trained_layout
 
 SEQ_LENGTH = 30
-BOS, EOS = 0, 2  # of what is trained here
+# Ids of the vocabulary that is trained here.
+BOS = 0
+EOS = 2
 
 
 @pytest.fixture(scope="module", params=["complete", "complete_doc"])
@@ -36,9 +38,8 @@ def samples(batch):
     """Each row of a batch without its padding: all that must not depend on the slice."""
     for row, length in enumerate(batch["lengths"]):
         used = batch["targets"][row] != IGNORED
-        assert (batch["tokens"][row, length:] == FILLER).all() and (
-            batch["loss_positions"][row, ~used] == 0
-        ).all()
+        assert (batch["tokens"][row, length:] == FILLER).all()
+        assert (batch["loss_positions"][row, ~used] == 0).all()
         yield (
             batch["tokens"][row, :length].tolist(),
             batch["loss_positions"][row, used].tolist(),
@@ -57,7 +58,8 @@ def originals(batch):
 
 def test_rows_are_blocks_after_bos(sampler, store):
     last = len(sampler.reader.blocks)
-    batch = sampler.batch(last - 10, last + 10)  # over the end of an epoch
+    # Over the end of an epoch.
+    batch = sampler.batch(last - 10, last + 10)
     numbers = [int(permute(n % last, last, 5, n // last)) for n in range(last - 10, last + 10)]
     for row, number in enumerate(numbers):
         start, size = (int(part[0]) for part in sampler.reader.blocks.spans(np.array([number])))
@@ -109,7 +111,7 @@ def test_shares_of_the_samples_are_dialogues_and_another_texts_whatever_the_slic
     )
     reader = MixedReader(MixedReader(text, chats, 0.25, Stream.CHATS), others, 0.2)
     found = reader.read(0, 400)
-    is_of = [np.isin(found.keys, own.read(0, 400).keys) for own in (text, chats, others)]
+    is_of = [np.isin(found.keys, part.read(0, 400).keys) for part in (text, chats, others)]
     assert (found.replayed == is_of[2]).all() and found.learned is None
     assert [abs(rows.sum() - share) < 40 for rows, share in zip(is_of, (240, 80, 80))] == [True] * 3
     mixed = Sampler(reader, OBJECTIVES["masked-lm"], MaskedLmSettings(mask_prob=0.15))
@@ -123,7 +125,8 @@ def random_rows(count, width, vocab_size):
     draw = np.random.default_rng(0)
     lengths = draw.integers(2, width + 1, count)
     tokens = draw.integers(4, vocab_size - 1, (count, width))
-    tokens[:, 0], tokens[np.arange(count), lengths - 1] = BOS, EOS
+    tokens[:, 0] = BOS
+    tokens[np.arange(count), lengths - 1] = EOS
     tokens[np.arange(width) >= lengths[:, None]] = FILLER
     return tokens, lengths, sample_key(1, 0, np.arange(count))
 
@@ -134,9 +137,8 @@ def test_as_many_positions_are_chosen_as_in_fairseq(mask_prob):
     tokens, lengths, keys = random_rows(4000, 64, 1000)
     read, targets, used = choose_positions(tokens, lengths, keys, mask_prob)
     counts = used.sum(axis=1)
-    assert (counts >= np.floor(mask_prob * lengths)).all() and (
-        counts <= np.ceil(mask_prob * lengths)
-    ).all()
+    assert (counts >= np.floor(mask_prob * lengths)).all()
+    assert (counts <= np.ceil(mask_prob * lengths)).all()
     error = (counts - mask_prob * lengths).mean()
     assert abs(error) < 5 * 0.5 / np.sqrt(4000)
     for row in range(0, 4000, 100):
@@ -214,13 +216,12 @@ def test_a_vocabulary_without_a_mask_cannot_be_masked():
 
 
 def test_a_text_begins_with_its_first_token_where_the_vocabulary_has_no_other():
-    first, second = [*range(4, 11)], [*range(11, 18)]
+    first = [*range(4, 11)]
+    second = [*range(11, 18)]
     for special, expected in (
         ({"bos": 3}, [[3, *first], [3, *second]]),
         ({}, [[*first, FILLER], [*second, FILLER]]),
     ):
         read = SampleReader(Store(**special), Blocks(), seed=1).read(0, 2)
-        assert (
-            sorted(read.tokens.tolist()) == expected
-            and read.lengths.tolist() == [7 + len(special)] * 2
-        )
+        assert sorted(read.tokens.tolist()) == expected
+        assert read.lengths.tolist() == [7 + len(special)] * 2

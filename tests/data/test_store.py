@@ -50,7 +50,8 @@ def test_a_file_stays_open_until_it_is_read_though_another_thread_opens_many(
     paths = [tmp_path / f"{number}.bin" for number in range(limit)]
     for number, path in enumerate(paths):
         path.write_bytes(bytes([number % 256]))
-    reader, pread = Reader(), os.pread
+    reader = Reader()
+    pread = os.pread
     first, *others = map(reader.of, paths)
 
     def overtaken(*given):
@@ -74,18 +75,13 @@ def test_a_store_that_shrinks_or_vanishes_under_a_reader_is_one_line(tmp_path):
         store.read(0, 5)
 
 
-def change_header(path, at, value):
-    data = bytearray(path.read_bytes())
-    data[at : at + len(value)] = value
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    "at", [0, 8, 12, 16, 40]
-)  # magic, version, bytes an id, vocabulary, tokenizer
-def test_a_header_of_another_store_is_refused(tmp_path, at):
+# Of the magic, the version, the bytes of an id, the vocabulary's size, the tokenizer's hash.
+@pytest.mark.parametrize("offset", [0, 8, 12, 16, 40])
+def test_a_header_of_another_store_is_refused(tmp_path, offset):
     folder = make_store(tmp_path / "store", random_shards(600))
-    change_header(folder / "00003.idx", at, b"\x07")
+    header = bytearray((folder / "00003.idx").read_bytes())
+    header[offset] = 7
+    (folder / "00003.idx").write_bytes(header)
     with pytest.raises(UserError, match="00003.idx: not of this store"):
         TokenStore(folder)
 
