@@ -147,16 +147,22 @@ def test_the_pictures_of_the_pages_follow_the_readers_mode():
         assert "prefers-color-scheme: dark" in text and not re.search(r"<script|href=", text)
 
 
-def test_readme_shows_what_extend_wrote():
-    report = text_of("examples/extended-de/report.md").splitlines()
-    (shown,) = blocks("README.md", "markdown")
-    assert len(shown.splitlines()) == 10 and {*shown.splitlines()} <= {*report}
+def test_readme_is_short_and_shows_what_was_measured():
+    readme = text_of("README.md")
+    assert len(readme.split()) <= 900 and len(readme.splitlines()) <= 130
+    changes = text_of("examples/extended-de/report.md").splitlines()[2]
+    before, after = re.findall(r"(\d\.\d\d)\d bits per byte before, (\d\.\d\d)", changes)[0]
+    assert f"{after} bits per byte instead of {before}" in readme
     assert (
         text_of("docs/pictures/before_and_after.svg") == import_script("scripts/bars.py").picture()
     )
-    assert "exec bash scripts/test.sh\n" in text_of(
-        ".ci/run"
-    ) and "\nbash scripts/test.sh " in text_of("README.md")
+
+
+def test_readme_names_the_scripts_of_a_fresh_machine():
+    readme = text_of("README.md")
+    assert "exec bash scripts/test.sh\n" in text_of(".ci/run")
+    for script in ("test.sh", "quickstart.sh", "quickstart.sh paper", "quickstart.sh chat"):
+        assert f"\nbash scripts/{script} " in readme
 
 
 BASES = {

@@ -150,6 +150,12 @@ class Call:
         values.setdefault(section, {})[key] = value
         self.write(values)
 
+    def set_system(self, system: str) -> None:
+        """Give the recipe one system in the place of another."""
+        values = YAML().load(self.path)
+        values["systems"] = [system]
+        self.write(values)
+
     def run(self, until: str | None = None) -> None:
         """Take the steps of the recipe, or those up to one, on its ranks."""
         recipe = self.recipe()

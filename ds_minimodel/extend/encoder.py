@@ -13,6 +13,7 @@ import re
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ FEW_PAIRS = 5000  # below which more of them bring much
 RATES = {"bl_base": 1e-3, "minipost": 1e-3, "lora": 5e-4, "full": 2e-5}
 SYSTEMS = {None: "bl_base", "embeddings": "bl_base", "lora": "lora", "all": "full"}
 REPLAY = 0.5  # of the samples are in the source, where the body trains
-MINI_STEPS = 600  # that train new layers of a mini-model
+ALIGNED_BY = "bl_base"  # before a mini-model is built, which nothing aligned needs
+MINI_STEPS = 600  # at most, that train new layers of a mini-model
 ACTIVATION_BYTES = 34 * 4  # of a token, for each layer and number of its width
 MICRO_BATCH_BYTES = 6e8
 TRAINING_COST = 2.0  # of a line, where reading it costs 1
@@ -146,6 +148,8 @@ def _write_recipe(call: Call) -> None:
     values["engine"] = {"micro_batch_size": _micro_batch(values, base.config, lengths, config)}
     steps = EPOCHS * -(-len(corpus.lines) // values["adapt"]["batch_size"])
     values["adapt"]["warmup_steps"] = max(1, min(WARM_UP_STEPS, steps // 10))
+    if config.mini:
+        values["build_mini"]["steps"] = max(1, min(MINI_STEPS, steps))
     if len(corpus.pairs) < FEW_PAIRS:
         call.say(
             f"{len(corpus.pairs):,} pairs are few: in German 1,000 found 60 % of lines aligned, "
@@ -185,7 +189,7 @@ def _first_values(config: ExtendConfig, body: BodyConfig, head: FinishedHead) ->
     values: dict[str, Any] = {
         "base": config.model,
         "workdir": str(config.folder / "run"),
-        "systems": [system],
+        "systems": [ALIGNED_BY if config.mini else system],
         "languages": {"source": config.source, "targets": [config.language]},
         "tokenizer": {"vocabulary": "extend", "vocab_size": config.vocab_size or NEW_TOKENS},
         "data": data,
@@ -230,7 +234,13 @@ def _write_tests(call: Call, corpus: PairCorpus, head: FinishedHead) -> dict[str
     tasks: dict[str, Any] = {}
     lines = corpus.lines
     kind = _kind_of(head)
-    for text in (*corpus.tests, *corpus.held_out):
+    names = {text.name for text in corpus.held_out}
+    # el.tsv and el.test.tsv are both called el.
+    tests = [
+        replace(text, name=f"{text.name}-test") if text.name in names else text
+        for text in corpus.tests
+    ]
+    for text in (*tests, *corpus.held_out):
         if not text.pairs or kind is None:
             continue
         others = [pair for same in corpus.training if same.name == text.name for pair in same.lines]
@@ -453,6 +463,9 @@ def _set_length(call: Call) -> bool:
     """Give the recipe its steps; return whether there are any. UserError where it has more."""
     recipe = call.recipe()
     steps = _asked_steps(call, recipe)
+    if steps != 0 and call.config.mini:
+        call.set_system("minipost")
+        recipe = call.recipe()
     if steps is None:
         steps = _steps_in(call, recipe)
     if steps < call.state.steps:

@@ -102,6 +102,24 @@ def test_other_ways_to_train_find_as_much(options, folder):
     assert found(folder / out / "model") > 0.9
 
 
+def test_a_mini_model_is_built_after_the_aligned_model_stands(folder):
+    out = folder / "mini"
+    call(folder, "mini", tokens=0, mini="1+1")
+    assert found(out / "model") > 0.9 and not (out / "run/build-mini").exists()
+    aligned = (out / "model/model.safetensors").read_bytes()
+    call(folder, "mini", tokens=3000, mini="1+1")
+    assert (out / "run/adapt/minipost/xx/pack").exists()
+    assert found(out / "model") > 0.9
+    assert (out / "model/model.safetensors").read_bytes() != aligned
+
+
+def test_pairs_and_test_pairs_of_one_name_are_both_scored(folder):
+    shutil.copy(folder / "other.tsv", folder / "help.test.tsv")
+    said = call(folder, "named", tokens=0, test_pairs=[folder / "help.test.tsv"])
+    (line,) = (line for line in said if line.startswith("aligned: "))
+    assert "found in help-test," in line and "found in help," in line
+
+
 def test_another_file_of_pairs_is_refused(folder):
     write_pairs(folder / "mine.tsv", pairs_of(200, seed=3))
     call(folder, "other", pairs=[folder / "mine.tsv"], tokens=0)

@@ -1,0 +1,86 @@
+"""Ask English pages questions in another language, and show which pages are found before and after.
+
+    python scripts/find_pages.py MODEL EXTENDED PAGES QUESTIONS
+
+MODEL and EXTENDED are folders of sentence-transformers with mean pooling. PAGES is a text file with
+a page's heading and its lines, and an empty line after it. QUESTIONS is a table of a question and
+the heading of the page that answers it. The pages' vectors are those of MODEL for both, as in an
+index that was built before the language was added.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModel, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+BATCH = 32
+MAX_TOKENS = 128
+PAGE_LETTERS = 600
+SHOWN = 5
+
+
+def vectors(folder: str, texts: list[str]) -> NDArray[np.float32]:
+    """Return the normalised mean of each text's last states (texts, H)."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+    parts = []
+    for start in range(0, len(texts), BATCH):
+        batch = tokenizer(
+            texts[start : start + BATCH],
+            max_length=MAX_TOKENS,
+            padding=True,
+            truncation=True,
+            return_tensors="pt",
+        )
+        with torch.inference_mode():
+            states = model(**batch).last_hidden_state  # (B, L, H)
+        mask = batch["attention_mask"][..., None]
+        means = (states * mask).sum(1) / mask.sum(1)
+        parts.append(torch.nn.functional.normalize(means).numpy())
+    return np.concatenate(parts)
+
+
+def read_pages(path: str) -> dict[str, str]:
+    """Return {heading: page}; the first of equal headings counts."""
+    pages: dict[str, str] = {}
+    for document in Path(path).read_text(encoding="utf-8").split("\n\n"):
+        heading = document.strip().partition("\n")[0]
+        if heading:
+            pages.setdefault(heading, document[:PAGE_LETTERS])
+    return pages
+
+
+def main(model: str, extended: str, pages_file: str, questions_file: str) -> None:
+    """Print each question with the pages that the two models find."""
+    disable_progress_bar()
+    pages = read_pages(pages_file)
+    headings = [*pages]
+    with open(questions_file, encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file, delimiter="\t") if row]
+    questions = [question for question, _ in rows]
+    index = vectors(model, [*pages.values()])
+    before = (vectors(model, questions) @ index.T).argmax(1)
+    after = (vectors(extended, questions) @ index.T).argmax(1)
+    right = 0
+    right_before = 0
+    for number, (question, expected) in enumerate(rows):
+        found = headings[after[number]]
+        found_before = headings[before[number]]
+        right += found == expected
+        right_before += found_before == expected
+        if number < SHOWN:
+            mark = "right" if found == expected else f"wrong: {expected} answers it"
+            print(f"  {question}\n    before: {found_before}\n    now:    {found} ({mark})")
+    print(
+        f"{right} of {len(rows)} such questions find their page among {len(pages)}, {right_before} "
+        "before. The index of pages is the old one."
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:5])
