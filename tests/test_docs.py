@@ -151,8 +151,10 @@ def test_readme_is_short_and_shows_what_was_measured():
     readme = text_of("README.md")
     assert len(readme.split()) <= 900 and len(readme.splitlines()) <= 130
     changes = text_of("examples/extended-de/report.md").splitlines()[2]
-    before, after = re.findall(r"(\d\.\d\d)\d bits per byte before, (\d\.\d\d)", changes)[0]
-    assert f"{after} bits per byte instead of {before}" in readme
+    before, after = map(
+        float, re.findall(r"(\d\.\d+)(?: bits per byte)? (?:before|after)", changes)[:2]
+    )
+    assert f"{after:.2f} bits per byte instead of {before:.2f}" in readme
     assert (
         text_of("docs/pictures/before_and_after.svg") == import_script("scripts/bars.py").picture()
     )
