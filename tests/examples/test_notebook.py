@@ -5,13 +5,10 @@ import re
 from pathlib import Path
 
 from ..forks import Fork
-from ..hf.conftest import text_file  # noqa: F401
-from ..hf.test_decoders import save_llama
-from ..pipeline.conftest import make_world
+from ..pipeline.sentence_world import pairs_of, save_sentence_model
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples/first_language.ipynb"
-TEMPLATE = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}"
 
 
 def cells(kind):
@@ -22,25 +19,25 @@ def cells(kind):
     ]
 
 
-def test_its_code_runs_where_model_and_text_are(tmp_path, text_file):  # noqa: F811
-    save_llama(text_file, tmp_path / "SmolLM2-135M-Instruct", "$A")
-    (tmp_path / "SmolLM2-135M-Instruct/chat_template.jinja").write_text(TEMPLATE)
-    texts = tmp_path / "data/sample/text"
-    texts.mkdir(parents=True)
-    make_world(tmp_path)
-    for language, own in (("en", "en"), ("de", "xx")):
-        (tmp_path / f"{own}.txt").rename(texts / f"{language}.txt")
+def test_its_code_runs_where_model_and_pairs_are(tmp_path):
+    save_sentence_model(tmp_path / "all-MiniLM-L6-v2")
+    pairs = tmp_path / "data/help/pairs/de.tsv"
+    pairs.parent.mkdir(parents=True)
+    lines = ["\t".join(pair) for pair in pairs_of(400, seed=1)]
+    pairs.write_text("\n".join(["en\tde", *lines]) + "\n")
     code = "\n".join(cells("code"))
-    assert "tokens=60_000" in code
-    code = code.replace("60_000", "5_000")
+    assert "tokens=300_000" in code
+    code = code.replace("300_000", "20_000")
     (tmp_path / "notebook.py").write_text(code, encoding="utf-8")
     process = Fork(
         "runpy:run_path", "notebook.py", {}, "__main__", cwd=tmp_path, PYTHONPATH=str(ROOT)
     )
     out, err = process.communicate()
     assert process.returncode == 0, err
-    assert out.count("asked: ") == out.count("continued: Klicken Sie auf") == 3
-    assert re.search(r"de, held-out text: [\d.]+ before, [\d.]+ after", out), out
+    shares = [float(share) for share in re.findall(r"([\d.]+)% of 40 lines are found", out)]
+    before, aligned, trained = shares
+    assert before < 40 < 80 < aligned and trained > 80, out
+    assert out.count("    -> ") == 9
 
 
 def test_its_links_lead_somewhere():
