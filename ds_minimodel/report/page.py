@@ -185,7 +185,7 @@ def report_blocks(run: RunResults) -> list[Block]:
             drawn = plots.plot_scores(curves, "mean over languages")
             blocks += [Heading("Training curves"), Plot("figure-3.png", drawn, _FIGURE_3)]
         for task in names_in(curves, "task"):
-            blocks += _task_blocks(run, task, curves, costs)
+            blocks += _task_blocks(run, task, curves=curves, costs=costs)
         if run.source_scores:
             source_curves = training_curves(run.source_scores)
             table = tables.source_table(run.recipe.languages.source, source_curves)

@@ -113,7 +113,8 @@ def plot_scores(
             for system in systems:
                 # A log may have been lost.
                 if (system, of_task, language) in present:
-                    _draw_curve(axes, system, curves.loc[system, of_task, language], unit)
+                    points = curves.loc[system, of_task, language]
+                    _draw_curve(axes, system, points=points, unit=unit)
             if near_maximal and BASELINE in systems:
                 _draw_level(axes, targets[BASELINE, of_task, language], "95 % of BL_BASE")
             axes.set_title(title)

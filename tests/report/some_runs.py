@@ -10,17 +10,21 @@ TASKS = {"topic": "classification", "qa": "qa"}
 FINAL = {"bl_base": 60.0, "bl_small": 50.0, "minijoint": 58.0, "minipost": 59.0}
 
 
-def score_row(system, task, language, seed, step, eflops, score):
-    """A row of scores.json."""
-    return dict(
-        system=system,
-        task=task,
-        language=language,
-        seed=seed,
-        step=step,
-        eflops=eflops,
-        score=score,
-    )
+def score_rows(system, task, language, points, seeds=(1,)):
+    """Rows of scores.json: of points (step, eflops, score), equal in all seeds."""
+    return [
+        {
+            "system": system,
+            "task": task,
+            "language": language,
+            "seed": seed,
+            "step": step,
+            "eflops": eflops,
+            "score": score,
+        }
+        for seed in seeds
+        for step, eflops, score in points
+    ]
 
 
 def some_run(systems=("bl_base", "minijoint"), languages=("de", "tr"), tasks=("topic",), **more):
@@ -57,23 +61,19 @@ def _scores(spent, languages, tasks):
     for system in spent:
         for task in tasks:
             more = {"exact_match": 10.0} if task == "qa" else {}
-            yield score_row(system, task, "en", 1, 0, 0.0, 80.0) | more
+            rows = score_rows(system, task, "en", points=[(0, 0.0, 80.0)])
             for language in languages:
-                for number in (0, 1):
-                    for step in (0, 5, 10):
-                        score = 30 + (FINAL[system] - 30) * step / 10 + number
-                        yield (
-                            score_row(
-                                system,
-                                task,
-                                language,
-                                1 + number,
-                                step,
-                                spent[system] * step / 10,
-                                score,
-                            )
-                            | more
+                for seed in (1, 2):
+                    points = [
+                        (
+                            step,
+                            spent[system] * step / 10,
+                            29 + seed + (FINAL[system] - 30) * step / 10,
                         )
+                        for step in (0, 5, 10)
+                    ]
+                    rows += score_rows(system, task, language, points=points, seeds=[seed])
+            yield from (row | more for row in rows)
 
 
 def _recipe(systems, languages, tasks):

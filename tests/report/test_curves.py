@@ -17,7 +17,7 @@ from ds_minimodel.report.curves import (
 )
 from ds_minimodel.report.tables import near_maximal_table
 
-from .some_runs import score_row
+from .some_runs import score_rows
 
 INF = math.inf
 TABLE_3 = {  # V100 days, in the paper's order of languages
@@ -36,11 +36,7 @@ TURKISH_XQUAD = {"bl_base": [2.2], "minipost": [1.2], "minijoint": [INF]}  # Tab
 
 
 def rows_of_curve(system, points, task="xnli", language="de", seeds=(1,)):
-    return [
-        score_row(system, task, language, seed, step, eflops, score)
-        for seed in seeds
-        for step, eflops, score in points
-    ]
+    return score_rows(system, task, language, points=points, seeds=seeds)
 
 
 def rows_that_reach_target_after(days_of_system, task):
@@ -49,14 +45,12 @@ def rows_that_reach_target_after(days_of_system, task):
     """
     rows = []
     for system, days in days_of_system.items():
-        for number, value in enumerate(days):
+        for index, value in enumerate(days):
             eflops = value * EFLOPS_PER_V100_DAY
-            rise = (
-                [(1000, eflops, 95.0), (125000, 54.1, 100.0)]
-                if eflops < INF
-                else [(125000, 54.1, 60.0)]
-            )
-            rows += rows_of_curve(system, [(0, 0.0, 0.0), *rise], task, f"language {number}")
+            points = [(0, 0.0, 0.0), (125000, 54.1, 60.0)]
+            if eflops < INF:
+                points = [(0, 0.0, 0.0), (1000, eflops, 95.0), (125000, 54.1, 100.0)]
+            rows += rows_of_curve(system, points, task=task, language=f"language {index}")
     return rows
 
 
@@ -115,16 +109,15 @@ def test_the_average_leaves_out_languages_that_never_get_there():
 )
 def test_bytes_in_100_bits_may_be_more_than_100(score, refused):
     """Of a writing system with two bytes a letter they are."""
-    row = score_row("bl_base", "bits", "ru", 1, 4, 0.0, score) | {"bits_per_byte": 0.96}
+    (row,) = score_rows("bl_base", "bits", "ru", points=[(4, 0.0, score)])
+    row["bits_per_byte"] = 0.96
     with pytest.raises(ValidationError) if refused else contextlib.nullcontext():
         assert ScoreRow.model_validate(row).score == score
 
 
 def test_points_are_means_over_seeds_in_order_of_steps():
-    rows = [
-        score_row("bl_base", "xnli", "de", seed, step, step / 10, score)
-        for seed, step, score in [(1, 20, 60.0), (1, 0, 30.0), (2, 0, 34.0), (2, 20, 64.0)]
-    ]
+    rows = rows_of_curve("bl_base", [(20, 2.0, 60.0), (0, 0.0, 30.0)], seeds=[1])
+    rows += rows_of_curve("bl_base", [(0, 0.0, 34.0), (20, 2.0, 64.0)], seeds=[2])
     points = training_curves(rows).loc["bl_base", "xnli", "de"]
     assert points.reset_index().values.tolist() == [
         [0, 0.0, 32.0, 8**0.5, 2],
@@ -134,11 +127,10 @@ def test_points_are_means_over_seeds_in_order_of_steps():
 
 
 def test_the_average_over_languages_has_the_deviation_of_the_seeds_means():
-    points = {("de", 1): 50.0, ("de", 2): 40.0, ("tr", 1): 30.0, ("tr", 2): 40.0}
-    rows = [
-        score_row("bl_base", "xnli", language, seed, 9, 1.0, score)
-        for (language, seed), score in points.items()
-    ]
+    scores = {("de", 1): 50.0, ("de", 2): 40.0, ("tr", 1): 30.0, ("tr", 2): 40.0}
+    rows = []
+    for (language, seed), score in scores.items():
+        rows += rows_of_curve("bl_base", [(9, 1.0, score)], language=language, seeds=[seed])
     (average,) = training_curves(rows).loc["bl_base", "xnli", AVERAGE].itertuples(index=False)
     assert tuple(average) == (1.0, 40.0, 0.0, 2)
 

@@ -31,10 +31,8 @@ def names_of_paper(folder):
 
 
 def test_report_holds_scores_page_and_plots(tmp_path):
-    run, folder = (
-        some_run(tasks=("topic", "qa"), facts={"Recipe": "a <b> & c"}),
-        tmp_path / "report",
-    )
+    run = some_run(tasks=("topic", "qa"), facts={"Recipe": "a <b> & c"})
+    folder = tmp_path / "report"
     write_report(folder, run)
     assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == run.target_scores
     pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
@@ -59,6 +57,11 @@ def test_report_holds_scores_page_and_plots(tmp_path):
         "Cost of each step",
     ):
         assert text in html and text in markdown
+
+
+def with_scores(rows, **more):
+    """The rows, of de with more scores."""
+    return [row | more if row["language"] == "de" else row for row in rows]
 
 
 def kept():
@@ -99,24 +102,24 @@ def test_a_page_says_what_was_done_where_nothing_was_scored(tmp_path, base):
 
 def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
     run = some_run(languages=("de",))
-    own = {"source_pack_score": 58.5, "on_source_score": 79.9, "on_source_cut": 0.04}
-    scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
+    scores = with_scores(
+        run.scores, source_pack_score=58.5, on_source_score=79.9, on_source_cut=0.04
+    )
     recipe = run.recipe.model_copy(update={"base": "base"})
     run = replace(run, scores=scores, recipe=recipe, kept={("bl_base", "de"): kept()})
     said = write_report(tmp_path, run)
     markdown, html = texts(tmp_path)
     for text in (
         "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it "
-        "cut otherwise; 15 min "
-        "and 2.5 GiB on this machine; 71 % of the FLOPs of training all weights.",
+        "cut otherwise; 15 min and 2.5 GiB on this machine; 71 % of the FLOPs of training all "
+        "weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("## What was asked for") and text in html
     assert said[1:3] == ["BL_BASE, strength 1.", "BL_BASE, de: 2 before, 1.5 after."]
     assert "worse than the untouched model" not in markdown and "has become worse" not in markdown
-    assert names_of_paper(tmp_path) == set() and {path.name for path in tmp_path.glob("*.png")} == {
-        "held-out-loss.png"
-    }
+    assert names_of_paper(tmp_path) == set()
+    assert [path.name for path in tmp_path.glob("*.png")] == ["held-out-loss.png"]
     for row in (
         "| BL_BASE, de: de, topic | accuracy | 58.5 | 60.5 | +3.4 % |",
         "| BL_BASE, de: en, topic | accuracy | 80.0 | 79.9 | -0.1 % |",
@@ -126,10 +129,7 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
         "| Who? | Ann (right) | no no no no (loops) |",
     ):
         assert row in markdown.replace("\\", ""), row
-    worse = [
-        row | {"source_pack_score": 59.0} if row["language"] == "de" else row for row in scores
-    ]
-    write_report(tmp_path, replace(run, scores=worse))
+    write_report(tmp_path, replace(run, scores=with_scores(scores, source_pack_score=59.0)))
     (line,) = re.findall("^- .*worse than the untouched model.*", texts(tmp_path)[0], re.MULTILINE)
     assert "de: 59.0 accuracy before, 58.5 after" in line
 
@@ -138,8 +138,7 @@ def test_the_papers_page_begins_with_what_came_out(tmp_path):
     (said,) = write_report(tmp_path, some_run())
     assert said == (
         "Against BL_BASE after all of its training, MiniJoint keeps 97 % of its score for 53 % of "
-        "its compute, and "
-        "reaches 95 % of it with 1.75 times less compute."
+        "its compute, and reaches 95 % of it with 1.75 times less compute."
     )
     rows = [
         row | {"score": 60.0} if row["system"] == "bl_base" else row for row in some_run().scores
@@ -149,9 +148,8 @@ def test_the_papers_page_begins_with_what_came_out(tmp_path):
         "keeps 98 % of its score for 53 % of its compute, and reaches 95 % of it, as BL_BASE does "
         "unadapted" in there
     )
-    (of_none,) = write_report(
-        tmp_path / "none", some_run(scores=[row | {"score": 0.0} for row in rows])
-    )
+    without_score = some_run(scores=[row | {"score": 0.0} for row in rows])
+    (of_none,) = write_report(tmp_path / "none", without_score)
     assert of_none.endswith("MiniJoint takes 53 % of its compute.")
     markdown = texts(tmp_path)[0]
     assert markdown.index(said) < markdown.index(
@@ -165,28 +163,22 @@ def test_a_source_that_has_become_worse_is_said(tmp_path):
     run = some_run(systems=("bl_base",), languages=("de",))
     recipe = run.recipe.model_copy(update={"base": "base"})
     for after, is_said in ((79.3, False), (81.0, False), (79.1, True)):
-        own = {"source_pack_score": 30.0, "on_source_score": after}
-        scores = [row | (own if row["language"] == "de" else {}) for row in run.scores]
+        scores = with_scores(run.scores, source_pack_score=30.0, on_source_score=after)
         said = write_report(tmp_path, replace(run, scores=scores, recipe=recipe))
-        assert (
-            ("en: 1.1 % worse than before: raise adapt.new_token_penalty" in said[-1])
-            == is_said
-            == (len(said) == 2)
-        )
+        assert len(said) == (2 if is_said else 1)
+        warning = "en: 1.1 % worse than before: raise adapt.new_token_penalty"
+        assert (warning in said[-1]) == is_said
         assert "--train embeddings" not in said[-1], "which trained"
 
 
 def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
     run = some_run(systems=("bl_base",), languages=("de",))
-    own = {"bits_per_byte": 1.5, "source_pack_bits_per_byte": 2.0}
+    bits_of_run = {"bits_per_byte": 1.5, "source_pack_bits_per_byte": 2.0}
+    scores = [row | bits_of_run for row in run.scores]
+    recipe = run.recipe.model_copy(update={"base": "base"})
     for bits, said in ((2.5, "xz 2.500"), (1.25, "xz 1.250, which is better")):
-        recipe, scores = (
-            run.recipe.model_copy(update={"base": "base"}),
-            [row | own for row in run.scores],
-        )
-        write_report(
-            tmp_path, replace(run, scores=scores, compressed={("topic", "de"): bits}, recipe=recipe)
-        )
+        compressed = {("topic", "de"): bits}
+        write_report(tmp_path, replace(run, scores=scores, compressed=compressed, recipe=recipe))
         (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
         assert verdict["clauses"] == {
             "topic": f"de: 2.000 bits per byte before, 1.500 after ({said})"
@@ -208,7 +200,11 @@ def test_what_a_run_lacks_is_left_out(tmp_path):
 
 
 A_TABLE = Table(
-    "T", ["System", "de|at"], [["A", Cell("1.0", "±0.1", True)]], [["ref", "∞"]], ["a * b"]
+    "T",
+    ["System", "de|at"],
+    rows=[["A", Cell("1.0", "±0.1", best=True)]],
+    references=[["ref", "∞"]],
+    notes=["a * b"],
 )
 
 
@@ -219,7 +215,8 @@ def test_the_same_blocks_in_all_forms():
         A_TABLE,
         Plot("f 1.png", PNG + bytes(16), "caption"),
     ]
-    markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
+    markdown = to_markdown("Title", blocks)
+    html = to_html("Title", blocks)
     assert (
         "| System | de\\|at |\n| --- | ---: |\n| A | **1.0** ±0.1 |\n| ref | ∞ |\n\na \\* b"
         in markdown
@@ -241,19 +238,16 @@ def test_nothing_in_a_text_is_a_link_an_image_or_a_tag():
         HOSTILE, ["System", HOSTILE], [["A", Cell(HOSTILE, HOSTILE, True)]], notes=[HOSTILE]
     )
     blocks = [Heading(HOSTILE), Facts({HOSTILE: HOSTILE}), table, Plot("f.png", PNG, HOSTILE)]
-    markdown, html = to_markdown("Title", blocks), to_html("Title", blocks)
+    markdown = to_markdown("Title", blocks)
+    html = to_html("Title", blocks)
     shown = MarkdownIt("gfm-like", {"linkify": False}).render(markdown)
     assert set(re.findall(r"<(\w+)", shown)) <= set(
         "h1 h2 ul li strong em p table thead tbody tr th td img".split()
     )
     (image,) = re.findall("<img[^>]*>", shown)
     assert image == '<img src="f.png" alt="' + escape(" ".join(HOSTILE.splitlines())) + '" />'
-    assert (
-        "<script" not in html
-        and 'href="java' not in html
-        and "__i__" in shown
-        and "<strong>i<" not in shown
-    )
+    assert "<script" not in html and 'href="java' not in html
+    assert "__i__" in shown and "<strong>i<" not in shown
 
 
 def test_losses_of_a_run(tmp_path):
@@ -264,11 +258,10 @@ def test_losses_of_a_run(tmp_path):
     records += [{"step": 40, "loss": 6.0, "held_out/nats_per_token": 1.5, "eflops": 0.0108}]
     records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
-    path.write_text(
-        "".join(json.dumps(record) + "\n" for record in records) + '{"step": 41, "lo',
-        encoding="utf-8",
-    )
+    whole = "".join(json.dumps(record) + "\n" for record in records)
+    path.write_text(whole + '{"step": 41, "lo', encoding="utf-8")
     row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(40, 1.5)]}
-    found = read_losses(path, "minijoint", "adapt", "de")
+    found = read_losses(path, "minijoint", stage="adapt", language="de")
     assert found == {**row, "hours": pytest.approx(2 + 2), "memory_gib": 1.5}
-    assert read_losses(tmp_path / "none.jsonl", "minijoint", "adapt", "de") is None
+    none = tmp_path / "none.jsonl"
+    assert read_losses(none, "minijoint", stage="adapt", language="de") is None

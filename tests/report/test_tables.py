@@ -9,36 +9,28 @@ from ds_minimodel.report.render import Cell
 from ds_minimodel.report.tables import adapt_costs
 
 from ..recipes import recipe_of
-from .some_runs import score_row
+from .some_runs import score_rows
 
 COSTS = recipe_costs(recipe_of(["bl_base", "bl_small", "minipost", "minijoint"]))
 EFLOPS = adapt_costs(COSTS)
+# Table 2.
 PAWS_X = {
     "bl_base": [84.7, 85.8, 86.0, 77.3],
     "bl_small": [74.2, 76.4, 76.6, 70.8],
     "minipost": [83.8, 86.2, 86.3, 76.0],
     "minijoint": [84.4, 85.1, 86.7, 77.9],
-}  # Table 2
+}
 LANGUAGES = ["de", "fr", "es", "zh"]
-
-
-def rows_of(system, task, language, points, seed=1):
-    return [
-        score_row(system, task, language, seed, step, eflops, score)
-        for step, eflops, score in points
-    ]
 
 
 def paws_x_rows():
     """Each system rises linearly from 50 at step 0 to its score in Table 2."""
-    return [
-        row
-        for system, scores in PAWS_X.items()
-        for language, score in zip(LANGUAGES, scores, strict=True)
-        for row in rows_of(
-            system, "paws-x", language, [(0, 0.0, 50.0), (125000, EFLOPS[system], score)]
-        )
-    ]
+    rows = []
+    for system, scores in PAWS_X.items():
+        for language, score in zip(LANGUAGES, scores, strict=True):
+            points = [(0, 0.0, 50.0), (125000, EFLOPS[system], score)]
+            rows += score_rows(system, "paws-x", language, points=points)
+    return rows
 
 
 def column(table, name, rows=None):
@@ -51,7 +43,8 @@ def texts(table, name):
 
 
 def test_final_scores_are_table_2():
-    table = tables.final_scores_table("paws-x", "accuracy", training_curves(paws_x_rows()), COSTS)
+    curves = training_curves(paws_x_rows())
+    table = tables.final_scores_table("paws-x", "accuracy", curves=curves, costs=COSTS)
     assert [row[0] for row in table.rows] == ["BL_BASE", "BL_SMALL", "MiniPost", "MiniJoint"]
     assert texts(table, "EFLOPs") == ["54.1", "21.1", "29.3", "21.1"]
     averages = {system: float(cell.text) for system, cell in column(table, "avg").items()}
@@ -69,7 +62,9 @@ def test_final_scores_are_table_2():
 
 def test_bits_a_byte_have_three_decimals_and_the_lowest_is_best():
     bits = training_curves([row | {"bits": 100 / row["score"]} for row in paws_x_rows()], "bits")
-    table = tables.final_scores_table("paws-x", "bits", bits, COSTS, tables.SCALES["bits_per_byte"])
+    table = tables.final_scores_table(
+        "paws-x", "bits", curves=bits, costs=COSTS, scale=tables.SCALES["bits_per_byte"]
+    )
     assert [name for name, cell in column(table, "zh").items() if cell.best] == ["MiniJoint"]
     assert texts(table, "zh")[-1] == f"{100 / PAWS_X['minijoint'][-1]:.3f}"
     assert column(table, "de", table.references)["BL_BASE, unadapted"].text == "2.000"
@@ -89,15 +84,17 @@ def test_what_is_paid_once_is_shared_by_the_languages():
 
 
 def test_near_maximal_table_has_bounds_infinities_and_stars():
-    rows = rows_of("bl_base", "xnli", "de", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
-    rows += rows_of("bl_base", "xnli", "tr", [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)])
-    rows += rows_of("minijoint", "xnli", "de", [(0, 0.0, 0.0), (20, 2.592, 95.0 * 2)])
-    rows += rows_of("minijoint", "xnli", "tr", [(0, 0.0, 0.0), (20, 2.592, 94.0)])
-    rows += [
-        row | {"system": "bl_small", "score": 0.5 * row["score"]}
-        for row in rows
-        if row["system"] == "bl_base"
-    ]
+    curves = {
+        ("bl_base", "de"): [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)],
+        ("bl_base", "tr"): [(0, 0.0, 0.0), (10, 2.592, 95.0), (20, 5.184, 100.0)],
+        ("bl_small", "de"): [(0, 0.0, 0.0), (10, 2.592, 47.5), (20, 5.184, 50.0)],
+        ("bl_small", "tr"): [(0, 0.0, 0.0), (10, 2.592, 47.5), (20, 5.184, 50.0)],
+        ("minijoint", "de"): [(0, 0.0, 0.0), (20, 2.592, 190.0)],
+        ("minijoint", "tr"): [(0, 0.0, 0.0), (20, 2.592, 94.0)],
+    }
+    rows = []
+    for (system, language), points in curves.items():
+        rows += score_rows(system, "xnli", language, points=points)
     table = tables.near_maximal_table("xnli", near_maximal(training_curves(rows)))
     assert column(table, "de") == {
         "BL_BASE": ("2.59", "(0.00–2.59)", False),
@@ -109,12 +106,11 @@ def test_near_maximal_table_has_bounds_infinities_and_stars():
 
 def test_what_systems_keep_is_section_4_1s():
     tasks = {"xnli": (72.0, 71.2, 70.3), "mlqa": (56.9, 56.7, 56.0), "paws-x": (83.4, 83.1, 83.5)}
-    rows = [
-        row
-        for task, scores in tasks.items()
-        for system, score in zip(("bl_base", "minipost", "minijoint"), scores, strict=True)
-        for row in rows_of(system, task, "de", [(0, 0.0, 20.0), (125000, EFLOPS[system], score)])
-    ]
+    rows = []
+    for task, scores in tasks.items():
+        for system, score in zip(("bl_base", "minipost", "minijoint"), scores, strict=True):
+            points = [(0, 0.0, 20.0), (125000, EFLOPS[system], score)]
+            rows += score_rows(system, task, "de", points=points)
     assert [*tables.retained(training_curves(rows))] == pytest.approx([1, 0.994, 0.987], abs=5e-4)
     assert EFLOPS["minijoint"] / EFLOPS["bl_base"] == pytest.approx(0.39, abs=5e-4)
 
