@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ds_minimodel import ops
 from ds_minimodel.models.body import LanguagePack, Linear, Projection, Table
-from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, losses, place_of
+from ds_minimodel.ops.parallel.cross_entropy import linear_cross_entropy, local_index, losses
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import copy, gather, reduce
 from ds_minimodel.ops.parallel.shard import shard_parameter
@@ -101,7 +101,7 @@ class _Vocabulary(LanguagePack):
     rows: tuple[range, ...]
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
-        is_own, place = place_of(tokens_BS, self.rows)
+        is_own, place = local_index(tokens_BS, self.rows)
         embedded_BSH, table = super().embed(place)
         return reduce(embedded_BSH.masked_fill(~is_own[..., None], 0), self.group), table
 

@@ -17,7 +17,8 @@ from ds_minimodel.ops.rotary import rotary, rotary_table
 from ds_minimodel.ops.softmax import masked_softmax
 from ds_minimodel.ops.window import Window, window_attention
 
-for _device in LIBRARIES:  # after the operators above are defined
+# The imports above have defined the operators, which the libraries implement.
+for _device in LIBRARIES:
     load_kernels(_device)
 
 __all__ = [

@@ -18,23 +18,22 @@ from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import backend, device_type
 from ds_minimodel.ops.matmul import product
 
-WITH_MASK = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]  # flash: on CPUs alone
+# torch's kernels that take a mask; flash does so on CPUs alone.
+WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def _split(
     packed: Tensor, num_parts: int, num_heads: int, contiguous: bool = False
 ) -> tuple[Tensor, ...]:
-    """(B,S,C*N*D) -> C tensors (B,N,S,D), views or contiguous."""
+    """Split (B,S,C*N*D) into C tensors (B,N,S,D), which are views or contiguous."""
     parts_CBNSD = packed.unflatten(-1, (num_parts, num_heads, -1)).permute(2, 0, 3, 1, 4)
-    return (parts_CBNSD.contiguous() if contiguous else parts_CBNSD).unbind(0)
+    if contiguous:
+        parts_CBNSD = parts_CBNSD.contiguous()
+    return parts_CBNSD.unbind(0)
 
 
 def _concatenate(parts_BNSD: Sequence[Tensor]) -> Tensor:
-    """The inverse of _split."""
+    """Undo `_split`."""
     batch, num_heads, length, width = parts_BNSD[0].shape
     packed_BSCND = parts_BNSD[0].new_empty(batch, length, len(parts_BNSD), num_heads, width)
     for index, part_BNSD in enumerate(parts_BNSD):
@@ -43,8 +42,9 @@ def _concatenate(parts_BNSD: Sequence[Tensor]) -> Tensor:
 
 
 class _SplitHeads(torch.autograd.Function):
-    """`_split` with a gradient that is written in place: autograd would copy each part and then
-    concatenate them.
+    """`_split` with a gradient that is written in place.
+
+    Autograd would copy the gradient of each part and then concatenate them.
     """
 
     @staticmethod
@@ -59,16 +59,18 @@ class _SplitHeads(torch.autograd.Function):
 
 
 def _parts(projected, queries, num_heads, split=_split, contiguous=False):
-    """Queries, keys and values, (B,N,Q,D) and twice (B,N,S,D)."""
+    """Return queries (B,N,Q,D), keys and values (B,N,S,D)."""
     if queries is None:
         return split(projected, 3, num_heads, contiguous)
-    return *split(queries, 1, num_heads, contiguous), *split(projected, 2, num_heads, contiguous)
+    (q,) = split(queries, 1, num_heads, contiguous)
+    k, v = split(projected, 2, num_heads, contiguous)
+    return q, k, v
 
 
 def _probs(
     q: Tensor, k: Tensor, lengths: Tensor | None, p: float, row_keys: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Probabilities (B,N,Q,S) before and after dropout, in the dtype of sums."""
+    """Return probabilities (B,N,Q,S) before and after dropout, in the dtype of sums."""
     dtype = accumulation_dtype(q.dtype)
     scores = q.to(dtype) @ k.to(dtype).mT
     dropped, probs = torch.ops.dsmm_reference.masked_softmax(
@@ -80,24 +82,25 @@ def _probs(
 def _forward_reference(projected, queries, num_heads, lengths, p, row_keys):
     q, k, v = _parts(projected, queries, num_heads)
     _, dropped = _probs(q, k, lengths, p, row_keys)
-    return (dropped @ v.to(dropped.dtype)).to(v.dtype).transpose(1, 2).flatten(2)
+    context_BNQD = (dropped @ v.to(dropped.dtype)).to(v.dtype)
+    return context_BNQD.transpose(1, 2).flatten(2)
 
 
 def _backward_reference(grad, projected, queries, num_heads, lengths, p, row_keys):
     q, k, v = _parts(projected, queries, num_heads)
     probs, dropped = _probs(q, k, lengths, p, row_keys)
-    (grad_BNQD,) = (part.to(probs.dtype) for part in _split(grad, 1, num_heads))
+    grad_BNQD = _split(grad, 1, num_heads)[0].to(probs.dtype)
     grad_probs = grad_BNQD @ v.to(probs.dtype).mT
     scale = q.shape[-1] ** -0.5
     grad_scores = torch.ops.dsmm_reference.masked_softmax_backward(
         grad_probs, probs, lengths, scale, p, row_keys
     )
-    grad_q = grad_scores @ k.to(probs.dtype)
-    grad_k = grad_scores.mT @ q.to(probs.dtype)
-    grads = [part.to(q.dtype) for part in (grad_q, grad_k, dropped.mT @ grad_BNQD)]
+    grad_q = (grad_scores @ k.to(probs.dtype)).to(q.dtype)
+    grad_k = (grad_scores.mT @ q.to(probs.dtype)).to(q.dtype)
+    grad_v = (dropped.mT @ grad_BNQD).to(q.dtype)
     if queries is None:
-        return _concatenate(grads), projected.new_empty(0)
-    return _concatenate(grads[1:]), _concatenate(grads[:1])
+        return _concatenate([grad_q, grad_k, grad_v]), projected.new_empty(0)
+    return _concatenate([grad_k, grad_v]), _concatenate([grad_q])
 
 
 _ARGUMENTS = (
@@ -118,8 +121,12 @@ def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     projected, queries, lengths, row_keys = ctx.saved_tensors
-    grads = _backward_op(grad, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys)
-    return grads[0], None if queries is None else grads[1], None, None, None, None
+    grad_projected, grad_queries = _backward_op(
+        grad, projected, queries, ctx.num_heads, lengths, ctx.p, row_keys
+    )
+    if queries is None:
+        grad_queries = None
+    return grad_projected, grad_queries, None, None, None, None
 
 
 fused_attention = differentiate(_forward, _setup_context, _backward)
@@ -128,8 +135,8 @@ fused_attention = differentiate(_forward, _setup_context, _backward)
 class _AroundSoftmax(torch.autograd.Function):
     """Two products around masked_softmax, of q (B,N,Q,D), k and v (B,N,S,D).
 
-    Of what has a number for each query and key only the probabilities before dropout are kept; the
-    backward pass drops the same ones again.
+    Of the tensors (B,N,Q,S) only the probabilities before dropout are kept: the backward pass
+    drops the same ones again.
     """
 
     @staticmethod
@@ -144,7 +151,8 @@ class _AroundSoftmax(torch.autograd.Function):
     ) -> Tensor:
         ctx.p = p
         scale = q.shape[-1] ** -0.5
-        if q.dtype == torch.float16:  # whose range a product would leave before it is scaled
+        if q.dtype == torch.float16:
+            # A product may leave the range of fp16 before it is scaled: scale its factor.
             scores = product(q * scale, k.mT)
             scale = 1.0
         else:
@@ -159,8 +167,9 @@ class _AroundSoftmax(torch.autograd.Function):
         dropped = probs if row_keys is None else torch.ops.dsmm.dropout(probs, ctx.p, row_keys)
         grad_v = product(dropped.mT, grad)
         del dropped
+        scale = q.shape[-1] ** -0.5
         grad_scores = torch.ops.dsmm.masked_softmax_backward(
-            product(grad, v.mT), probs, lengths, q.shape[-1] ** -0.5, ctx.p, row_keys
+            product(grad, v.mT), probs, lengths, scale, ctx.p, row_keys
         )
         return product(grad_scores, k), product(grad_scores.mT, q), grad_v, None, None, None
 
@@ -173,19 +182,27 @@ def around_softmax(
     p: float,
     row_keys: Tensor | None,
 ) -> Tensor:
-    parts = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
-    return _AroundSoftmax.apply(*parts, lengths, p, row_keys).transpose(1, 2).flatten(2)
+    """Compute `attention` by two products around masked_softmax; arguments as of `attention`."""
+    q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply, contiguous=True)
+    context_BNQD = _AroundSoftmax.apply(q, k, v, lengths, p, row_keys)
+    return context_BNQD.transpose(1, 2).flatten(2)
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float | None = None
 ) -> Tensor:
-    """torch's attention of q (B,N,Q,D) to the keys in `seen`, broadcast to (B,N,Q,S), at least one
-    for each query.
+    """Compute torch's attention to the keys that a mask lets be seen -> (B,N,Q,D).
 
     Not by cuDNN's kernel, the first that torch 2.11 takes on an H100: with a mask its gradients are
     nan at some lengths where all scores of a query are far below zero (pytorch#196678), and differ
     from run to run.
+
+    Args:
+        q: (B,N,Q,D).
+        k: (B,N,S,D).
+        v: (B,N,S,D).
+        seen: bool, broadcast to (B,N,Q,S); at least one key for each query.
+        scale: of the scores; None: 1/sqrt(D).
     """
     with sdpa_kernel(WITH_MASK):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
@@ -194,13 +211,17 @@ def masked_attention(
 def torch_attention(
     projected: Tensor, queries: Tensor | None, num_heads: int, lengths: Tensor | None
 ) -> Tensor:
-    """By torch's fused kernels, which keep no probabilities, without dropout."""
+    """Compute `attention` without dropout by torch's fused kernels, which keep no probabilities.
+
+    Arguments are as of `attention`.
+    """
     q, k, v = _parts(projected, queries, num_heads, _SplitHeads.apply)
     if lengths is None:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     # A sample without keys attends to nothing, but torch's kernels may give nan there: it gets a
     # key, and then zeros.
-    mask_BS = torch.arange(k.shape[-2], device=k.device) < lengths.clamp(min=1)[:, None]
+    positions_S = torch.arange(k.shape[-2], device=k.device)
+    mask_BS = positions_S < lengths.clamp(min=1)[:, None]
     context_BNQD = masked_attention(q, k, v, mask_BS[:, None, None])
     context_BNQD = context_BNQD.masked_fill((lengths <= 0)[:, None, None, None], 0)
     return context_BNQD.transpose(1, 2).flatten(2)
@@ -214,26 +235,33 @@ def attention(
     row_keys: Tensor | None = None,
     queries: Tensor | None = None,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v over the keys before each sample's length -> (B,Q,N*D).
+    """Compute softmax(q k^T / sqrt(D)) v over the keys before each sample's length.
 
-    projected: (B,S,3*N*D), queries, keys and values side by side; or, with `queries` (B,Q,N*D), the
-    other two. lengths: (B,) int32, or None when every key is real. p, row_keys: dropout of the
-    probabilities, its row keys (B,N,Q) int32.
+    Compiled kernels on the CPU, and torch's on GPUs, keep no tensor (B,N,Q,S): the backward pass
+    computes the probabilities again. Torch's cannot take the bits of our dropout: with it two
+    products around masked_softmax serve on GPUs.
 
-    Compiled kernels on the CPU, and torch's on GPUs, keep nothing that has a number for each pair
-    of query and key: the backward pass computes the probabilities again. Torch's cannot take the
-    bits of our dropout: with it two products around masked_softmax serve on GPUs.
+    Args:
+        projected: (B,S,3*N*D), queries, keys and values side by side; with `queries` (B,S,2*N*D),
+            keys and values.
+        num_heads: N.
+        lengths: (B,) int32; None: every key is real.
+        p: the rate of dropout of the probabilities.
+        row_keys: (B,N,Q) int32, the row keys of that dropout; None: no dropout.
+        queries: (B,Q,N*D), where they are not in `projected`.
+
+    Returns:
+        (B,Q,N*D).
     """
     if p == 0:
         row_keys = None
-    on_gpu = device_type(projected.device) == "cuda"
-    if on_gpu and row_keys is None and not projected.is_meta:
-        return torch_attention(projected, queries, num_heads, lengths)
-    kernels = (
-        row_keys is None
-        if on_gpu
-        else backend("attention", "cpu", projected.dtype).startswith("compiled")
-    )
-    if kernels:  # on a GPU those of torch, of meta tensors
+    if device_type(projected.device) == "cuda":
+        if row_keys is not None:
+            return around_softmax(projected, queries, num_heads, lengths, p, row_keys)
+        if not projected.is_meta:
+            return torch_attention(projected, queries, num_heads, lengths)
+        # Of tensors without memory our operator keeps what torch's kernels keep on a GPU.
+        return fused_attention(projected, queries, num_heads, lengths, p, row_keys)
+    if backend("attention", "cpu", projected.dtype).startswith("compiled"):
         return fused_attention(projected, queries, num_heads, lengths, p, row_keys)
     return around_softmax(projected, queries, num_heads, lengths, p, row_keys)

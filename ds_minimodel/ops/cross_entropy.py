@@ -1,7 +1,7 @@
-"""Linear layer and cross-entropy over a large vocabulary, with one chunk of the logits in memory at
-a time.
+"""Linear layer and cross-entropy over a large vocabulary, by chunks of the logits.
 
-Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk.
+Shape legend: P positions, H hidden, V vocabulary, R rows of one chunk, K rows of a base that stand
+before the N rows that train (V = K + N).
 
 The forward pass turns the logits of a chunk into their gradient in place. When all positions fit in
 one chunk, that gradient is kept and the backward pass makes its two products; otherwise, and where
@@ -23,20 +23,25 @@ from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import device_type
 from ds_minimodel.ops.matmul import add_product_, product, upcast_if_emulated
 
-# Rows of logits held at once. Fewer make the products too thin, more only cost memory; but where
-# products are bf16's own, each chunk's gradient of the weight is added to one in fp32, which costs
-# as much as the product of 300 rows.
+# Rows of logits held at once. Fewer make the products too thin, more only cost memory.
 CHUNK_ROWS = {"cpu": 320, "cuda": 2048}
-CHUNK_ROWS_BF16 = 2048  # on CPUs with bf16 products
-TOKEN_ROWS = 320  # of logits, where each target's loss is wanted
-SUMMED_COLUMNS = 512  # added up at once on CPUs
+# The same on CPUs with bf16 products: there the gradient of the weight by each chunk is added to
+# one in fp32, which costs as much as the product of 300 rows.
+CHUNK_ROWS_BF16 = 2048
+# Rows of logits held at once where each target's loss is wanted.
+TOKEN_ROWS = 320
+# Columns that are added up at once on CPUs.
+SUMMED_COLUMNS = 512
 
 
 def _losses(
     logits: Tensor, bias: Tensor | None, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Losses (R,), scores (R, V), logarithms of the sums of exponentials (R,), whether a target
-    counts (R,), and its column (R, 1).
+    """Return the losses of a chunk, and what its gradient is made of.
+
+    Returns:
+        Losses (R,), scores (R, V), logarithms of their sums of exponentials (R,), whether a target
+        counts (R,), and its column (R, 1).
     """
     scores = logits.to(accumulation_dtype(logits.dtype), copy=True)
     if bias is not None:
@@ -67,6 +72,7 @@ _loss_and_logit_grad_ = define(
 
 
 def _chunk_rows(x: Tensor, base: Tensor | None = None) -> int:
+    """Return how many rows of logits are held at once for `x` (P, H)."""
     device = device_type(x.device)
     if device == "cpu" and x.dtype == torch.bfloat16 and has_bf16_products() and base is None:
         return CHUNK_ROWS_BF16
@@ -80,8 +86,13 @@ def _is_one_chunk(x: Tensor, base: Tensor | None) -> bool:
 def scores(
     x_RH: Tensor, weight_NH: Tensor, base_KH: Tensor | None, out: Tensor | None = None
 ) -> Tensor:
-    """Products with the rows of `base`, if there are such, and those of `weight`, side by side (R,
-    K + N).
+    """Return the products with the rows of a base, if there is one, and of the weight (R, K + N).
+
+    Args:
+        x_RH: rows of one chunk.
+        weight_NH: the rows that train.
+        base_KH: the rows before them, or None.
+        out: where the products are written to; None: a new tensor.
     """
     if base_KH is None:
         return product(x_RH, weight_NH.T, out=out)
@@ -89,34 +100,45 @@ def scores(
 
 
 def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, needs_bias):
-    """What the operator does on every device: products, and the compiled part of the loss, chunk by
-    chunk.
+    """Compute the operator on every device; only the loss of a chunk is compiled code.
+
+    An output that is not wanted is empty.
     """
     needs_grad = needs_x or needs_weight or needs_bias
     dtype = accumulation_dtype(x.dtype)
+    no_grad_logits = x.new_empty(0)
+    no_grad_x = x.new_empty(0)
     if _is_one_chunk(x, base):
         logits_PV = product(x, weight.T)
         loss = _loss_and_logit_grad_(logits_PV, bias, targets, needs_grad)
-        no_gradients = (x.new_empty(0, dtype=of) for of in (x.dtype, dtype, dtype))
-        return loss, logits_PV if needs_grad else x.new_empty(0), *no_gradients
+        grad_logits = logits_PV if needs_grad else no_grad_logits
+        no_grad_weight = x.new_empty(0, dtype=dtype)
+        no_grad_bias = x.new_empty(0, dtype=dtype)
+        return loss, grad_logits, no_grad_x, no_grad_weight, no_grad_bias
 
     loss = x.new_zeros((), dtype=dtype)
-    grad_x = torch.empty_like(x) if needs_x else x.new_empty(0)
+    vocab_size = len(weight) + (0 if base is None else len(base))
+    grad_x = torch.empty_like(x) if needs_x else no_grad_x
     grad_weight = weight.new_zeros(weight.shape if needs_weight else 0, dtype=dtype)
-    size = len(weight) + (0 if base is None else len(base))
-    rows = _chunk_rows(x, base)
-    grad_bias = weight.new_zeros(size if needs_bias else 0, dtype=dtype)
-    buffer_RV = x.new_empty(min(rows, len(x)), size)
+    grad_bias = weight.new_zeros(vocab_size if needs_bias else 0, dtype=dtype)
+    num_rows = _chunk_rows(x, base)
+    buffer_RV = x.new_empty(min(num_rows, len(x)), vocab_size)
     weight, base = upcast_if_emulated(weight, base)  # once, not for every product
-    for start in range(0, x.shape[0], rows):
-        chunk = slice(start, start + rows)
+    for start in range(0, len(x), num_rows):
+        chunk = slice(start, start + num_rows)
         x_RH = x[chunk]
-        logits_RV = scores(x_RH, weight, base, out=buffer_RV[: x_RH.shape[0]])
+        logits_RV = scores(x_RH, weight, base, out=buffer_RV[: len(x_RH)])
         loss += _loss_and_logit_grad_(logits_RV, bias, targets[chunk], needs_grad)
-        grad_x_RH = grad_x[chunk] if needs_x else None
-        wanted = grad_weight if needs_weight else None, grad_bias if needs_bias else None
-        add_chunk_gradients(logits_RV, x_RH, weight, base, grad_x_RH, *wanted)
-    return loss, x.new_empty(0), grad_x, grad_weight, grad_bias
+        add_chunk_gradients(
+            logits_RV,
+            x_RH,
+            weight,
+            base,
+            grad_x_RH=grad_x[chunk] if needs_x else None,
+            grad_weight_NH=grad_weight if needs_weight else None,
+            grad_bias_V=grad_bias if needs_bias else None,
+        )
+    return loss, no_grad_logits, grad_x, grad_weight, grad_bias
 
 
 def add_chunk_gradients(
@@ -128,21 +150,33 @@ def add_chunk_gradients(
     grad_weight_NH: Tensor | None,
     grad_bias_V: Tensor | None,
 ) -> None:
-    """Write a chunk's gradient of x, and add its gradients of weight and bias. None: not wanted."""
-    parts = grad_logits_RV.split([grad_logits_RV.shape[1] - len(weight_NH), len(weight_NH)], 1)
+    """Write a chunk's gradient of x, and add those of weight and bias; None is not wanted.
+
+    Args:
+        grad_logits_RV: the gradient of the chunk's logits.
+        x_RH: the chunk's rows of x.
+        weight_NH: the rows that train.
+        base_KH: the rows before them, or None.
+        grad_x_RH: is overwritten.
+        grad_weight_NH: is added to.
+        grad_bias_V: is added to.
+    """
+    num_base = grad_logits_RV.shape[1] - len(weight_NH)
+    grad_base_RK, grad_own_RN = grad_logits_RV.tensor_split([num_base], 1)
     if grad_x_RH is not None:
-        product(parts[1], weight_NH, out=grad_x_RH)
+        product(grad_own_RN, weight_NH, out=grad_x_RH)
         if base_KH is not None:
-            add_product_(grad_x_RH, parts[0], base_KH)
+            add_product_(grad_x_RH, grad_base_RK, base_KH)
     if grad_weight_NH is not None:
-        add_product_(grad_weight_NH, parts[1].T, x_RH)
+        add_product_(grad_weight_NH, grad_own_RN.T, x_RH)
     if grad_bias_V is not None:
         grad_bias_V += column_sums(grad_logits_RV, grad_bias_V.dtype)
 
 
 def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sums of the columns (V,), by blocks of them on a CPU, where torch copies what it adds up to
-    `dtype` first.
+    """Return the sums of the columns (V,) in `dtype`.
+
+    A CPU adds up blocks of columns, because torch first copies there what it adds up to `dtype`.
     """
     columns = SUMMED_COLUMNS if device_type(rows_RV.device) == "cpu" else rows_RV.shape[1]
     return torch.cat([block.sum(0, dtype=dtype) for block in rows_RV.split(columns, 1)])
@@ -151,8 +185,12 @@ def column_sums(rows_RV: Tensor, dtype: torch.dtype) -> Tensor:
 def scaled(
     grads: Iterable[Tensor | None], by: Tensor, dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients that the forward pass has made, times that of the loss, each in its own dtype.
-    None: not wanted.
+    """Return the forward pass's gradients times that of the loss, each in a dtype.
+
+    Args:
+        grads: tensors, or None for one that is not wanted.
+        by: the gradient of the loss, a scalar.
+        dtypes: one for each gradient.
     """
     return tuple(
         None if grad is None else (grad * by).to(dtype)
@@ -162,8 +200,7 @@ def scaled(
 
 _forward = define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor targets, Tensor? base, "
-    "bool needs_x, "
-    "bool needs_weight, bool needs_bias) "
+    "bool needs_x, bool needs_weight, bool needs_bias) "
     "-> (Tensor loss, Tensor grad_logits, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     _forward_by_chunks,
 )
@@ -181,24 +218,28 @@ def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
 
 
 def _backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    grads = _of_one_chunk(ctx, grad_loss) if ctx.one_chunk else _of_chunks(ctx, grad_loss)
+    return *grads, None, None, None, None, None
+
+
+def _of_one_chunk(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, weight and bias by that of the logits, which is kept."""
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-    grad_x = grad_weight = grad_bias = None
-    if ctx.one_chunk:
-        grad_logits_PV, x_PH, weight_VH = ctx.saved_tensors
-        scale = grad_loss.to(x_PH.dtype)
-        if needs_x:
-            grad_x = product(grad_logits_PV, weight_VH) * scale
-        if needs_weight:
-            grad_weight = product(grad_logits_PV.T, x_PH * scale)
-        if needs_bias:
-            grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.dtypes[2])
-    else:
-        own = [
-            one if needs else None
-            for one, needs in zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
-        ]
-        grad_x, grad_weight, grad_bias = scaled(own, grad_loss, ctx.dtypes)
-    return grad_x, grad_weight, grad_bias, None, None, None, None, None
+    grad_logits_PV, x_PH, weight_VH = ctx.saved_tensors
+    scale = grad_loss.to(x_PH.dtype)
+    grad_x = product(grad_logits_PV, weight_VH) * scale if needs_x else None
+    grad_weight = product(grad_logits_PV.T, x_PH * scale) if needs_weight else None
+    grad_bias = None
+    if needs_bias:
+        grad_bias = (column_sums(grad_logits_PV, grad_loss.dtype) * grad_loss).to(ctx.dtypes[2])
+    return grad_x, grad_weight, grad_bias
+
+
+def _of_chunks(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, weight and bias, which the forward pass has made."""
+    pairs = zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
+    wanted = [grad if is_needed else None for grad, is_needed in pairs]
+    return scaled(wanted, grad_loss, ctx.dtypes)
 
 
 _differentiable = differentiate(_forward, _setup_context, _backward)
@@ -207,15 +248,20 @@ _differentiable = differentiate(_forward, _setup_context, _backward)
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, base: Tensor | None = None
 ) -> Tensor:
-    """Sum of cross-entropies of x @ weight.T + bias, a float32 scalar.
+    """Return the sum of the cross-entropies of x @ weight.T + bias, a float32 scalar.
 
-    x: (P,H). weight: (V,H). bias: (V,), or None. targets: (P,) int64, those equal to IGNORED give
-    no loss. base: rows before those of weight, (K,H), without a gradient; bias is then (K+V,).
     Gradients are made only for those of x, weight and bias that require them.
+
+    Args:
+        x: (P,H).
+        weight: (N,H).
+        bias: (K+N,), or None.
+        targets: (P,) int64; those equal to IGNORED give no loss.
+        base: (K,H), rows before those of weight, without a gradient; None: K is 0.
     """
     tracks = torch.is_grad_enabled()
-    needed = (tracks and t is not None and t.requires_grad for t in (x, weight, bias))
-    return _differentiable(x, weight, bias, targets, base, *needed)
+    needs = [tracks and t is not None and t.requires_grad for t in (x, weight, bias)]
+    return _differentiable(x, weight, bias, targets, base, *needs)
 
 
 def token_losses(
@@ -226,11 +272,18 @@ def token_losses(
     base: Tensor | None = None,
     losses: Callable[[Tensor, Tensor | None, Tensor], Sequence[Tensor]] = _losses,
 ) -> Tensor:
-    """The cross-entropy of each target (P,) float32, 0 where it is IGNORED; arguments as of
-    linear_cross_entropy.
+    """Return the cross-entropy of each target (P,) float32, 0 where it is IGNORED.
 
-    losses: of a chunk; another one where a vocabulary is split (ops/parallel/cross_entropy.py).
-    Without a gradient, and never holding all logits.
+    There is no gradient, and never all logits are held.
+
+    Args:
+        x: as of linear_cross_entropy, like the next four.
+        weight: (N,H).
+        bias: (K+N,), or None.
+        targets: (P,).
+        base: (K,H), or None.
+        losses: what gives those of a chunk first; another function where a vocabulary is split
+            (ops/parallel/cross_entropy.py).
     """
     weight, base = upcast_if_emulated(weight, base)
     chunks = zip(x.split(TOKEN_ROWS), targets.split(TOKEN_ROWS), strict=True)
@@ -240,6 +293,8 @@ def token_losses(
 
 
 class _LinearDivergence(torch.autograd.Function):
+    """`linear_divergence`, whose gradients are made in the forward pass, by chunks."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, teacher: Tensor, weight: Tensor, base: Tensor) -> Tensor:
         loss = x.new_zeros((), dtype=torch.float32)
@@ -247,9 +302,8 @@ class _LinearDivergence(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         ctx.dtypes = x.dtype, weight.dtype
         weight, base = upcast_if_emulated(weight, base)
-        for x_RH, teacher_RH, grad_x_RH in zip(
-            *(own.split(TOKEN_ROWS) for own in (x, teacher, grad_x)), strict=True
-        ):
+        chunks = [rows.split(TOKEN_ROWS) for rows in (x, teacher, grad_x)]
+        for x_RH, teacher_RH, grad_x_RH in zip(*chunks, strict=True):
             log_p_RK = product(teacher_RH, base.T).float().log_softmax(-1)
             log_q_RV = scores(x_RH, weight, base).float().log_softmax(-1)
             p_RK = log_p_RK.exp()
@@ -257,22 +311,35 @@ class _LinearDivergence(torch.autograd.Function):
             grad_RV = log_q_RV.exp_()
             grad_RV[:, : len(base)] -= p_RK
             add_chunk_gradients(
-                grad_RV.to(x.dtype), x_RH, weight, base, grad_x_RH, grad_weight, None
+                grad_RV.to(x.dtype),
+                x_RH,
+                weight,
+                base,
+                grad_x_RH=grad_x_RH,
+                grad_weight_NH=grad_weight,
+                grad_bias_V=None,
             )
         ctx.save_for_backward(grad_x, grad_weight)
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, of_weight = scaled(ctx.saved_tensors, grad_loss, ctx.dtypes)
-        return of_x, None, of_weight, None
+        grad_x, grad_weight = scaled(ctx.saved_tensors, grad_loss, ctx.dtypes)
+        return grad_x, None, grad_weight, None
 
 
 def linear_divergence(x: Tensor, teacher: Tensor, weight: Tensor, base: Tensor) -> Tensor:
-    """Sum of the KL divergences of what is predicted from x, over the rows of base and weight, from
-    what is predicted from `teacher` over those of base: a float32 scalar, with gradients of x and
-    weight.
+    """Return the sum of the KL divergences of a student's predictions from a teacher's.
 
-    x, teacher: (P,H). weight, base: as of linear_cross_entropy.
+    The teacher predicts over the rows of base, the student over those of base and weight.
+
+    Args:
+        x: (P,H), the student's; it has a gradient.
+        teacher: (P,H).
+        weight: (N,H), the rows that train.
+        base: (K,H), the rows before them.
+
+    Returns:
+        A float32 scalar.
     """
     return _LinearDivergence.apply(x, teacher, weight, base)

@@ -23,7 +23,7 @@ SIGN_BIT = -(2**31)
 
 
 def as_int32(value: int) -> int:
-    """The int32 with the bits of `value` modulo 2^32."""
+    """Return the int32 with the bits of `value` modulo 2^32."""
     value &= 0xFFFFFFFF
     return value - 2**32 if value >= 2**31 else value
 
@@ -32,7 +32,7 @@ _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = map(as_int32, HASH_MULTIPLIERS)
 
 
 def hash32(x: Tensor) -> Tensor:
-    """lowbias32 (Wellons) of each element of an int32 tensor, as int32."""
+    """Return lowbias32 (Wellons) of each element of an int32 tensor, as int32."""
     x = x ^ ((x >> 16) & 0xFFFF)
     x *= _FIRST_MULTIPLIER
     x ^= (x >> 15) & 0x1FFFF
@@ -42,35 +42,41 @@ def hash32(x: Tensor) -> Tensor:
 
 
 def row_keys(sample_keys: Tensor, site: int | range, positions: Tensor) -> Tensor:
-    """Keys of the rows that one dropout works on.
+    """Return the keys of the rows that one dropout works on.
 
-    sample_keys: (B,) int32. positions: (S,) or (B,S) integers, the place of each row in its sample.
-    site: the number of the dropout in the network (common/random.py); or a range of N of them (one
-    for each attention head), which adds an axis. Returns (B,S) int32, or (B,N,S) for a range.
+    Args:
+        sample_keys: (B,) int32.
+        site: the number of the dropout in the network (common/random.py), or a range of N of them,
+            one for each attention head.
+        positions: (S,) or (B,S) integers, those of the rows in their sample.
+
+    Returns:
+        (B,S) int32, or (B,N,S) for a range.
     """
     positions = positions.to(torch.int32)
     if isinstance(site, range):
         # Made on the device: a copy from the host would make it wait, in every layer and pass.
-        numbers_N = torch.arange(
+        sites_N = torch.arange(
             site.start, site.stop, site.step, dtype=torch.int32, device=sample_keys.device
         )
-        steps_N = numbers_N * as_int32(GOLDEN)
-        return hash32(hash32(sample_keys[:, None] + steps_N)[:, :, None] + positions.unsqueeze(-2))
-    return hash32(hash32(sample_keys + as_int32(site * GOLDEN))[:, None] + positions)
+        steps_N = sites_N * as_int32(GOLDEN)
+        keys_BN = hash32(sample_keys[:, None] + steps_N)
+        return hash32(keys_BN[:, :, None] + positions.unsqueeze(-2))
+    keys_B = hash32(sample_keys + as_int32(site * GOLDEN))
+    return hash32(keys_B[:, None] + positions)
 
 
 def keep_mask(row_keys: Tensor, width: int, p: float) -> Tensor:
-    """Which elements survive dropout: bool, the shape of row_keys with `width` appended."""
+    """Return which elements survive dropout: bool, of the shape (*row_keys.shape, width)."""
     steps = torch.arange(1, width + 1, dtype=torch.int32, device=row_keys.device) * as_int32(GOLDEN)
     bits = hash32(row_keys[..., None] + steps)
     # With the sign bit flipped, the signed comparison orders as the unsigned one.
-    return (bits ^ SIGN_BIT) >= as_int32(int(p * 2**32)) ^ SIGN_BIT
+    threshold = as_int32(int(p * 2**32)) ^ SIGN_BIT
+    return (bits ^ SIGN_BIT) >= threshold
 
 
 def dropout_reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
-    """Zero the dropped elements of x (..., H) and scale the others by 1 / (1 - p), in torch,
-    without a gradient.
-    """
+    """Compute `dropout` in torch, without a gradient; the others are scaled by 1 / (1 - p)."""
     if row_keys is None or p == 0:
         return x
     return torch.where(keep_mask(row_keys, x.shape[-1], p), x * (1 / (1 - p)), 0)
@@ -97,9 +103,12 @@ _differentiable = differentiate(_dropout, _setup_context, _backward)
 
 
 def dropout(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
-    """Dropout of x (..., H) with rate p; row_keys int32 of shape x.shape[:-1].
+    """Zero elements of `x` by the bits of their rows, and scale the others by 1 / (1 - p).
 
-    The identity where p == 0 or row_keys is None.
+    Args:
+        x: (..., H).
+        p: the share of elements that is dropped; 0: `x` is returned.
+        row_keys: (...) int32; None: `x` is returned.
     """
     if row_keys is None or p == 0:
         return x

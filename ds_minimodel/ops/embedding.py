@@ -16,13 +16,13 @@ from ds_minimodel.ops.loading import device_type
 
 
 class _TiedEmbedding(torch.autograd.Function):
-    """Outputs: the rows, and the table for the output projection.
+    """`embedding` of a table whose two uses, by tokens and as output projection, meet here.
 
-    Both uses meet here in the backward pass. So the few rows of a batch are added to the
-    projection's gradient in place, where autograd would make a whole table of them, mostly zeros,
-    and add that. They are added up in float32 and rounded once; torch adds up a bf16 table's in
-    bf16, by which a token that comes hundreds of times in a batch, as <mask> does, loses a fiftieth
-    of its gradient. At ZeRO 3 the second output keeps the gathered table until then.
+    In the backward pass the few rows of a batch are added to the projection's gradient in place;
+    autograd would make a whole table of them, mostly zeros, and add that. They are added up in
+    float32 and rounded once. torch adds up a bf16 table's in bf16, by which a token that comes
+    hundreds of times in a batch, as <mask> does, loses a fiftieth of its gradient. At ZeRO 3 the
+    second output keeps the gathered table until then.
     """
 
     @staticmethod
@@ -39,11 +39,15 @@ class _TiedEmbedding(torch.autograd.Function):
         if grad is None:
             return None, grad_table
         (tokens,) = ctx.saved_tensors
-        rows_R = place = tokens.flatten()
-        if not tokens.is_meta:  # where there are no values, each token counts as another
-            rows_R, place = rows_R.unique(return_inverse=True)
+        flat = tokens.flatten()
+        if tokens.is_meta:
+            # Where there are no values, each token counts as another.
+            rows_R = flat
+            index = flat
+        else:
+            rows_R, index = flat.unique(return_inverse=True)
         sums_RH = grad.new_zeros(len(rows_R), ctx.shape[1], dtype=accumulation_dtype(grad.dtype))
-        sums_RH.index_add_(0, place, grad.reshape(-1, ctx.shape[1]).to(sums_RH.dtype))
+        sums_RH.index_add_(0, index, grad.reshape(-1, ctx.shape[1]).to(sums_RH.dtype))
         if grad_table is None:
             grad_table = grad.new_zeros(ctx.shape)
         else:
@@ -52,18 +56,19 @@ class _TiedEmbedding(torch.autograd.Function):
 
 
 def embedding(tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of `weight` by token -> ((..., H), table (V, H)).
+    """Look up the rows of `weight` by token.
 
-    table: `weight`, to be used where it also is the output projection. On the CPU what its user
-    returns as its gradient is then written to, so that must be a tensor of its own, as
-    linear_cross_entropy's is.
+    Args:
+        tokens: (...) int64.
+        weight: (V, H).
+
+    Returns:
+        The rows (..., H), and `weight` as the table (V, H) of the output projection. The gradient
+        of that table is written to on the CPU, so its user must return a tensor that nothing else
+        reads, as linear_cross_entropy does.
     """
-    if (
-        device_type(weight.device) != "cpu"
-        or not weight.requires_grad
-        or torch.compiler.is_compiling()
-    ):
-        return F.embedding(tokens, weight), weight.view_as(
-            weight
-        )  # at ZeRO 3 it keeps what was gathered
-    return _TiedEmbedding.apply(tokens, weight)
+    trains_on_cpu = device_type(weight.device) == "cpu" and weight.requires_grad
+    if trains_on_cpu and not torch.compiler.is_compiling():
+        return _TiedEmbedding.apply(tokens, weight)
+    # A view of the parameter keeps what was gathered at ZeRO 3.
+    return F.embedding(tokens, weight), weight.view_as(weight)

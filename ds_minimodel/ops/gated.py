@@ -1,11 +1,11 @@
-"""Gated activations (Shazeer 2020, "GLU Variants Improve Transformer"): activation(first half) *
-second half.
+"""Gated activations: activation(first half) * second half.
 
-Shapes: x (..., 2F), the result (..., F).
+Shazeer 2020, "GLU Variants Improve Transformer". Shapes: x (..., 2F), the result (..., F).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ds_minimodel.ops.library import define, differentiate
 
-# In the order of csrc/arguments.h: the operators have its number.
-ACTIVATIONS = {
+# {name: (function, its gradient)} in the order of csrc/arguments.h: the operators take the index.
+ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     "gelu": (F.gelu, torch.ops.aten.gelu_backward),
     "gelu_tanh": (
         lambda x: F.gelu(x, approximate="tanh"),
@@ -25,18 +25,14 @@ ACTIVATIONS = {
 }
 
 
-def _activation(number: int) -> tuple[Any, Any]:
-    """The function and its gradient by torch's operators."""
-    return list(ACTIVATIONS.values())[number]
-
-
 def _forward_reference(x: Tensor, activation: int) -> Tensor:
+    forward, _ = list(ACTIVATIONS.values())[activation]
     inner, gate = x.chunk(2, -1)
-    return _activation(activation)[0](inner) * gate
+    return forward(inner) * gate
 
 
 def _backward_reference(grad: Tensor, x: Tensor, activation: int) -> Tensor:
-    forward, backward = _activation(activation)
+    forward, backward = list(ACTIVATIONS.values())[activation]
     inner, gate = x.chunk(2, -1)
     return torch.cat((backward(grad * gate, inner), grad * forward(inner)), -1)
 
@@ -60,8 +56,10 @@ _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def gated(x: Tensor, activation: str) -> Tensor:
-    """activation(first half) * second half of the last axis: (..., 2F) -> (..., F).
+    """Return activation(first half) * second half of the last axis, (..., F).
 
-    activation: gelu (exact), gelu_tanh (its approximation) or silu.
+    Args:
+        x: (..., 2F).
+        activation: gelu (exact), gelu_tanh (its approximation) or silu.
     """
     return _differentiable(x, list(ACTIVATIONS).index(activation))

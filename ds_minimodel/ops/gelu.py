@@ -47,7 +47,12 @@ _differentiable = differentiate(_forward, _setup_context, _backward)
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias) with the exact erf; with a frozen bias the backward pass skips its
-    reduction.
+    """Return gelu(x + bias), with the exact erf, (..., F).
+
+    With a frozen bias the backward pass skips its reduction.
+
+    Args:
+        x: (..., F).
+        bias: (F,).
     """
     return _differentiable(x, bias)

@@ -8,38 +8,42 @@ import torch
 
 from ds_minimodel.common.errors import UserError
 
-CUDA_13 = (7, 5)  # the lowest compute capability that it knows
-# As scripts/environment.sh takes it; torch has CUDA 12.6 builds up to 2.14
+# The lowest compute capability that CUDA 13 knows.
+MIN_CUDA_13 = (7, 5)
+# As scripts/environment.sh takes it; torch has builds for CUDA 12.6 up to 2.14.
 CUDA_12_BUILD = "torch==2.13.0+cu126"
 
 
 def device() -> torch.device:
-    """Where a rank computes: on a GPU that torch sees, unless DS_ACCELERATOR=cpu says otherwise."""
+    """Return where a rank computes: a GPU that torch sees, unless DS_ACCELERATOR=cpu is set."""
     on_gpu = os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
     return torch.device("cuda" if on_gpu else "cpu")
 
 
 def check_gpus(first: int | None = None) -> None:
-    """UserError, which says what to install, where torch has no code for a GPU here, or for one of
-    the first.
+    """Raise UserError, which says what to install, where torch has no code for a GPU here.
+
+    Args:
+        first: how many GPUs are looked at; None: all.
     """
-    refuse(map(why_no_code, range(torch.cuda.device_count())[:first]))
+    refuse(why_no_code(gpu) for gpu in range(torch.cuda.device_count())[:first])
 
 
 def refuse(reasons: Iterable[str]) -> None:
-    """UserError with the first of `why_no_code`, if there is any."""
-    for reason in filter(None, reasons):
-        raise UserError(reason)
+    """Raise UserError with the first reason that is not empty, if there is one."""
+    for reason in reasons:
+        if reason:
+            raise UserError(reason)
 
 
 def why_no_code(device: torch.device | int) -> str:
-    """That torch has no code for this GPU, and what to install; empty where it has."""
+    """Say that torch has no code for this GPU, and what to install; "" where it has."""
     gpu = torch.cuda.get_device_properties(device)
     architectures = torch.cuda.get_arch_list()
     capability = gpu.major, gpu.minor
     if has_code(architectures, capability):
         return ""
-    if capability < CUDA_13:
+    if capability < MIN_CUDA_13:
         what = (
             f"install the build for CUDA 12.6: uv pip install --torch-backend=cu126 {CUDA_12_BUILD}"
         )
@@ -53,17 +57,23 @@ def why_no_code(device: torch.device | int) -> str:
 
 
 def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for `architectures`, as torch.cuda.get_arch_list() names them, runs on a GPU of
-    `capability`.
+    """Return whether code for `architectures` runs on a GPU.
 
     sm_86 runs on 8.6 and later ones of its generation, compute_80 (PTX) on 8.0 and all later ones,
     sm_100f on 10.0 and later ones of its generation, sm_90a on 9.0 alone. Names of another kind, or
     none, say nothing: True.
+
+    Args:
+        architectures: as torch.cuda.get_arch_list() names them.
+        capability: the GPU's compute capability.
     """
-    known = re.findall(r"\b(sm|compute)_(\d+)(\d)([af]?)\b", " ".join(architectures))
-    return not known or any(
-        (int(major), int(minor)) == capability
-        or (kind == "compute" and not only and (int(major), int(minor)) < capability)
-        or (only != "a" and int(major) == capability[0] and int(minor) < capability[1])
-        for kind, major, minor, only in known
-    )
+    names = re.findall(r"\b(sm|compute)_(\d+)(\d)([af]?)\b", " ".join(architectures))
+    for kind, major, minor, suffix in names:
+        target = (int(major), int(minor))
+        if target == capability:
+            return True
+        is_ptx = kind == "compute" and suffix == ""
+        same_generation = suffix != "a" and target[0] == capability[0]
+        if target < capability and (is_ptx or same_generation):
+            return True
+    return not names

@@ -21,18 +21,19 @@ REFERENCE_NAMESPACE = "dsmm_reference"
 def define(schema: str, reference: Callable, fake: Callable | None = None) -> Callable:
     """Register one operator and return it as a callable.
 
-    schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`. reference: the
-    implementation in torch, right for every device and dtype. fake: the outputs without their
-    values, for tracing, where the reference on tensors without memory is not that. Both take what
-    the schema says, of its types.
+    Args:
+        schema: the torch schema without namespace, `name(Tensor x, …) -> Tensor`.
+        reference: the implementation in torch, right for every device and dtype.
+        fake: what gives outputs without their values, for tracing; None: the reference does, on
+            tensors without memory.
     """
     name, signature = schema.split("(", 1)
     shapes_of = fake or reference
 
     @functools.wraps(shapes_of)
     def checked_fake(*arguments: Any) -> Any:
-        # A tensor without memory beside others would make the fake serve those, too, with results
-        # never written.
+        # One tensor without memory would make the fake serve all others too, and leave the results
+        # unwritten.
         devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
         if len(devices) > 1:
             raise ValueError(
@@ -51,24 +52,26 @@ def define(schema: str, reference: Callable, fake: Callable | None = None) -> Ca
 def differentiate(
     op: Any, setup_context: Callable, backward: Callable, outputs: int = 1
 ) -> Callable:
-    """Give `op` a gradient through its first `outputs` outputs, and return a callable that gives
-    those.
+    """Give an operator a gradient, and return a callable that gives its differentiable outputs.
 
-    One alone comes as it is, several as a tuple. The others only serve backward(ctx, *grads), where
-    a gradient may be None if there are several.
+    Args:
+        op: what `define` has returned.
+        setup_context: setup_context(ctx, inputs, output), which saves what the backward pass needs.
+        backward: backward(ctx, *grads); one of several gradients may be None.
+        outputs: how many of the first outputs are differentiable. The others serve the backward
+            pass alone.
+
+    Returns:
+        The callable. It returns one output as it is, several as a tuple.
     """
 
-    def of(output: Any) -> Any:
-        return (
-            output
-            if not isinstance(output, tuple)
-            else output[0]
-            if outputs == 1
-            else output[:outputs]
-        )
+    def visible(output: Any) -> Any:
+        if not isinstance(output, tuple):
+            return output
+        return output[0] if outputs == 1 else output[:outputs]
 
     def save(ctx: Any, inputs: tuple, output: Any) -> None:
-        # Else torch fills in zeros as gradients of the outputs that nothing but the backward reads.
+        # Otherwise torch fills in zeros as gradients of the outputs that serve the backward alone.
         ctx.set_materialize_grads(False)
         if isinstance(output, tuple):
             ctx.mark_non_differentiable(*output[outputs:])
@@ -88,7 +91,7 @@ def differentiate(
         output = op(*inputs)
         ctx.set_materialize_grads(False)
         setup_context(ctx, inputs, output)
-        return of(output)
+        return visible(output)
 
     function: Any = type(
         op._schema.name,
@@ -97,11 +100,13 @@ def differentiate(
     )
 
     def apply(*inputs: Any) -> Any:
-        return of(op(*inputs)) if torch.compiler.is_compiling() else function.apply(*inputs)
+        if torch.compiler.is_compiling():
+            return visible(op(*inputs))
+        return function.apply(*inputs)
 
     return apply
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that sums are kept in: float64 for float64, else float32."""
+    """Return the dtype that sums are kept in: float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)

@@ -21,19 +21,30 @@ COMPILED_DTYPES = {
     "cpu": (torch.float32, torch.bfloat16),
     "cuda": (torch.float32, torch.float16, torch.bfloat16),
 }
-OPS = """
-residual_norm bias_gelu gated rotary masked_softmax attention window_attention linear_cross_entropy dropout
-""".split()
+OPS = (
+    "residual_norm",
+    "bias_gelu",
+    "gated",
+    "rotary",
+    "masked_softmax",
+    "attention",
+    "window_attention",
+    "linear_cross_entropy",
+    "dropout",
+)
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16")
 
-_serving: dict[str, str] = {}  # not functools.cache, into which torch.compile would trace
+# {device: what serves there}; not functools.cache, into which torch.compile would trace.
+_serving: dict[str, str] = {}
 _meta_device: ContextVar[str] = ContextVar("meta_device", default="cpu")
 
 
 @contextmanager
 def meta_stands_for(device: str) -> Iterator[None]:
-    """Serve tensors without memory (device "meta") as those of `device` ("cpu", "cuda") would be,
-    in this context.
+    """Serve tensors without memory (device "meta"), in this context, as those of a device.
+
+    Args:
+        device: "cpu" or "cuda".
     """
     token = _meta_device.set(device)
     try:
@@ -43,13 +54,15 @@ def meta_stands_for(device: str) -> Iterator[None]:
 
 
 def device_type(device: torch.device) -> str:
-    """The type of a device; of "meta" the type that it stands for."""
+    """Return the type of a device; of "meta" the type that it stands for."""
     return _meta_device.get() if device.type == "meta" else device.type
 
 
 def load_kernels(device: str) -> str:
-    """Load the kernels for "cpu" or "cuda", once; say in words what serves the operators there, and
-    why.
+    """Load the kernels for "cpu" or "cuda", once.
+
+    Returns:
+        What serves the operators there, and why, in words.
     """
     if device not in _serving:
         _serving[device] = _load(device)
@@ -66,16 +79,18 @@ def _load(device: str) -> str:
         torch.ops.load_library(library)
     except OSError as error:
         return f"torch (kernels do not load: {error})"
-    return (
-        f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})"
-        if device == "cpu"
-        else "compiled"
-    )
+    if device != "cpu":
+        return "compiled"
+    return f"compiled ({INSTRUCTION_SETS[torch.ops.dsmm_cpu_isa.get()]})"
 
 
 def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> str:
-    """The implementation of an operator, in words: compiled kernels with their instruction set, or
-    torch and why.
+    """Say in words what serves an operator: compiled kernels, or torch and why.
+
+    Args:
+        op: the operator's name, one of OPS.
+        device: where its tensors are.
+        dtype: theirs.
     """
     device = torch.device(device)
     kind = device_type(device)
@@ -85,8 +100,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
             return f"torch ({causal}, else memory-efficient; with dropout products in fp32)"
         return (
             f"torch ({_torchs_kernel(device, dtype)}, with padding memory-efficient; with dropout "
-            "two products around "
-            "masked_softmax)"
+            "two products around masked_softmax)"
         )
     serving = load_kernels(kind)
     if not serving.startswith("compiled"):
@@ -101,7 +115,7 @@ def backend(op: str, device: str | torch.device = "cpu", dtype: torch.dtype = to
 
 
 def _torchs_kernel(device: torch.device, dtype: torch.dtype) -> str:
-    """The kernel that torch takes for attention without a mask, in words."""
+    """Say which kernel torch takes for attention without a mask."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return "flash or cuDNN"
     heads = torch.empty(1, 2, 128, 64, device=device, dtype=dtype)

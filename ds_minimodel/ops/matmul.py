@@ -17,8 +17,9 @@ from ds_minimodel.ops.cpu import has_bf16_products
 
 
 def is_emulated(x: Tensor) -> bool:
-    """Whether torch would have to emulate a product of `x`. False where it traces: then the product
-    stays whole.
+    """Return whether torch would have to emulate a product of `x`.
+
+    Where torch traces it is False, so that the product stays whole.
     """
     return (
         x.dtype == torch.bfloat16
@@ -29,10 +30,10 @@ def is_emulated(x: Tensor) -> bool:
 
 
 def rows_for_few_shapes(num_rows: int, x: Tensor) -> int:
-    """The number of rows, at least `num_rows`, that products with tensors like `x` should have.
+    """Return how many rows, at least `num_rows`, products with tensors like `x` should have.
 
     Where a CPU has bf16 products, oneDNN compiles one for each shape that it meets, for up to
-    twenty times as long as the product takes. So there the number is rounded up to one of at most 8
+    twenty times as long as the product takes. So there the count is rounded up to one of at most 8
     in each octave, to 128 at least; elsewhere it stays, and so do the bits.
     """
     if x.dtype != torch.bfloat16 or x.device.type != "cpu" or not has_bf16_products():
@@ -42,15 +43,24 @@ def rows_for_few_shapes(num_rows: int, x: Tensor) -> int:
 
 
 def upcast_if_emulated(first: Tensor, *others: Tensor | None) -> tuple:
-    """The tensors, in fp32 where torch would have to emulate a product of the first. None stays
-    None.
+    """Return the tensors, in fp32 where torch would have to emulate a product of the first.
+
+    What is None stays None.
     """
     tensors = (first, *others)
-    return tuple(t if t is None else t.float() for t in tensors) if is_emulated(first) else tensors
+    if not is_emulated(first):
+        return tensors
+    return tuple(t if t is None else t.float() for t in tensors)
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a @ b, without a gradient. Where a product is emulated, b may be fp32 already."""
+    """Return a @ b, without a gradient.
+
+    Args:
+        a: (..., M, K).
+        b: (..., K, N); it may be fp32 already where a product is emulated.
+        out: where the product is written to; None: a new tensor.
+    """
     if not is_emulated(a):
         return torch.matmul(a, b, out=out)
     in_fp32 = torch.matmul(*upcast_if_emulated(a, b))
@@ -58,7 +68,7 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, in place where torch's product takes the dtypes."""
+    """Add a @ b to `total`, by one product where torch's takes the dtypes."""
     a, b = upcast_if_emulated(a, b)
     if total.dtype == a.dtype:
         total.addmm_(a, b)
@@ -67,6 +77,8 @@ def add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 class _Linear(torch.autograd.Function):
+    """`linear` in bf16 where torch would emulate its products."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         needs_x, needs_weight, _ = ctx.needs_input_grad
@@ -77,25 +89,31 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
-        return (
-            None if weight is None else product(grad, weight),
-            None if x is None else product(rows.T, x.flatten(0, -2)),
-            rows.sum(0, dtype=torch.float32).to(grad.dtype) if ctx.needs_input_grad[2] else None,
-        )
+        grad_x = None if weight is None else product(grad, weight)
+        grad_weight = None if x is None else product(rows.T, x.flatten(0, -2))
+        grad_bias = None
+        if ctx.needs_input_grad[2]:
+            grad_bias = rows.sum(0, dtype=torch.float32).to(grad.dtype)
+        return grad_x, grad_weight, grad_bias
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias; x (..., I), weight (O, I), bias (O,) -> (..., O)."""
+    """Return x weight^T + bias (..., O).
+
+    Args:
+        x: (..., I).
+        weight: (O, I).
+        bias: (O,), or None.
+    """
     return _Linear.apply(x, weight, bias) if is_emulated(x) else F.linear(x, weight, bias)
 
 
+# All rows of a weight, for `low_rank_linear`.
 ALL = slice(None)
 
 
 class _LowRankLinear(torch.autograd.Function):
-    """The small products add to the results of the large ones, forward and backward, where they
-    lie.
-    """
+    """`low_rank_linear`, whose small products are added in place to the large ones' results."""
 
     @staticmethod
     def forward(
@@ -103,62 +121,71 @@ class _LowRankLinear(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        down: Tensor,
-        up: Tensor,
+        lora_A: Tensor,
+        lora_B: Tensor,
         scale: float,
         outputs: slice,
     ) -> Tensor:
-        flat, *wide = upcast_if_emulated(x.flatten(0, -2), weight[outputs], bias, down, up)
-        low = flat @ wide[2].T
-        out = F.linear(flat, *wide[:2]).addmm_(low, wide[3].T, alpha=scale)
+        x_TI, weight_OI, bias_O, A_RI, B_OR = upcast_if_emulated(
+            x.flatten(0, -2), weight[outputs], bias, lora_A, lora_B
+        )
+        low_TR = x_TI @ A_RI.T
+        out_TO = F.linear(x_TI, weight_OI, bias_O).addmm_(low_TR, B_OR.T, alpha=scale)
         # The parameter itself and no view of it, which at ZeRO 3 would keep what was gathered.
-        ctx.save_for_backward(x, weight, down, up, low.to(x.dtype))
+        ctx.save_for_backward(x, weight, lora_A, lora_B, low_TR.to(x.dtype))
         ctx.scale = scale
         ctx.outputs = outputs
-        return out.to(x.dtype).unflatten(0, x.shape[:-1])
+        return out_TO.to(x.dtype).unflatten(0, x.shape[:-1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, of_weight, of_bias, *_ = ctx.needs_input_grad
-        x, weight, down, up, low = ctx.saved_tensors
-        own = weight[ctx.outputs], down, up, low
-        rows, flat, *wide = upcast_if_emulated(grad.flatten(0, -2), x.flatten(0, -2), *own)
-        grad_low = _times(rows, wide[2], ctx.scale)
-        grad_x = (
-            (rows @ wide[0]).addmm_(grad_low, wide[1]).to(x.dtype).view(x.shape) if of_x else None
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        x, weight, lora_A, lora_B, low = ctx.saved_tensors
+        grad_TO, x_TI, weight_OI, A_RI, B_OR, low_TR = upcast_if_emulated(
+            grad.flatten(0, -2), x.flatten(0, -2), weight[ctx.outputs], lora_A, lora_B, low
         )
+        grad_low_TR = _times(grad_TO, B_OR, ctx.scale)
+        grad_x = None
+        if needs_x:
+            grad_x_TI = (grad_TO @ weight_OI).addmm_(grad_low_TR, A_RI)
+            grad_x = grad_x_TI.to(x.dtype).view(x.shape)
         grad_weight = None
-        if of_weight:
+        if needs_weight:
             grad_weight = torch.zeros_like(weight)
-            grad_weight[ctx.outputs] = product(rows.T, flat).to(weight.dtype)
-        return (
-            grad_x,
-            grad_weight,
-            rows.sum(0, dtype=torch.float32).to(grad.dtype) if of_bias else None,
-            (grad_low.T @ flat).to(down.dtype),
-            _times(rows.T, wide[3], ctx.scale).to(up.dtype),
-            None,
-            None,
-        )
+            grad_weight[ctx.outputs] = product(grad_TO.T, x_TI).to(weight.dtype)
+        grad_bias = None
+        if needs_bias:
+            grad_bias = grad_TO.sum(0, dtype=torch.float32).to(grad.dtype)
+        grad_A = (grad_low_TR.T @ x_TI).to(lora_A.dtype)
+        grad_B = _times(grad_TO.T, low_TR, ctx.scale).to(lora_B.dtype)
+        return grad_x, grad_weight, grad_bias, grad_A, grad_B, None, None
 
 
 def _times(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """scale * a @ b, in one product."""
-    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=scale)  # of the first nothing is read
+    """Return scale * a @ b, by one product; with beta 0 the first argument is not read."""
+    return torch.addmm(a.new_empty(()), a, b, beta=0, alpha=scale)
 
 
 def low_rank_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    down: Tensor,
-    up: Tensor,
+    lora_A: Tensor,
+    lora_B: Tensor,
     scale: float,
     outputs: slice = ALL,
 ) -> Tensor:
-    """x (weight[outputs] + scale * up down)^T + bias -> (..., O).
+    """Return x (weight[outputs] + scale * lora_B lora_A)^T + bias (..., O).
 
-    x (..., I), weight with rows (O, I) at `outputs`, bias (O,), down (R, I), up (O, R). Nothing as
-    large as the result is made beside it.
+    Nothing as large as the result is made beside it.
+
+    Args:
+        x: (..., I).
+        weight: (., I), of which O rows are those of `outputs`.
+        bias: (O,), or None.
+        lora_A: (R, I).
+        lora_B: (O, R).
+        scale: of the update.
+        outputs: the rows of `weight` that are used.
     """
-    return _LowRankLinear.apply(x, weight, bias, down, up, scale, outputs)
+    return _LowRankLinear.apply(x, weight, bias, lora_A, lora_B, scale, outputs)

@@ -1,5 +1,4 @@
-"""The norm of residual + dropout(x), where sublayers of a transformer meet, in one pass; and that
-sum.
+"""The norm of residual + dropout(x), where sublayers of a transformer meet, and that sum.
 
 Shapes: x, residual (..., H); weight, bias (H,); row_keys (...) int32.
 """
@@ -21,7 +20,7 @@ TORCH_IS_FASTER_BELOW = {torch.float32: 2**19, torch.bfloat16: 2**17}
 
 
 def _parameters(total, *parameters):
-    """Parameters in the dtype that torch's LayerNorm takes beside `total`.
+    """Return parameters in the dtype that torch's LayerNorm takes beside `total`.
 
     On the CPU float32 parameters keep its statistics in float32; CUDA does so always, and wants
     one dtype.
@@ -37,24 +36,26 @@ def _forward_reference(x, residual, weight, bias, eps, p, row_keys, rms):
     if rms:
         wide = total.to(accumulation_dtype(total.dtype))
         rstd = (wide.square().mean(-1) + eps).rsqrt()
-        out = wide * rstd[..., None] * weight
         mean = torch.zeros_like(rstd)
-        out = (out if bias is None else out + bias).to(x.dtype)
+        out = wide * rstd[..., None] * weight
+        if bias is not None:
+            out = out + bias
+        out = out.to(x.dtype)
     else:
         weight, bias = _parameters(total, weight, bias)
         out, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
-    saved = total if _has_own_total(residual, row_keys) else x.new_empty(0)
+    saved = total if _saves_total(residual, row_keys) else x.new_empty(0)
     return out, saved.contiguous(), torch.stack((mean.flatten(), rstd.flatten()))
 
 
-def _has_own_total(residual: Tensor | None, row_keys: Tensor | None) -> bool:
-    """Whether the normalised sum differs from x, and so has to be saved beside it."""
+def _saves_total(residual: Tensor | None, row_keys: Tensor | None) -> bool:
+    """Return whether the normalised sum differs from x, and so has to be saved beside it."""
     return residual is not None or row_keys is not None
 
 
 def _forward_fake(x, residual, weight, bias, eps, p, row_keys, rms):
     statistics = x.new_empty((2, x.shape[:-1].numel()), dtype=accumulation_dtype(x.dtype))
-    total = x.new_empty(x.shape if _has_own_total(residual, row_keys) else 0)
+    total = x.new_empty(x.shape if _saves_total(residual, row_keys) else 0)
     return x.new_empty(x.shape), total, statistics
 
 
@@ -66,9 +67,8 @@ def _backward_reference(
         wide = accumulation_dtype(total.dtype)
         normalised = total.to(wide) * rstd
         weighted = grad.to(wide) * weight
-        grad_total = (
-            (weighted - normalised * (weighted * normalised).mean(-1, keepdim=True)) * rstd
-        ).to(total.dtype)
+        projection = normalised * (weighted * normalised).mean(-1, keepdim=True)
+        grad_total = ((weighted - projection) * rstd).to(total.dtype)
         rows = grad.to(wide).flatten(0, -2)
         grad_weight = (rows * normalised.flatten(0, -2)).sum(0)
         grad_bias = rows.sum(0)
@@ -87,9 +87,10 @@ def _backward_reference(
     if grad_sum is not None:
         grad_total = grad_total + grad_sum
     grad_x = dropout_reference(grad_total, p, row_keys)
+    needs_grad_x = grad_x is not grad_total or not has_residual
     empty = grad.new_empty(0)
     return (
-        grad_x if grad_x is not grad_total or not has_residual else empty,
+        grad_x if needs_grad_x else empty,
         grad_total if has_residual else empty,
         grad_weight.to(weight.dtype) if trains else weight.new_empty(0),
         grad_bias.to(weight.dtype) if trains else weight.new_empty(0),
@@ -99,11 +100,10 @@ def _backward_reference(
 def _backward_fake(
     grad, grad_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms
 ):
-    shape = total.shape
-    needs_own_grad_x = row_keys is not None or not has_residual
+    needs_grad_x = row_keys is not None or not has_residual
     return (
-        grad.new_empty(shape if needs_own_grad_x else 0),
-        grad.new_empty(shape if has_residual else 0),
+        grad.new_empty(total.shape if needs_grad_x else 0),
+        grad.new_empty(total.shape if has_residual else 0),
         weight.new_empty(weight.shape if trains else 0),
         weight.new_empty(weight.shape if trains else 0),
     )
@@ -120,9 +120,8 @@ _forward = define(
 # grad_sum: of the sum itself. grad_x is empty where it equals grad_residual (no dropout); an output
 # may not alias another.
 _backward_op = define(
-    "residual_norm_backward(Tensor grad, Tensor? grad_sum, Tensor total, Tensor statistics, Tensor "
-    "weight, float p, "
-    "Tensor? row_keys, bool has_residual, bool trains, bool rms) "
+    "residual_norm_backward(Tensor grad, Tensor? grad_sum, Tensor total, Tensor statistics, "
+    "Tensor weight, float p, Tensor? row_keys, bool has_residual, bool trains, bool rms) "
     "-> (Tensor grad_x, Tensor grad_residual, Tensor grad_weight, Tensor grad_bias)",
     _backward_reference,
     _backward_fake,
@@ -134,7 +133,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
     _, total, statistics = output
     ctx.has_residual = residual is not None
     ctx.has_bias = bias is not None
-    ctx.has_total = _has_own_total(residual, row_keys)
+    ctx.has_total = _saves_total(residual, row_keys)
     ctx.save_for_backward(total if ctx.has_total else x, statistics, weight, row_keys)
 
 
@@ -161,16 +160,9 @@ def _backward(ctx: Any, grad: Tensor | None, grad_sum: Tensor | None) -> tuple[T
         grad_x = grad_residual
     if not trains:
         grad_weight = None
-    return (
-        grad_x,
-        grad_residual,
-        grad_weight,
-        grad_bias if trains and ctx.has_bias else None,
-        None,
-        None,
-        None,
-        None,
-    )
+    if not (trains and ctx.has_bias):
+        grad_bias = None
+    return grad_x, grad_residual, grad_weight, grad_bias, None, None, None, None
 
 
 _differentiable = differentiate(_forward, _setup_context, _backward, outputs=2)
@@ -186,11 +178,24 @@ def residual_norm(
     row_keys: Tensor | None = None,
     rms: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """LayerNorm(residual + dropout(x)) over the last axis, and the sum itself; both have gradients.
+    """Normalise residual + dropout(x) over the last axis.
 
-    residual, bias: None for none. rms: divided by the root of the mean square (Zhang and Sennrich
-    2019), nothing taken away. Statistics and sums are kept in float32 (float64 for float64). With
-    frozen weight and bias the backward pass skips their reductions.
+    Statistics and sums are kept in float32 (float64 for float64). With frozen weight and bias the
+    backward pass skips their reductions.
+
+    Args:
+        x: (..., H).
+        residual: (..., H), or None.
+        weight: (H,).
+        bias: (H,), or None.
+        eps: what is added to the variance, or to the mean square.
+        p: the rate of dropout.
+        row_keys: (...) int32, the row keys of that dropout; None: no dropout.
+        rms: divide by the root of the mean square (Zhang and Sennrich 2019) and subtract nothing;
+            otherwise LayerNorm.
+
+    Returns:
+        The norm and the sum itself, both (..., H) and with gradients.
     """
     if p == 0:
         row_keys = None
@@ -203,4 +208,4 @@ def residual_norm(
         total = x if residual is None else residual + x
         return F.layer_norm(total, x.shape[-1:], weight, bias, eps), total
     out, total = _differentiable(x, residual, weight, bias, eps, p, row_keys, rms)
-    return out, total if _has_own_total(residual, row_keys) else x
+    return out, total if _saves_total(residual, row_keys) else x

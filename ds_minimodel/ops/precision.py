@@ -9,11 +9,18 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device, key: str = "engine.precision") -> str:
-    """The precision that `auto` means on `device`; UserError, which names `key`, for one that the
-    device does not have.
+    """Return the precision of a device, where `auto` is one of DTYPES.
 
-    auto: bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX or
-    ARM's bf16), fp16 on older GPUs, else fp32.
+    auto is bf16 where matrix products in it are fast (Ampere or newer; CPUs with AVX512-BF16, AMX
+    or ARM's bf16), fp16 on older GPUs, and else fp32.
+
+    Args:
+        precision: one of DTYPES, or auto.
+        device: where the products are made.
+        key: the setting's name, for the message.
+
+    Raises:
+        UserError: the device does not have that precision.
     """
     if precision == "fp16" and device.type == "cpu":
         raise UserError(f"{key}: fp16 needs a GPU; use bf16, fp32 or auto")

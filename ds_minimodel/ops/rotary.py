@@ -1,7 +1,6 @@
-"""Rotary positions: queries and keys turned by angles that grow with their position (RoFormer, Su
-et al. 2021).
+"""Rotary positions: queries and keys turned by angles that grow with their position.
 
-Shapes: B batch, S sequence, N heads, D head width, C columns.
+RoFormer, Su et al. 2021. Shapes: B batch, S sequence, N heads, D head width, C columns.
 """
 
 from __future__ import annotations
@@ -11,13 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ds_minimodel.ops.library import define, differentiate
+from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 
 
 def rotary_table(waves: Tensor, length: int) -> Tensor:
-    """Cosines and sines of the angles of the positions 0 … length - 1 -> (length, 2, D/2) fp32.
+    """Return cosines and sines of the angles of the positions 0 … length - 1.
 
-    waves: (D/2,) fp32, the angle between two positions in each plane.
+    Args:
+        waves: (D/2,) fp32, the angle between two positions in each plane.
+        length: how many positions.
+
+    Returns:
+        (length, 2, D/2) fp32.
     """
     angles = torch.arange(length, device=waves.device, dtype=torch.float32)[:, None] * waves
     return torch.stack((angles.cos(), angles.sin()), 1)
@@ -28,15 +32,14 @@ def _reference(
 ) -> Tensor:
     turns = table[: x.shape[1]] if positions is None else table[positions]
     cosine, sine = turns.unsqueeze(-3).unbind(-2)  # (…, S, 1, D/2)
-    sine = -sine if back else sine
+    if back:
+        sine = -sine
     width = num_heads * 2 * table.shape[-1]
-    wide = torch.promote_types(x.dtype, torch.float32)
-    first, second = x[..., :width].unflatten(-1, (num_heads, -1)).to(wide).chunk(2, -1)
-    turned = (
-        torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-        .to(x.dtype)
-        .flatten(-2)
-    )
+    heads = x[..., :width].unflatten(-1, (num_heads, -1))
+    first, second = heads.to(accumulation_dtype(x.dtype)).chunk(2, -1)
+    turned_first = first * cosine - second * sine
+    turned_second = second * cosine + first * sine
+    turned = torch.cat((turned_first, turned_second), -1).to(x.dtype).flatten(-2)
     return torch.cat((turned, x[..., width:]), -1)
 
 
@@ -61,12 +64,18 @@ _differentiable = differentiate(_rotary, _setup_context, _backward)
 
 
 def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = None) -> Tensor:
-    """x (B, S, C) with its first N*D columns turned, each head in its planes (i, i + D/2); the
-    others stay.
+    """Turn the first N*D columns of `x`, each head in its planes (i, i + D/2).
 
-    table: of rotary_table. positions: (S,) or (B, S) int64, below the table's length; None: 0 … S -
-    1. In fp32 inside, as in Llama's and ModernBERT's published code. A position outside the table
-    is a RuntimeError, which a GPU raises when the host next waits for it.
+    The other columns stay. It computes in fp32, as Llama's and ModernBERT's published code does.
+
+    Args:
+        x: (B, S, C).
+        num_heads: N, how many heads are turned.
+        table: (length, 2, D/2), as rotary_table returns it.
+        positions: (S,) or (B, S) int64, below the table's length; None: 0 … S - 1.
+
+    Raises:
+        RuntimeError: a position is outside the table; a GPU raises it when the host next waits.
     """
     if positions is not None:
         torch._assert_async(

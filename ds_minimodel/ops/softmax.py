@@ -21,9 +21,8 @@ def _forward_reference(scores, lengths, scale, p, row_keys):
         masked_BK = torch.arange(num_keys, device=scores.device) >= lengths[:, None]
         scaled = scaled.masked_fill(masked_BK[:, None, None, :], -torch.inf)
     probs = torch.softmax(scaled, -1)
-    if (
-        lengths is not None
-    ):  # a sample without keys is a row of -inf alone, whose softmax is nan; it attends to nothing
+    if lengths is not None:
+        # A sample without keys attends to nothing; the softmax of its rows, all -inf, is nan.
         probs = probs.masked_fill((lengths <= 0)[:, None, None, None], 0)
     probs = probs.to(scores.dtype)
     if row_keys is None:
@@ -33,8 +32,9 @@ def _forward_reference(scores, lengths, scale, p, row_keys):
 
 def _backward_reference(grad, probs, lengths, scale, p, row_keys):
     dtype = accumulation_dtype(probs.dtype)
-    grad = dropout_reference(grad.to(dtype), p, row_keys)
-    return (torch._softmax_backward_data(grad, probs.to(dtype), -1, dtype) * scale).to(probs.dtype)
+    grad_probs = dropout_reference(grad.to(dtype), p, row_keys)
+    grad_scaled = torch._softmax_backward_data(grad_probs, probs.to(dtype), -1, dtype)
+    return (grad_scaled * scale).to(probs.dtype)
 
 
 # probs is empty where it equals out (no dropout); an output may not alias another.
@@ -58,7 +58,8 @@ def _setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     probs, lengths, row_keys = ctx.saved_tensors
-    return _backward_op(grad, probs, lengths, ctx.scale, ctx.p, row_keys), None, None, None, None
+    grad_scores = _backward_op(grad, probs, lengths, ctx.scale, ctx.p, row_keys)
+    return grad_scores, None, None, None, None
 
 
 _differentiable = differentiate(_forward, _setup_context, _backward)
@@ -71,10 +72,15 @@ def masked_softmax(
     p: float = 0.0,
     row_keys: Tensor | None = None,
 ) -> Tensor:
-    """dropout(softmax(scale * scores)) over the last axis, in float32 inside.
+    """Return dropout(softmax(scale * scores)) over the last axis (B,N,Q,K), computed in float32.
 
-    scores: (B,N,Q,K). lengths: (B,) int32 or None: keys at or after a sample's length get
-    probability 0; a sample of length 0 gets 0 everywhere. row_keys: (B,N,Q) int32.
+    Args:
+        scores: (B,N,Q,K).
+        lengths: (B,) int32; keys from a sample's length on get probability 0, all of them in a
+            sample of length 0. None: every key is real.
+        scale: of the scores.
+        p: the rate of dropout.
+        row_keys: (B,N,Q) int32, the row keys of that dropout; None: no dropout.
     """
     if p == 0:
         row_keys = None

@@ -16,41 +16,48 @@ from ds_minimodel.ops.dropout import dropout_reference
 from ds_minimodel.ops.library import accumulation_dtype, define, differentiate
 from ds_minimodel.ops.loading import device_type
 
-Window = tuple[
-    int | None, int | None
-]  # how many keys before and after its own a query sees; None: all
+# How many keys before and after its position a query sees; None: all.
+Window = tuple[int | None, int | None]
 
 EVERYTHING: Window = (None, None)
 
 
 def _parts(keys_values: Tensor, queries: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (B,K,N/K,Q,D), keys and values (B,K,1,S,D), in the dtype of sums."""
+    """Return queries (B,K,N/K,Q,D), keys and values (B,K,1,S,D), in the dtype of sums."""
     width = queries.shape[-1] // num_heads
-    wide = accumulation_dtype(queries.dtype)
-    k, v = (
-        part.unflatten(-1, (-1, 1, width)).movedim(1, 3).to(wide)
-        for part in keys_values.chunk(2, -1)
-    )
-    return queries.unflatten(-1, (k.shape[1], -1, width)).movedim(1, 3).to(wide), k, v
+    dtype = accumulation_dtype(queries.dtype)
+    keys, values = keys_values.chunk(2, -1)
+    k = keys.unflatten(-1, (-1, 1, width)).movedim(1, 3).to(dtype)
+    v = values.unflatten(-1, (-1, 1, width)).movedim(1, 3).to(dtype)
+    q = queries.unflatten(-1, (k.shape[1], -1, width)).movedim(1, 3).to(dtype)
+    return q, k, v
 
 
 def _joined(*parts: Tensor) -> Tensor:
-    """The inverse: parts (B,K,G,S,D) side by side -> (B,S,…)."""
+    """Undo `_parts`: put (B,K,G,S,D) side by side -> (B,S,…)."""
     return torch.cat([part.movedim(3, 1).flatten(2) for part in parts], -1)
 
 
 def keys_in_window(
     num_keys: int, positions: Tensor, before: int, after: int, lengths: Tensor | None
 ) -> Tensor:
-    """Which keys the queries see, (1,Q,S) or (B,Q,S)."""
-    places_S = torch.arange(num_keys, device=positions.device)
-    ahead = places_S - torch.atleast_2d(positions)[..., None]
+    """Return which keys the queries see: bool, (1,Q,S) or (B,Q,S).
+
+    Args:
+        num_keys: S.
+        positions: of the queries, (Q,) or (B,Q).
+        before: how many keys before its position a query sees.
+        after: how many behind it.
+        lengths: (B,), how many keys of each row are real; None: all.
+    """
+    keys_S = torch.arange(num_keys, device=positions.device)
+    ahead = keys_S - torch.atleast_2d(positions)[..., None]
     seen = (ahead >= -before) & (ahead <= after)
-    return seen if lengths is None else seen & (places_S < lengths[:, None, None])
+    return seen if lengths is None else seen & (keys_S < lengths[:, None, None])
 
 
 def _probs(q, k, positions, before, after, lengths, scale):
-    """Probabilities (B,K,N/K,Q,S) before dropout; a query that sees no key has zeros."""
+    """Return probabilities (B,K,N/K,Q,S) before dropout; a query that sees no key has zeros."""
     seen = keys_in_window(k.shape[-2], positions, before, after, lengths)
     scores = (q @ k.mT * scale).masked_fill(~seen[:, None, None], -torch.inf)
     return scores.softmax(-1).masked_fill(scores == -torch.inf, 0)
@@ -77,30 +84,36 @@ def _backward_reference(
     grad_context = grad.unflatten(-1, (*q.shape[1:3], -1)).movedim(1, 3).to(q.dtype)
     grad_probs = drop(grad_context @ v.mT)
     grad_scores = probs * (grad_probs - (grad_probs * probs).sum(-1, keepdim=True)) * scale
-    grad_k, grad_v = (
-        (part.mT @ by).sum(2, keepdim=True)
-        for part, by in ((grad_scores, q), (drop(probs), grad_context))
-    )
-    return _joined(grad_k, grad_v).to(keys_values.dtype), _joined(grad_scores @ k).to(queries.dtype)
+    # Heads of queries that share keys add up their gradients.
+    grad_k = (grad_scores.mT @ q).sum(2, keepdim=True)
+    grad_v = (drop(probs).mT @ grad_context).sum(2, keepdim=True)
+    grad_keys_values = _joined(grad_k, grad_v).to(keys_values.dtype)
+    return grad_keys_values, _joined(grad_scores @ k).to(queries.dtype)
+
+
+# Fakes of their own: the references take seconds to trace.
+def _forward_fake(keys_values, queries, *_):
+    return queries.new_empty(queries.shape)
+
+
+def _backward_fake(grad, keys_values, queries, *_):
+    return keys_values.new_empty(keys_values.shape), queries.new_empty(queries.shape)
 
 
 _ARGUMENTS = (
     "Tensor keys_values, Tensor queries, int num_heads, Tensor positions, int before, int after, "
-    "Tensor? lengths, "
-    "float p, Tensor? row_keys, float scale"
+    "Tensor? lengths, float p, Tensor? row_keys, float scale"
 )
 _forward = define(
     f"window_attention({_ARGUMENTS}) -> Tensor",
     _forward_reference,
-    lambda keys_values, queries, *_: queries.new_empty(
-        queries.shape
-    ),  # the reference takes seconds to trace
+    _forward_fake,
 )
 _backward_op = define(
-    f"window_attention_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor grad_keys_values, Tensor "
-    "grad_queries)",
+    f"window_attention_backward(Tensor grad, {_ARGUMENTS}) "
+    "-> (Tensor grad_keys_values, Tensor grad_queries)",
     _backward_reference,
-    lambda grad, *inputs: tuple(one.new_empty(one.shape) for one in inputs[:2]),
+    _backward_fake,
 )
 
 
@@ -122,8 +135,20 @@ def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
-    of_window = positions, ctx.before, ctx.after, lengths, ctx.p, row_keys, ctx.scale
-    return *_backward_op(grad, keys_values, queries, ctx.num_heads, *of_window), *(None,) * 8
+    grads = _backward_op(
+        grad,
+        keys_values,
+        queries,
+        ctx.num_heads,
+        positions,
+        ctx.before,
+        ctx.after,
+        lengths,
+        ctx.p,
+        row_keys,
+        ctx.scale,
+    )
+    return *grads, *(None,) * 8
 
 
 fused_window_attention = differentiate(_forward, _setup_context, _backward)
@@ -132,34 +157,43 @@ fused_window_attention = differentiate(_forward, _setup_context, _backward)
 def torch_window_attention(
     keys_values: Tensor, queries: Tensor, num_heads: int, seen: Tensor | None, scale: float
 ) -> Tensor:
-    """By torch's kernels, without dropout.
+    """Compute `window_attention` without dropout, by torch's kernels -> (B,Q,N*D).
 
-    seen: which keys, (1,Q,S) or (B,Q,S); None: those up to its own of each of S queries, for which
-    no kernel reads a mask, and flash and cuDNN let heads share keys. Where a mask or another kernel
-    serves, each head gets keys of its own: torch's others would keep all scores.
+    Without a mask flash and cuDNN let heads share keys. Where a mask or another kernel serves, the
+    keys are repeated for each head: torch's other kernels would keep all scores.
+
+    Args:
+        keys_values: (B,S,2*K*D).
+        queries: (B,Q,N*D).
+        num_heads: N.
+        seen: which keys are seen, (1,Q,S) or (B,Q,S); None: of S queries each sees those up to its
+            position.
+        scale: of the scores.
     """
     width = queries.shape[-1] // num_heads
-    q, k, v = (
-        part.unflatten(-1, (-1, width)).transpose(1, 2)
-        for part in (queries, *keys_values.chunk(2, -1))
-    )
-    if k.shape[1] < num_heads and not (seen is None and _lets_heads_share(q, k, v)):
-        k, v = (part.repeat_interleave(num_heads // part.shape[1], 1) for part in (k, v))
+    keys, values = keys_values.chunk(2, -1)
+    q = queries.unflatten(-1, (-1, width)).transpose(1, 2)
+    k = keys.unflatten(-1, (-1, width)).transpose(1, 2)
+    v = values.unflatten(-1, (-1, width)).transpose(1, 2)
+    share = num_heads // k.shape[1]
+    if share > 1 and not (seen is None and _lets_heads_share(q, k, v)):
+        k = k.repeat_interleave(share, 1)
+        v = v.repeat_interleave(share, 1)
+        share = 1
     if seen is None:
-        shares = k.shape[1] < num_heads
         context = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scale, enable_gqa=shares
+            q, k, v, is_causal=True, scale=scale, enable_gqa=share > 1
         )
         return context.transpose(1, 2).flatten(2)
     seen = seen[:, None]
-    blind = ~seen.any(
-        -1, keepdim=True
-    )  # torch may give nan where a query sees nothing: it gets all keys, then zeros
+    # torch may give nan where a query sees nothing: it gets all keys, and then zeros.
+    blind = ~seen.any(-1, keepdim=True)
     context = masked_attention(q, k, v, seen | blind, scale)
     return context.masked_fill(blind, 0).transpose(1, 2).flatten(2)
 
 
 def _lets_heads_share(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether torch's attention, causal and without a mask, takes fewer heads of keys."""
     params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, True)
     return not q.is_cuda or torch.backends.cuda.can_use_flash_attention(params)
 
@@ -175,14 +209,24 @@ def window_attention(
     row_keys: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention (B,Q,N*D) of queries (B,Q,N*D) to the keys in a window around
-    them.
+    """Compute scaled dot-product attention to the keys in a window around each query.
 
-    keys_values: (B,S,2*K*D), keys before values; N/K heads of queries in a row share one of keys.
-    positions: of the queries, (B,Q) int64, or of all rows (Q,); as many as keys are 0 … S - 1.
-    window: (before, after). lengths: (B,) int32, keys that each row has, None for all; a query that
-    sees none attends to nothing. p, row_keys: dropout of the probabilities, as of `attention`.
-    scale: of the scores, 1/sqrt(D) by default.
+    A query that sees no key attends to nothing.
+
+    Args:
+        keys_values: (B,S,2*K*D), keys before values; N/K heads of queries in a row share one of
+            keys.
+        queries: (B,Q,N*D).
+        num_heads: N.
+        positions: of the queries, (B,Q) int64, or of all rows (Q,); S of them are 0 … S - 1.
+        window: how many keys before and after its position a query sees; None: all.
+        lengths: (B,) int32, how many keys of each row are real; None: all.
+        p: the rate of dropout of the probabilities.
+        row_keys: (B,N,Q) int32, the row keys of that dropout; None: no dropout.
+        scale: of the scores; None: 1/sqrt(D).
+
+    Returns:
+        (B,Q,N*D).
     """
     if p == 0:
         row_keys = None
@@ -190,8 +234,8 @@ def window_attention(
     num_keys = keys_values.shape[1]
     before, after = (num_keys if reach is None else reach for reach in window)
     scale = width**-0.5 if scale is None else scale
-    own_keys = keys_values.shape[-1] == 2 * num_heads * width
-    if min(before, after) >= num_keys - 1 and own_keys and scale == width**-0.5:
+    heads_share = keys_values.shape[-1] != 2 * num_heads * width
+    if min(before, after) >= num_keys - 1 and not heads_share and scale == width**-0.5:
         return attention(keys_values, num_heads, lengths, p, row_keys, queries)
     if device_type(queries.device) == "cuda" and row_keys is None:
         all_queries = positions.shape == (num_keys,)
@@ -199,9 +243,9 @@ def window_attention(
         if not queries.is_meta:
             seen = None if causal else keys_in_window(num_keys, positions, before, after, lengths)
             return torch_window_attention(keys_values, queries, num_heads, seen, scale)
-        if not own_keys and not (
-            causal and queries.dtype == torch.bfloat16
-        ):  # flash may be missing: keys of their own
+        # A forecast of memory counts keys for each head unless flash, which lets heads share, is
+        # sure to serve.
+        if heads_share and not (causal and queries.dtype == torch.bfloat16):
             heads = keys_values.unflatten(-1, (-1, width))
             keys_values = heads.repeat_interleave(2 * num_heads // heads.shape[2], 2).flatten(2)
     return fused_window_attention(

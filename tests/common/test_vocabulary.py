@@ -37,7 +37,13 @@ def test_what_a_vocabulary_loses_is_said_with_what_needs_it():
 
 
 @pytest.mark.parametrize(
-    "vocabulary", [GPT_2, Vocabulary(9), Vocabulary(9, 0, 2, 1, 3, 8), Vocabulary(9, 4, 5, 3)]
+    "vocabulary",
+    [
+        GPT_2,
+        Vocabulary(9),
+        Vocabulary(9, bos=0, eos=2, pad=1, unk=3, mask=8),
+        Vocabulary(9, bos=4, eos=5, pad=3),
+    ],
 )
 def test_pieces_are_all_ids_that_are_not_special(vocabulary):
     ids = vocabulary.pieces(np.arange(vocabulary.num_pieces))
@@ -62,8 +68,11 @@ def test_the_ignored_target_is_declared_once():
     def is_ignored(node):
         return isinstance(node, ast.UnaryOp) and ast.unparse(node) == str(IGNORED)
 
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
-    found = [path for path, tree in trees.items() if any(map(is_ignored, ast.walk(tree)))]
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(map(is_ignored, ast.walk(tree))):
+            found.append(path)
     assert found == [PACKAGE / "common/vocabulary.py"]
 
 

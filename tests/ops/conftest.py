@@ -1,6 +1,4 @@
-"""Lets the tests of the operators import their shared inputs, and gives them the CUDA sources built
-for the CPU; all begin with the same random numbers.
-"""
+"""Fixtures of the operators' tests: CUDA sources built for the CPU, the same random numbers."""
 
 import sys
 from pathlib import Path
@@ -8,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+# The tests import their shared inputs from this folder.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from shim import shim_library  # noqa: F401  (a fixture)

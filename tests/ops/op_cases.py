@@ -15,8 +15,8 @@ from ds_minimodel.ops.rotary import rotary_table
 WIDTHS = (768, 100, 33, 16, 7)
 P = 0.3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# As the operators are used on this device: errors of the largest element, a few roundings of the
-# result's dtype.
+# Errors, of the largest element, with which the operators are used on this device: a few roundings
+# of the result's dtype.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 4e-3}
 DTYPES = [dtype for dtype in TOLERANCE if DEVICE == "cuda" or dtype != torch.float16]
 
@@ -26,14 +26,16 @@ def row_keys_of(*shape):
     return torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
 
 
+def _copied(value, dtype):
+    """A copy of a tensor, in `dtype` where it holds floating-point numbers; else the value."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(dtype if value.is_floating_point() else value.dtype, copy=True)
+
+
 def run(namespace, name, inputs, dtype=None):
     """Outputs of an operator as a list, with tensors that it writes to appended."""
-    inputs = [
-        value.to(dtype if dtype and value.is_floating_point() else value.dtype, copy=True)
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in inputs
-    ]
+    inputs = [_copied(value, dtype) for value in inputs]
     outputs = getattr(getattr(torch.ops, namespace), name)(*inputs)
     outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
     return outputs + [inputs[0]] if name.endswith("_") else outputs
@@ -41,17 +43,21 @@ def run(namespace, name, inputs, dtype=None):
 
 def close(got, exact, dtype):
     """Assert that a result in `dtype` is near the exact one."""
-    assert got.shape == exact.shape and got.isfinite().all()
-    assert (got.double() - exact).abs().max() <= TOLERANCE[dtype] * max(exact.abs().max(), 1e-3)
+    assert got.shape == exact.shape
+    assert got.isfinite().all()
+    largest = max(exact.abs().max(), 1e-3)
+    assert (got.double() - exact).abs().max() <= TOLERANCE[dtype] * largest
 
 
 def assert_near_reference(namespace, name, inputs, tolerance):
-    """Outputs near those of the reference in double precision; tolerance: of the largest
-    element.
+    """Assert that outputs are near those of the reference in double precision.
+
+    tolerance: of the largest element.
     """
     expected = run("dsmm_reference", name, inputs, torch.double)
     for output, exact in zip(run(namespace, name, inputs), expected, strict=True):
-        assert output.shape == exact.shape and output.isfinite().all()
+        assert output.shape == exact.shape
+        assert output.isfinite().all()
         if output.numel():
             assert (output - exact).abs().max() <= tolerance * exact.abs().max()
 
@@ -61,43 +67,43 @@ def _dropout(dtype, width):
 
 
 def _norm_options():
-    """Residual or not, dropout or not; LayerNorm, and a norm by the root mean square without a
-    bias.
-    """
-    return itertools.product((True, False), (row_keys_of(5, 9), None), (False, True))
+    """(has a residual, row keys or None, rms) of each case."""
+    residuals = (True, False)
+    keys = (row_keys_of(5, 9), None)
+    return itertools.product(residuals, keys, (False, True))
+
+
+def _rate(row_keys):
+    """The rate of dropout that goes with row keys."""
+    return 0.0 if row_keys is None else P
 
 
 def _residual_norm(dtype, width):
     x, residual = torch.randn(2, 5, 9, width, dtype=dtype)
     weight, bias = torch.randn(2, width, dtype=dtype)
     for has_residual, row_keys, rms in _norm_options():
-        p = P if row_keys is not None else 0.0
-        yield (
-            x,
-            residual if has_residual else None,
-            weight,
-            None if rms else bias,
-            1e-5,
-            p,
-            row_keys,
-            rms,
-        )
+        added = residual if has_residual else None
+        shift = None if rms else bias
+        yield x, added, weight, shift, 1e-5, _rate(row_keys), row_keys, rms
 
 
 def _residual_norm_backward(dtype, width):
     grad, grad_sum, total = torch.randn(3, 5, 9, width, dtype=dtype)
     weight = torch.randn(width, dtype=dtype)
     for (has_residual, row_keys, rms), trains in itertools.product(_norm_options(), (True, False)):
-        of_norm = torch.ops.dsmm_reference.residual_norm(
+        _, _, statistics = torch.ops.dsmm_reference.residual_norm(
             total.double(), None, weight.double(), None, 1e-5, 0, None, rms
         )
-        statistics = of_norm[2].to(torch.promote_types(dtype, torch.float32))
-        p, other = (P, grad_sum) if row_keys is not None else (0.0, None)
-        yield grad, other, total, statistics, weight, p, row_keys, has_residual, trains, rms
+        statistics = statistics.to(torch.promote_types(dtype, torch.float32))
+        p = _rate(row_keys)
+        of_sum = None if row_keys is None else grad_sum
+        yield grad, of_sum, total, statistics, weight, p, row_keys, has_residual, trains, rms
 
 
 def _bias_gelu(dtype, width):
-    yield 3 * torch.randn(5, 9, width, dtype=dtype), torch.randn(width, dtype=dtype)
+    x = 3 * torch.randn(5, 9, width, dtype=dtype)
+    bias = torch.randn(width, dtype=dtype)
+    yield x, bias
 
 
 def _bias_gelu_backward(dtype, width):
@@ -106,8 +112,8 @@ def _bias_gelu_backward(dtype, width):
 
 
 def _gated(dtype, width):
-    for number in range(len(ACTIVATIONS)):
-        yield 3 * torch.randn(5, 9, 2 * width, dtype=dtype), number
+    for activation in range(len(ACTIVATIONS)):
+        yield 3 * torch.randn(5, 9, 2 * width, dtype=dtype), activation
 
 
 def _gated_backward(dtype, width):
@@ -116,16 +122,15 @@ def _gated_backward(dtype, width):
 
 
 def _rotary(dtype, width):
-    """Two heads turned and two columns that stay; positions of all samples, of each, or none;
-    forward and back.
-    """
+    """Two heads turned and two columns that stay; with and without positions, forward and back."""
     table = rotary_table(torch.rand(width), 20)
     for positions, back in (
         (None, False),
         (torch.randint(20, (7,)), True),
         (torch.randint(20, (3, 7)), False),
     ):
-        yield torch.randn(3, 7, 4 * width + 2, dtype=dtype), table, 2, positions, back
+        x = torch.randn(3, 7, 4 * width + 2, dtype=dtype)
+        yield x, table, 2, positions, back
 
 
 def _softmax_options(width):
@@ -137,53 +142,53 @@ def _softmax_options(width):
 def _masked_softmax(dtype, width):
     scores = 3 * torch.randn(3, 2, 4, width, dtype=dtype)
     for lengths, row_keys in _softmax_options(width):
-        yield scores, lengths, 0.7, P if row_keys is not None else 0.0, row_keys
+        yield scores, lengths, 0.7, _rate(row_keys), row_keys
 
 
 def _masked_softmax_backward(dtype, width):
     grad = torch.randn(3, 2, 4, width, dtype=dtype)
     for lengths, row_keys in _softmax_options(width):
         scores = 3 * torch.randn(3, 2, 4, width)
-        probs = torch.ops.dsmm_reference.masked_softmax(scores, lengths, 0.7, 0.0, None)[0].to(
-            dtype
-        )
-        yield grad, probs, lengths, 0.7, P if row_keys is not None else 0.0, row_keys
+        probs, _ = torch.ops.dsmm_reference.masked_softmax(scores, lengths, 0.7, 0.0, None)
+        yield grad, probs.to(dtype), lengths, 0.7, _rate(row_keys), row_keys
 
 
 def _attention_options(dtype, width):
-    """As many queries as keys, or others beside them: one, or more than a block. Keys that fill a
-    vector, or do not.
+    """Queries as many as keys, or beside them one or more than a block; 75, 16 or one key.
+
+    Keys fill vectors, or do not. The inputs of the backward pass, with two heads.
     """
-    for num_keys, num_queries in ((75, None), (75, 1), (16, None), (16, 70), (1, None)):
+    for num_keys, num_queries in (
+        (75, None),
+        (75, 1),
+        (16, None),
+        (16, 70),
+        (1, None),
+    ):
         for padded, dropped in itertools.product((True, False), repeat=2):
-            lengths = (
-                torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if padded else None
-            )
+            lengths = _lengths_of(num_keys) if padded else None
             projected = torch.randn(3, num_keys, (2 if num_queries else 3) * 2 * width, dtype=dtype)
             queries = torch.randn(3, num_queries, 2 * width, dtype=dtype) if num_queries else None
             length = num_queries or num_keys
-            p, row_keys = (P, row_keys_of(3, 2, length)) if dropped else (0.0, None)
-            yield (
-                torch.randn(3, length, 2 * width, dtype=dtype),
-                projected,
-                queries,
-                2,
-                lengths,
-                p,
-                row_keys,
-            )
+            row_keys = row_keys_of(3, 2, length) if dropped else None
+            grad = torch.randn(3, length, 2 * width, dtype=dtype)
+            yield grad, projected, queries, 2, lengths, _rate(row_keys), row_keys
+
+
+def _lengths_of(num_keys):
+    """Lengths of three samples: one is full, one empty, one half."""
+    return torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32)
 
 
 def _without_grad(options):
-    """The inputs of a forward pass, of those of the backward pass, which begin with the
-    gradient.
-    """
+    """The inputs of a forward pass: those of the backward pass without the gradient."""
     return lambda dtype, width: (inputs[1:] for inputs in options(dtype, width))
 
 
 def _window_options(dtype, width):
-    """Windows with two ends, narrow and wide, and causal; heads that share keys; queries beyond a
-    sample's keys.
+    """Windows with two ends, narrow and wide, and causal; heads that share keys.
+
+    The inputs of the backward pass; queries may lie beyond a sample's keys.
     """
     for (before, after), share, (num_queries, num_keys), dropped in (
         ((3, 5), 2, (75, 75), True),
@@ -191,30 +196,16 @@ def _window_options(dtype, width):
         ((200, 0), 1, (40, 40), False),
         ((0, 130), 3, (5, 130), False),
     ):
+        heads = share * 2
         keys_values = torch.randn(3, num_keys, 2 * 2 * width, dtype=dtype)
-        grad, queries = torch.randn(2, 3, num_queries, share * 2 * width, dtype=dtype)
-        positions = (
-            torch.randint(num_keys, (3, num_queries))
-            if num_queries == 5
-            else torch.arange(num_queries)
-        )
-        lengths = (
-            torch.tensor([num_keys, 0, num_keys // 2], dtype=torch.int32) if share > 1 else None
-        )
-        p, row_keys = (P, row_keys_of(3, share * 2, num_queries)) if dropped else (0.0, None)
-        yield (
-            grad,
-            keys_values,
-            queries,
-            share * 2,
-            positions,
-            before,
-            after,
-            lengths,
-            p,
-            row_keys,
-            0.7 * width**-0.5,
-        )
+        grad, queries = torch.randn(2, 3, num_queries, heads * width, dtype=dtype)
+        positions = torch.arange(num_queries)
+        if num_queries == 5:
+            positions = torch.randint(num_keys, (3, num_queries))
+        lengths = _lengths_of(num_keys) if share > 1 else None
+        row_keys = row_keys_of(3, heads, num_queries) if dropped else None
+        inputs = keys_values, queries, heads, positions, before, after, lengths
+        yield grad, *inputs, _rate(row_keys), row_keys, 0.7 * width**-0.5
 
 
 def _targets(rows, vocabulary):
@@ -226,15 +217,16 @@ def _targets(rows, vocabulary):
 def _cross_entropy(dtype, width):
     for needs_grad, has_bias in ((True, True), (False, True), (True, False)):
         bias = torch.randn(3 * width, dtype=dtype) if has_bias else None
-        yield 4 * torch.randn(6, 3 * width, dtype=dtype), bias, _targets(6, 3 * width), needs_grad
+        logits = 4 * torch.randn(6, 3 * width, dtype=dtype)
+        yield logits, bias, _targets(6, 3 * width), needs_grad
 
 
 def _linear_cross_entropy(dtype, width):
     for base in (None, torch.randn(20, width, dtype=dtype) / width**0.5):
-        x = torch.randn(9, width)
-        weight = torch.randn(50, width) / width**0.5
-        bias = torch.randn(50 if base is None else 70)
-        yield x.to(dtype), weight.to(dtype), bias.to(dtype), _targets(9, 50), base, True, True, True
+        x = torch.randn(9, width).to(dtype)
+        weight = (torch.randn(50, width) / width**0.5).to(dtype)
+        bias = torch.randn(50 if base is None else 70).to(dtype)
+        yield x, weight, bias, _targets(9, 50), base, True, True, True
 
 
 CASES = {
@@ -256,9 +248,8 @@ CASES = {
     "linear_cross_entropy": _linear_cross_entropy,
 }
 NAMES = tuple(CASES)
-KERNELS = tuple(
-    name for name in NAMES if name != "linear_cross_entropy"
-)  # which is made of products and another
+# linear_cross_entropy is no kernel: it is made of products and cross_entropy_.
+KERNELS = tuple(name for name in NAMES if name != "linear_cross_entropy")
 
 
 def cases(name, dtype, width):

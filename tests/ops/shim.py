@@ -18,7 +18,7 @@ KERNELS = [name for name in CPU_KERNELS if "attention" not in name]
 
 @pytest.fixture(scope="session")
 def shim_library(made_once):
-    """Build and load them, once for all tests."""
+    """Build and load the sources, once for all tests."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
     for name in KERNELS:
@@ -30,25 +30,12 @@ def shim_library(made_once):
 def _build(folder):
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    subprocess.run(
-        [
-            "g++",
-            *"-std=c++17 -O1 -w -fPIC -shared -DDSMM_CPU_SHIM -DDSMM_LIBRARY=dsmm_shim".split(),
-            *"-DDSMM_DISPATCH_KEY=CPU -DTORCH_TARGET_VERSION=0x020a000000000000".split(),
-            *("-o", folder / LIBRARY),
-            *(f"-I{path}" for path in include_paths()),
-            *(
-                "-include",
-                SHIM,
-                "-x",
-                "c++",
-                CSRC / "cuda/launch.cu",
-                CSRC / "cuda/bindings.cpp",
-                "-x",
-                "none",
-            ),
-            *(f"-L{path}" for path in library_paths()),
-            *("-ltorch", "-ltorch_cpu"),
-        ],
-        check=True,
-    )
+    options = "-std=c++17 -O1 -w -fPIC -shared -DDSMM_CPU_SHIM -DDSMM_LIBRARY=dsmm_shim".split()
+    options += "-DDSMM_DISPATCH_KEY=CPU -DTORCH_TARGET_VERSION=0x020a000000000000".split()
+    options += [f"-I{path}" for path in include_paths()]
+    options += [f"-L{path}" for path in library_paths()]
+    # g++ reads .cu files as C++ behind `-x c++`, and libraries as what they are behind `-x none`.
+    sources = ["-x", "c++", CSRC / "cuda/launch.cu", CSRC / "cuda/bindings.cpp", "-x", "none"]
+    libraries = ["-ltorch", "-ltorch_cpu"]
+    command = ["g++", *options, "-include", SHIM, *sources, *libraries, "-o", folder / LIBRARY]
+    subprocess.run(command, check=True)

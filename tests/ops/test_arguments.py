@@ -1,6 +1,6 @@
-"""Arguments that do not fit together: refused in one line before a kernel reads them, by the
-compiled code of the CPU and by that of CUDA (built for the CPU); parameters may have a dtype of
-their own.
+"""Arguments that do not fit together are refused in one line before a kernel reads them.
+
+By the compiled code of the CPU, and by that of CUDA, built for the CPU.
 """
 
 import pytest
@@ -11,9 +11,11 @@ from shim import KERNELS
 
 from ds_minimodel import ops
 
-OTHER_DTYPE = {torch.float32: torch.bfloat16, torch.int32: torch.int64, torch.int64: torch.int32}
-
-
+OTHER_DTYPE = {
+    torch.float32: torch.bfloat16,
+    torch.int32: torch.int64,
+    torch.int64: torch.int32,
+}
 SERVED = [("dsmm", name) for name in CPU_KERNELS] + [("dsmm_shim", name) for name in KERNELS]
 
 
@@ -28,59 +30,54 @@ def served(request):
 
 
 def full_case(name):
-    """The inputs of a case with the most tensors, and the names of the arguments after the first
-    that are tensors.
-    """
-    inputs = max(
-        cases(name, torch.float32, 32),
-        key=lambda inputs: sum(isinstance(i, torch.Tensor) for i in inputs),
-    )
-    arguments = getattr(torch.ops.dsmm, name).default._schema.arguments
-    tensors = {
-        a.name: i for i, a in enumerate(arguments) if i and isinstance(inputs[i], torch.Tensor)
-    }
-    return list(inputs), tensors
+    """The inputs of a case with the most tensors, and {name: index} of tensors after the first."""
+
+    def count_tensors(inputs):
+        return sum(map(torch.is_tensor, inputs))
+
+    inputs = max(cases(name, torch.float32, 32), key=count_tensors)
+    names = [argument.name for argument in getattr(torch.ops.dsmm, name).default._schema.arguments]
+    indices = [index for index, value in enumerate(inputs) if index and torch.is_tensor(value)]
+    return list(inputs), {names[index]: index for index in indices}
 
 
 def test_another_device(served):
     namespace, name = served
     inputs, tensors = full_case(name)
-    for position in (0, *tensors.values()) if tensors else ():
+    message = "on (another device than|different devices)"
+    for index in (0, *tensors.values()) if tensors else ():
         changed = inputs.copy()
-        changed[position] = changed[position].to("meta")
-        with pytest.raises(
-            (RuntimeError, ValueError), match="on (another device than|different devices)"
-        ):
+        changed[index] = changed[index].to("meta")
+        with pytest.raises((RuntimeError, ValueError), match=message):
             run(namespace, name, changed)
 
 
 def test_another_dtype(served):
+    """Weight and bias may have one; all other tensors may not."""
     namespace, name = served
     inputs, tensors = full_case(name)
-    for argument, position in tensors.items():
+    for argument, index in tensors.items():
         changed = inputs.copy()
-        changed[position] = changed[position].to(OTHER_DTYPE[changed[position].dtype])
-        if argument in ("weight", "bias"):
-            rounded = inputs.copy()
-            rounded[position] = changed[position].float()
-            for output, expected in zip(
-                run(namespace, name, changed), run(namespace, name, rounded), strict=True
-            ):
-                torch.testing.assert_close(output.float(), expected, rtol=1e-2, atol=1e-2)
+        changed[index] = changed[index].to(OTHER_DTYPE[changed[index].dtype])
+        if argument not in ("weight", "bias"):
+            with pytest.raises(RuntimeError, match=" must be "):
+                run(namespace, name, changed)
             continue
-        with pytest.raises(RuntimeError, match=" must be "):
-            run(namespace, name, changed)
+        rounded = inputs.copy()
+        rounded[index] = changed[index].float()
+        outputs = run(namespace, name, changed)
+        for output, expected in zip(outputs, run(namespace, name, rounded), strict=True):
+            torch.testing.assert_close(output.float(), expected, rtol=1e-2, atol=1e-2)
 
 
 def test_another_shape_of_as_many_elements(served):
     namespace, name = served
     inputs, tensors = full_case(name)
-    for argument, position in tensors.items():
+    for argument, index in tensors.items():
         changed = inputs.copy()
-        changed[position] = changed[position].unsqueeze(0)
-        with pytest.raises(
-            RuntimeError, match=f"{argument} has the shape .* where it must be |takes "
-        ):
+        changed[index] = changed[index].unsqueeze(0)
+        message = f"{argument} has the shape .* where it must be |takes "
+        with pytest.raises(RuntimeError, match=message):
             run(namespace, name, changed)
 
 

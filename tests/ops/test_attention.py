@@ -1,6 +1,4 @@
-"""Attention against torch's own; what rows without keys give; which way serves where, and what it
-keeps.
-"""
+"""Attention against torch's; rows without keys; which way serves where, and what it keeps."""
 
 import pytest
 import torch
@@ -21,10 +19,10 @@ from tests.saved import saving_to, storage_bytes
 
 
 def test_a_sample_without_keys_attends_to_nothing():
-    probs = ops.masked_softmax(
-        torch.randn(2, 1, 3, 5), torch.tensor([0, 2], dtype=torch.int32), 1.0
-    )
-    assert (probs[0] == 0).all() and (probs[1, ..., 2:] == 0).all()
+    lengths = torch.tensor([0, 2], dtype=torch.int32)
+    probs = ops.masked_softmax(torch.randn(2, 1, 3, 5), lengths, 1.0)
+    assert (probs[0] == 0).all()
+    assert (probs[1, ..., 2:] == 0).all()
     torch.testing.assert_close(probs[1].sum(-1), torch.ones(1, 3))
 
 
@@ -35,9 +33,7 @@ def without_dropout(projected, queries, num_heads, lengths, p, row_keys):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("way", [fused_attention, around_softmax, without_dropout])
 def test_every_way_equals_the_reference(way, dtype, monkeypatch):
-    """Result and gradients, of samples without keys too, of which torch's kernels never see a
-    row.
-    """
+    """Result and gradients; torch's kernels never see a row without keys."""
     masks = []
 
     def attend(q, k, v, attn_mask=None, torchs=F.scaled_dot_product_attention, **options):
@@ -51,34 +47,27 @@ def test_every_way_equals_the_reference(way, dtype, monkeypatch):
             continue
         exact = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs]
         leaves = [x.requires_grad_() for x in inputs[:2] if x is not None]
-        got = way(*inputs)
-        expected = _forward_reference(*exact), *_backward_reference(grad.double(), *exact)
-        for one, other in zip((got, *torch.autograd.grad(got, leaves, grad)), expected):
-            close(one, other, dtype)
-    assert all(mask is None or mask.any(-1).all() for mask in masks) and bool(masks) == (
-        way is without_dropout
-    )
+        context = way(*inputs)
+        results = [context, *torch.autograd.grad(context, leaves, grad)]
+        expected = [_forward_reference(*exact), *_backward_reference(grad.double(), *exact)]
+        for result, wanted in zip(results, expected):
+            close(result, wanted, dtype)
+    assert all(mask is None or mask.any(-1).all() for mask in masks)
+    assert bool(masks) == (way is without_dropout)
 
 
 def test_windows_by_torchs_kernel_equal_the_reference():
     for inputs in cases("window_attention", torch.float32, 16):
         keys_values, queries, num_heads, *window, _, row_keys, scale = inputs
         if row_keys is None:
-            got = torch_window_attention(
-                keys_values,
-                queries,
-                num_heads,
-                keys_in_window(keys_values.shape[1], *window),
-                scale,
-            )
+            seen = keys_in_window(keys_values.shape[1], *window)
+            context = torch_window_attention(keys_values, queries, num_heads, seen, scale)
             exact = torch.ops.dsmm_reference.window_attention(*inputs)
-            torch.testing.assert_close(got, exact, atol=1e-5, rtol=0)
+            torch.testing.assert_close(context, exact, atol=1e-5, rtol=0)
 
 
 def as_on_a_gpu(way, projected, queries, num_heads):
-    """Causal, in a window, or of samples that are padded, as GPUs compute it, and on a CPU by the
-    same functions.
-    """
+    """Attention as GPUs compute it: causal, in a window, or of samples that are padded."""
     length = queries.shape[1]
     scale = (queries.shape[-1] // num_heads) ** -0.5
     lengths = torch.tensor([length, length // 2 + 1], dtype=torch.int32, device=queries.device)
@@ -91,14 +80,22 @@ def as_on_a_gpu(way, projected, queries, num_heads):
 
 @pytest.mark.parametrize("length", [64, 128, 192, 320, 1000, 1024])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("heads, key_heads, width", [(9, 3, 64), (32, 8, 64), (4, 1, 256)])
+@pytest.mark.parametrize(
+    "heads, key_heads, width",
+    [
+        (9, 3, 64),
+        (32, 8, 64),
+        (4, 1, 256),
+    ],
+)
 @pytest.mark.parametrize("way", ["causal", "window", "padded"])
 @pytest.mark.parametrize("below_zero", [False, True])
 def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
     way, heads, key_heads, width, dtype, length, below_zero
 ):
     """cuDNN's gradients were nan where a mask was given and all scores were far below zero."""
-    if DEVICE == "cpu" and length not in ((64, 320) if (way, heads) == ("causal", 9) else (64,)):
+    lengths_of_cpu = (64, 320) if way == "causal" and heads == 9 else (64,)
+    if DEVICE == "cpu" and length not in lengths_of_cpu:
         pytest.skip("for a GPU")
     key_heads = heads if way == "padded" else key_heads
     torch.manual_seed(length)
@@ -109,29 +106,31 @@ def test_attention_of_gpus_is_finite_and_right_and_the_same_twice(
     if below_zero:
         queries = -2 * (queries.abs() + 1)
         keys = keys.abs() + 1
-    leaves = [torch.cat((keys, values), -1).requires_grad_(), queries.requires_grad_()]
+    keys_values = torch.cat((keys, values), -1)
+    leaves = [keys_values.requires_grad_(), queries.requires_grad_()]
 
-    def results(of, grad):
-        attended = as_on_a_gpu(way, *of, heads)
-        return attended, *torch.autograd.grad(attended, of, grad)
+    def results(leaves, grad):
+        context = as_on_a_gpu(way, *leaves, heads)
+        return context, *torch.autograd.grad(context, leaves, grad)
 
-    exact = results([leaf.detach().double().requires_grad_() for leaf in leaves], grad.double())
+    exact_leaves = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    exact = results(exact_leaves, grad.double())
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         runs = [results(leaves, grad) for _ in range(2)]
     finally:
         torch.use_deterministic_algorithms(False)
+    tolerance = {torch.float32: 1e-3, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
     for first, second, wanted in zip(*runs, exact, strict=True):
         assert torch.equal(first, second)
         assert first.isfinite().all()
-        assert (first - wanted).norm() <= {torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(
-            dtype, 1e-3
-        ) * wanted.norm()
+        assert (first - wanted).norm() <= tolerance * wanted.norm()
 
 
 def kept_and_called(device, *, padded=False, dropped=False, length=64):
-    """Bytes kept for the backward pass with two heads of 64 in fp16, and our operators that are
-    called, on a device.
+    """(bytes kept for the backward pass, our operators that are called) on a device.
+
+    With two heads of 64 in fp16.
     """
     saved = []
     with torch.device("meta"), ops.meta_stands_for(device), Called() as called, saving_to(saved):
@@ -139,35 +138,33 @@ def kept_and_called(device, *, padded=False, dropped=False, length=64):
         lengths = torch.empty(1, dtype=torch.int32) if padded else None
         row_keys = torch.empty(1, 2, length, dtype=torch.int32) if dropped else None
         ops.attention(projected, 2, lengths, P if dropped else 0.0, row_keys)
-    return storage_bytes(saved), {
-        name.removeprefix("dsmm::") for name in called.counts if "dsmm::" in name
-    }
+    ours = {name.removeprefix("dsmm::") for name in called.counts if "dsmm::" in name}
+    return storage_bytes(saved), ours
 
 
 @pytest.mark.parametrize("length", [64, 512])
 def test_a_gpu_keeps_what_has_a_number_for_each_pair_once_and_only_with_dropout(length):
-    scores = 2 * length * length * 2
-    keys = 2 * length * 4
+    """One of our operators stands for torch's where there is no dropout."""
+    probs = 2 * length * length * 2
+    row_keys = 2 * length * 4
     projected = length * 6 * 64 * 2
-    assert kept_and_called("cuda", dropped=True, length=length) == (
-        scores + projected + keys,
-        {"masked_softmax"},
-    )
-    for padded in (True, False):  # one of our operators stands for torch's
-        assert kept_and_called("cuda", padded=padded, length=length) == (
-            projected + 4 * padded,
-            {"attention"},
-        )
+    lengths = 4
+    with_dropout = kept_and_called("cuda", dropped=True, length=length)
+    assert with_dropout == (probs + projected + row_keys, {"masked_softmax"})
+    padded = kept_and_called("cuda", padded=True, length=length)
+    assert padded == (projected + lengths, {"attention"})
+    assert kept_and_called("cuda", length=length) == (projected, {"attention"})
 
 
 @pytest.mark.parametrize("dtype, heads", [(torch.bfloat16, 1), (torch.float16, 2)])
 def test_a_forecast_has_keys_for_each_head_where_flash_may_be_missing(dtype, heads):
-    with torch.device("meta"), ops.meta_stands_for("cuda"), saving_to(saved := []):
-        keys_values, queries = (
-            torch.empty(1, 8, 2 * 64, dtype=dtype, requires_grad=True) for _ in range(2)
-        )
+    saved = []
+    with torch.device("meta"), ops.meta_stands_for("cuda"), saving_to(saved):
+        keys_values = torch.empty(1, 8, 2 * 64, dtype=dtype, requires_grad=True)
+        queries = torch.empty(1, 8, 2 * 64, dtype=dtype, requires_grad=True)
         ops.window_attention(keys_values, queries, 2, torch.arange(8), (None, 0))
-    assert storage_bytes(saved) == (2 * heads + 2) * 8 * 64 * 2 + 8 * 8  # and positions
+    positions = 8 * 8
+    assert storage_bytes(saved) == (2 * heads + 2) * 8 * 64 * 2 + positions
 
 
 def test_doctor_says_what_serves_on_gpus():
@@ -178,10 +175,9 @@ def test_doctor_says_what_serves_on_gpus():
 def test_nan_is_not_hidden():
     scores = torch.zeros(1, 1, 1, 40)
     scores[..., 3] = torch.nan
-    assert all(
-        ops.masked_softmax(scores, own, 1.0).isnan().all()
-        for own in (None, torch.full((1,), 40).int())
-    )
+    lengths = torch.tensor([40], dtype=torch.int32)
+    assert ops.masked_softmax(scores, None, 1.0).isnan().all()
+    assert ops.masked_softmax(scores, lengths, 1.0).isnan().all()
 
 
 def test_scores_beyond_the_range_of_fp16_are_scaled_in_time():

@@ -23,17 +23,17 @@ echo "Cuda compilation tools, release 12.4, V12.4.131"
 
 @pytest.fixture
 def build(tmp_path):
-    """build(mode, script of nvcc or None): (exit code, standard error) of setup.py in a copy,
-    without a compiler.
+    """build(mode, script of nvcc or None): (exit code, standard error) of setup.py in a copy.
+
+    There is no compiler.
     """
     tree = tmp_path / "tree"
     cuda = tmp_path / "cuda"
-    for name in (
-        "setup.py pyproject.toml README.md csrc ds_minimodel/__init__.py "
-        "ds_minimodel/ops/loading.py"
-    ).split():
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tree / name)
+    (tree / "ds_minimodel/ops").mkdir(parents=True)
+    shutil.copytree(ROOT / "csrc", tree / "csrc")
+    files = "setup.py pyproject.toml README.md ds_minimodel/__init__.py ds_minimodel/ops/loading.py"
+    for name in files.split():
+        shutil.copy(ROOT / name, tree / name)
 
     def run(mode, nvcc):
         (cuda / "bin").mkdir(parents=True)
@@ -55,11 +55,10 @@ def test_auto_goes_on_without_what_cannot_be_built(build, nvcc):
     code, errors = build("auto", nvcc)
     assert code == 0, errors
     lines = [line for line in errors.splitlines() if line.startswith("ds_minimodel: ")]
-    assert len(lines) == 2 and "Traceback" not in errors
-    for device in ("cpu", "cuda"):
-        assert any(f"_kernels_{device}_v" in line and "not built (" in line for line in lines), (
-            lines
-        )
+    assert "Traceback" not in errors
+    cpu, cuda = sorted(lines)
+    assert "_kernels_cpu_v" in cpu and "not built (" in cpu
+    assert "_kernels_cuda_v" in cuda and "not built (" in cuda
 
 
 def test_a_build_that_is_asked_for_has_to_succeed(build):

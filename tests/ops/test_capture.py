@@ -1,8 +1,7 @@
-"""A training step on a GPU reads nothing from the host and waits for nothing, so that a CUDA graph
-can hold it.
+"""A training step on a GPU reads nothing from the host and waits for nothing.
 
-Shown without a GPU: tensors without memory (device "meta") stand for a GPU's in forward and
-backward pass.
+So a CUDA graph can hold it. Shown without a GPU: tensors without memory (device "meta") stand for a
+GPU's in forward and backward pass.
 """
 
 import pytest
@@ -15,7 +14,6 @@ from tests.small_models import masked_lm, roberta
 
 # Operators whose result, or its shape, the host has to wait for.
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "is_nonzero", "equal"}
-
 
 # Functions that make tensors of the host's numbers.
 FROM_THE_HOST = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer}
@@ -51,25 +49,32 @@ def step(model, batch):
 
 
 def batch_of(*, padded, packed):
-    int32 = {"dtype": torch.int32}
     batch = {
         "tokens": torch.zeros(4, 16, dtype=torch.int64),
         "loss_positions": torch.zeros(4, 3, dtype=torch.int64),
         "targets": torch.zeros(4, 3, dtype=torch.int64),
-        "sample_keys": torch.zeros(4, **int32),
+        "sample_keys": torch.zeros(4, dtype=torch.int32),
     }
     if padded or packed:
-        batch["lengths"] = torch.zeros(4, **int32)
+        batch["lengths"] = torch.zeros(4, dtype=torch.int32)
     if packed:
         batch["token_index"] = torch.zeros(40, dtype=torch.int64)
     return batch
 
 
-@pytest.mark.parametrize("padded, packed", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    "padded, packed",
+    [
+        (False, False),
+        (True, False),
+        (True, True),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_step_stays_on_the_device(dtype, padded, packed):
     with torch.device("meta"), ops.meta_stands_for("cuda"):
-        model = masked_lm(roberta(3, 64, 2, 128, 32), 50, 2, 3).to(dtype)
+        body = roberta(3, 64, 2, 128, 32)
+        model = masked_lm(body, 50, 2, 3).to(dtype)
         loss = step(model, batch_of(padded=padded, packed=packed))
     assert loss.device.type == "meta"
     assert all(parameter.grad is not None for parameter in model.body.layers.parameters())

@@ -1,6 +1,4 @@
-"""What follows from the CPU: the library for fp32 products, the way of bf16 products, what
-precision `auto` means.
-"""
+"""What follows from the CPU: who makes fp32 and bf16 products, and what `auto` means."""
 
 import sys
 
@@ -13,6 +11,7 @@ from ds_minimodel import ops
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops import cpu, cross_entropy
 from ds_minimodel.ops.precision import resolve_precision
+from tests.saved import saving_to
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +24,7 @@ def settings_kept():
 
 @pytest.fixture
 def make_cpu(monkeypatch, tmp_path):
-    """A function that gives the machine a CPU of this description; None: a system that does not
-    tell.
-    """
+    """make_cpu(text): give the machine a CPU of this description; None: it tells nothing."""
 
     def make(text):
         if text is not None:
@@ -93,9 +90,7 @@ class Products(TorchDispatchMode):
     [("flags\t\t: avx512f\n", torch.float32), ("flags\t\t: avx512_bf16\n", torch.bfloat16)],
 )
 def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text, dtype, chunk_rows):
-    """They are right, and kept in bf16; attention by two products, as where no kernels are
-    built.
-    """
+    """They are right, and kept in bf16; attention is by two products, as without kernels."""
     monkeypatch.setattr(sys.modules["ds_minimodel.ops.attention"], "backend", lambda *_: "torch")
     monkeypatch.setitem(cross_entropy.CHUNK_ROWS, "cpu", chunk_rows)
     monkeypatch.setattr(cross_entropy, "CHUNK_ROWS_BF16", chunk_rows)
@@ -121,23 +116,22 @@ def test_bf16_products_are_made_in_what_the_cpu_has(make_cpu, monkeypatch, text,
         assert context.dtype == x.dtype
         return ops.linear_cross_entropy(context.flatten(0, 1), table, table_bias, targets)
 
-    kept = []
+    saved = []
     with Products() as products:
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: kept.append(tensor) or tensor, lambda same: same
-        ):
+        with saving_to(saved):
             loss = loss_of(**low)
         loss.backward()
     assert products.dtypes == {dtype}
-    if chunk_rows == 320:  # else the gradients of the table are summed in fp32
-        kept_dtypes = {
-            tensor.dtype for tensor in kept if tensor.is_floating_point() and tensor.numel() > 1
-        }
-        assert kept_dtypes == {torch.bfloat16}
+    # In several chunks the gradients of the table are summed in fp32.
+    if chunk_rows == 320:
+        tensors = [tensor for tensor in saved if tensor.is_floating_point() and tensor.numel() > 1]
+        assert {tensor.dtype for tensor in tensors} == {torch.bfloat16}
     expected = loss_of(**exact)
     expected.backward()
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.double(), expected, rtol=1e-2, atol=0)
     for name in shapes:
-        assert low[name].grad.dtype == torch.bfloat16
-        assert (low[name].grad - exact[name].grad).norm() <= 2e-2 * exact[name].grad.norm(), name
+        grad = low[name].grad
+        wanted = exact[name].grad
+        assert grad.dtype == torch.bfloat16
+        assert (grad - wanted).norm() <= 2e-2 * wanted.norm(), name

@@ -1,5 +1,6 @@
-"""Gradients of linear_cross_entropy, and what it refuses; test_device.py compares it with
-torch's.
+"""Gradients of linear_cross_entropy, and what it refuses.
+
+test_device.py compares it with torch's.
 """
 
 import re
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from ds_minimodel import ops
@@ -19,8 +21,12 @@ V = 300
 
 
 def tensors():
+    """([x, weight, bias], targets)"""
     torch.manual_seed(0)
-    return [torch.randn(*shape) for shape in ((P, H), (V, H), (V,))], torch.randint(0, V, (P,))
+    x = torch.randn(P, H)
+    weight = torch.randn(V, H)
+    bias = torch.randn(V)
+    return [x, weight, bias], torch.randint(0, V, (P,))
 
 
 @pytest.fixture(params=[64, 16])
@@ -37,7 +43,9 @@ def test_gradients_only_where_required():
     loss = ops.linear_cross_entropy(x, weight, bias, targets)
     loss.backward()
     assert loss.dtype == torch.float32
-    assert x.grad is not None and weight.grad is None and bias.grad is None
+    assert x.grad is not None
+    assert weight.grad is None
+    assert bias.grad is None
     with torch.no_grad():
         assert not ops.linear_cross_entropy(x, weight, bias, targets).requires_grad
 
@@ -46,42 +54,50 @@ def test_gradients_only_where_required():
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 def test_rows_of_a_base_are_read_and_the_others_get_their_gradient(dtype, tolerance):
     (x, weight, bias), targets = tensors()
-    found = []
-    for kept in (0, 200):
-        leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in (x, weight[kept:], bias)]
-        base = weight[:kept].to(dtype) if kept else None
+
+    def results(num_base):
+        """Losses, their sum, and the gradients of x, the rows after the base, and the bias."""
+        rows = weight[num_base:]
+        leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in (x, rows, bias)]
+        base = weight[:num_base].to(dtype) if num_base else None
         losses = ops.token_losses(*leaves, targets, base)
         loss = ops.linear_cross_entropy(*leaves, targets, base)
         loss.backward()
-        found.append([losses, loss.detach(), *(leaf.grad for leaf in leaves)])
-    found[0][3] = found[0][3][200:]
-    torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+        grad_x, grad_rows, grad_bias = (leaf.grad for leaf in leaves)
+        return losses, loss.detach(), grad_x, grad_rows[200 - num_base :], grad_bias
+
+    torch.testing.assert_close(results(0), results(200), rtol=tolerance, atol=tolerance)
 
 
 def test_a_divergence_is_torchs():
     (x, weight, _) = tensors()[0]
     taught = torch.randn(P, H)
-    leaves = [leaf.clone().requires_grad_() for leaf in (x, weight[200:])]
-    own = [leaf.clone().requires_grad_() for leaf in (x, weight[200:])]
-    loss = 0.3 * ops.linear_divergence(leaves[0], taught, leaves[1], weight[:200])
-    student = (own[0] @ torch.cat((weight[:200], own[1])).T).log_softmax(-1)[:, :200]
-    teacher = (taught @ weight[:200].T).log_softmax(-1)
-    theirs = 0.3 * torch.nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
+    base = weight[:200]
+    leaves = [x.clone().requires_grad_(), weight[200:].clone().requires_grad_()]
+    loss = 0.3 * ops.linear_divergence(leaves[0], taught, leaves[1], base)
     loss.backward()
-    theirs.backward()
-    torch.testing.assert_close(
-        [loss, *(leaf.grad for leaf in leaves)], [theirs, *(leaf.grad for leaf in own)]
-    )
+
+    exact = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    logits = exact[0] @ torch.cat((base, exact[1])).T
+    student = logits.log_softmax(-1)[:, :200]
+    teacher = (taught @ base.T).log_softmax(-1)
+    expected = 0.3 * F.kl_div(student, teacher, reduction="sum", log_target=True)
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for leaf, wanted in zip(leaves, exact, strict=True):
+        torch.testing.assert_close(leaf.grad, wanted.grad)
 
 
 @pytest.mark.usefixtures("chunked")
 def test_gradients_are_right():
-    exact = [leaf.double().requires_grad_() for leaf in tensors()[0]]
-    targets = tensors()[1]
+    leaves, targets = tensors()
+    exact = [leaf.double().requires_grad_() for leaf in leaves]
     targets[::7] = IGNORED
-    assert gradcheck(
-        lambda *leaves: 0.3 * ops.linear_cross_entropy(*leaves, targets), exact, fast_mode=True
-    )
+
+    def loss_of(x, weight, bias):
+        return 0.3 * ops.linear_cross_entropy(x, weight, bias, targets)
+
+    assert gradcheck(loss_of, exact, fast_mode=True)
 
 
 def test_losses_of_tokens_add_up_to_the_loss(monkeypatch):
@@ -90,7 +106,8 @@ def test_losses_of_tokens_add_up_to_the_loss(monkeypatch):
     targets[[4, 17]] = IGNORED
     losses = ops.token_losses(x, weight, bias, targets)
     torch.testing.assert_close(losses.sum(), ops.linear_cross_entropy(x, weight, bias, targets))
-    assert not losses[[4, 17]].any() and (losses > 0).sum() == P - 2
+    assert not losses[[4, 17]].any()
+    assert (losses > 0).sum() == P - 2
 
 
 def test_a_target_outside_the_vocabulary_is_refused():

@@ -1,5 +1,6 @@
-"""The arithmetic of the CUDA sources, run on the CPU; what they cost on a GPU is in
-test_device_code.py.
+"""The arithmetic of the CUDA sources, run on the CPU.
+
+What they cost on a GPU is in test_device_code.py.
 """
 
 import itertools
@@ -49,28 +50,26 @@ def test_cross_entropy_of_rows_that_share_a_block(width):
 @pytest.mark.parametrize("name", ["residual_norm", "residual_norm_backward", "masked_softmax"])
 def test_rows_that_no_kernel_holds(name):
     """More than 12,288 columns: torch's operators, or a kernel that needs not hold them."""
-    assert_near_reference(
-        "dsmm_shim", name, next(cases(name, torch.float32, 12296)), TOLERANCE[torch.float32]
-    )
+    inputs = next(cases(name, torch.float32, 12296))
+    assert_near_reference("dsmm_shim", name, inputs, TOLERANCE[torch.float32])
 
 
 def test_parameters_of_the_rows_own_dtype_are_read_as_they_are():
     for dtype, width in itertools.product((torch.bfloat16, torch.float16), (1032, 64, 33)):
         x = torch.randn(9, width, dtype=dtype)
-        (weight, bias) = torch.randn(2, width, dtype=dtype)
-        own, wide = (
-            run("dsmm_shim", "residual_norm", (x, None, *parameters, 1e-5, 0.0, None, False))
-            for parameters in ((weight, bias), (weight.float(), bias.float()))
-        )
-        assert all(map(torch.equal, own, wide))
+        weight, bias = torch.randn(2, width, dtype=dtype)
+        options = 1e-5, 0.0, None, False
+        outputs = run("dsmm_shim", "residual_norm", (x, None, weight, bias, *options))
+        wide = x, None, weight.float(), bias.float(), *options
+        assert all(map(torch.equal, outputs, run("dsmm_shim", "residual_norm", wide)))
 
 
 def test_a_position_outside_the_table_makes_its_row_nan():
     """On GPUs, which do not wait for the host to look at positions; and so do targets."""
     positions = torch.tensor([0, 5, -1])
-    turned = torch.ops.dsmm_shim.rotary(
-        torch.randn(2, 3, 8), torch.ones(4, 2, 4), 1, positions, False
-    )
+    x = torch.randn(2, 3, 8)
+    turned = torch.ops.dsmm_shim.rotary(x, torch.ones(4, 2, 4), 1, positions, False)
     assert turned.isnan().any(-1).tolist() == [[False, True, True]] * 2
-    loss = torch.ops.dsmm_shim.cross_entropy_(torch.randn(2, 8), None, torch.tensor([1, 8]), False)
-    assert loss.isnan()
+    logits = torch.randn(2, 8)
+    targets = torch.tensor([1, 8])
+    assert torch.ops.dsmm_shim.cross_entropy_(logits, None, targets, False).isnan()

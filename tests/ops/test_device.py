@@ -35,22 +35,6 @@ def code(request):
     torch.ops.dsmm_cpu_isa.set(machine)
 
 
-def compare(ours, reference, tensors, dtype):
-    """Result and gradients of `ours` in `dtype` on the device against `reference` in double
-    precision.
-    """
-    low = [tensor.to(DEVICE, dtype).requires_grad_() for tensor in tensors]
-    exact = [tensor.detach().double().requires_grad_() for tensor in low]
-    got = ours(*low)
-    expected = reference(*exact)
-    close(got, expected, dtype)
-    grad = torch.randn(got.shape, device=DEVICE, dtype=got.dtype)
-    for one, other in zip(
-        torch.autograd.grad(got, low, grad), torch.autograd.grad(expected, exact, grad.double())
-    ):
-        close(one, other, dtype)
-
-
 @compiled
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -58,29 +42,38 @@ def compare(ours, reference, tensors, dtype):
 def test_kernel_equals_reference(name, dtype):
     for width in WIDTHS:
         for inputs in cases(name, dtype, width):
-            inputs = [
-                value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in inputs
-            ]
+            inputs = [value.to(DEVICE) if torch.is_tensor(value) else value for value in inputs]
             assert_near_reference("dsmm", name, inputs, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows, width, vocabulary", [(100, 64, 1000), (2500, 32, 501), (5, 33, 77)])
+@pytest.mark.parametrize(
+    "rows, width, vocabulary",
+    [
+        (100, 64, 1000),
+        (2500, 32, 501),
+        (5, 33, 77),
+    ],
+)
 def test_linear_cross_entropy(rows, width, vocabulary, dtype):
+    """Loss and gradients in `dtype` against torch's in double precision."""
     targets = torch.randint(vocabulary, (rows,), device=DEVICE)
     targets[::7] = IGNORED
-    compare(
-        lambda *leaves: ops.linear_cross_entropy(*leaves, targets) / rows,
-        lambda x, weight, bias: (
-            F.cross_entropy(x @ weight.T + bias, targets, reduction="sum") / rows
-        ),
-        (
-            torch.randn(rows, width),
-            torch.randn(vocabulary, width) / width**0.5,
-            torch.randn(vocabulary),
-        ),
-        dtype,
-    )
+    x = torch.randn(rows, width)
+    weight = torch.randn(vocabulary, width) / width**0.5
+    bias = torch.randn(vocabulary)
+    leaves = [tensor.to(DEVICE, dtype).requires_grad_() for tensor in (x, weight, bias)]
+    loss = ops.linear_cross_entropy(*leaves, targets) / rows
+
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    logits = exact[0] @ exact[1].T + exact[2]
+    expected = F.cross_entropy(logits, targets, reduction="sum") / rows
+    close(loss, expected, dtype)
+    grad = torch.randn((), device=DEVICE)
+    grads = torch.autograd.grad(loss, leaves, grad)
+    exact_grads = torch.autograd.grad(expected, exact, grad.double())
+    for found, wanted in zip(grads, exact_grads):
+        close(found, wanted, dtype)
 
 
 @compiled
@@ -95,8 +88,8 @@ def test_results_do_not_depend_on_the_number_of_threads(name, shapes, options):
     tensors = [torch.randn(shape) for shape in shapes]
     threads = torch.get_num_threads()
     results = []
-    for number in (1, 3):
-        torch.set_num_threads(number)
+    for count in (1, 3):
+        torch.set_num_threads(count)
         results.append(getattr(torch.ops.dsmm, name)(*tensors, *options))
     torch.set_num_threads(threads)
     assert all(map(torch.equal, *results))
@@ -105,10 +98,8 @@ def test_results_do_not_depend_on_the_number_of_threads(name, shapes, options):
 @compiled
 @pytest.mark.parametrize("num_queries, num_keys", [(0, 5), (5, 0)])
 def test_attention_without_queries_or_keys(num_queries, num_keys):
-    queries, projected = (
-        torch.randn(2, length, width, requires_grad=True)
-        for length, width in ((num_queries, 12), (num_keys, 24))
-    )
+    queries = torch.randn(2, num_queries, 12, requires_grad=True)
+    projected = torch.randn(2, num_keys, 24, requires_grad=True)
     context = ops.attention(projected, 3, None, queries=queries)
     context.sum().backward()
     assert context.shape == (2, num_queries, 12)
@@ -120,29 +111,33 @@ def test_attention_without_queries_or_keys(num_queries, num_keys):
 def test_other_dtypes_go_to_the_reference(dtype):
     x = torch.randn(3, 5, dtype=dtype)
     bias = torch.randn(5, dtype=dtype)
-    assert torch.ops.dsmm.bias_gelu(x, bias).equal(torch.ops.dsmm_reference.bias_gelu(x, bias))
+    expected = torch.ops.dsmm_reference.bias_gelu(x, bias)
+    assert torch.ops.dsmm.bias_gelu(x, bias).equal(expected)
     assert ops.backend("bias_gelu", dtype=dtype).startswith("torch")
 
 
 @compiled
 def test_empty_and_strided_inputs():
     weight = torch.ones(8)
-    assert ops.residual_norm(torch.empty(0, 8), None, weight, weight, 1e-5)[0].shape == (0, 8)
+    normalised, _ = ops.residual_norm(torch.empty(0, 8), None, weight, weight, 1e-5)
+    assert normalised.shape == (0, 8)
     assert ops.gated(torch.empty(0, 8), "silu").shape == (0, 4)
-    assert ops.rotary(torch.empty(0, 3, 8), 1, torch.ones(3, 2, 4)).shape == (0, 3, 8)
-    assert ops.masked_softmax(torch.empty(0, 2, 3, 4), None, 1.0).shape == (0, 2, 3, 4)
+    turned = ops.rotary(torch.empty(0, 3, 8), 1, torch.ones(3, 2, 4))
+    assert turned.shape == (0, 3, 8)
+    probs = ops.masked_softmax(torch.empty(0, 2, 3, 4), None, 1.0)
+    assert probs.shape == (0, 2, 3, 4)
     x = torch.randn(8, 6).T
-    torch.testing.assert_close(ops.bias_gelu(x, weight), torch.nn.functional.gelu(x + weight))
+    torch.testing.assert_close(ops.bias_gelu(x, weight), F.gelu(x + weight))
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="no other test could use the GPU after its assertion")
-@pytest.mark.parametrize("place", [-1, 3])
-def test_rotary_positions_outside_the_table_are_refused(place):
+@pytest.mark.parametrize("position", [-1, 3])
+def test_rotary_positions_outside_the_table_are_refused(position):
     x = torch.randn(1, 2, 8, requires_grad=True)
     table = torch.ones(3, 2, 4)
     for layer in (ops.rotary, torch.compile(ops.rotary, backend="eager")):
         with pytest.raises(RuntimeError, match="outside the table"):
-            layer(x, 1, table, torch.tensor([0, place]))
+            layer(x, 1, table, torch.tensor([0, position]))
 
 
 @compiled

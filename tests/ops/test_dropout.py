@@ -27,15 +27,15 @@ def test_row_keys_follow_the_specification():
     by_sample = positions.expand(3, 3)
     assert ops.row_keys(samples, 40, by_sample).equal(ops.row_keys(samples, 40, positions))
     by_head = ops.row_keys(samples, range(38, 42), by_sample)
-    assert by_head[:, 2].equal(ops.row_keys(samples, 40, positions)) and by_head.shape == (3, 4, 3)
+    assert by_head.shape == (3, 4, 3)
+    assert by_head[:, 2].equal(ops.row_keys(samples, 40, positions))
 
 
 def test_dropout_sites_and_streams_share_one_numbering():
-    """So that a site and a stream of different numbers (common/random.py) never give the same
-    key.
-    """
+    """So a site and a stream of other numbers (common/random.py) never give the same key."""
     samples = row_keys_of(3)
-    keys = random.hash32(random.stream_key(samples.numpy().view(np.uint32), 40) + np.uint32(7))
+    stream_keys = random.stream_key(samples.numpy().view(np.uint32), 40)
+    keys = random.hash32(stream_keys + np.uint32(7))
     assert unsigned(ops.row_keys(samples, 40, torch.tensor([7]))) == keys.tolist()
 
 
@@ -53,4 +53,5 @@ def test_elements_are_dropped_by_the_specification():
 
 def test_identity_without_keys_or_rate():
     x = torch.randn(3, 4)
-    assert ops.dropout(x, 0.1, None) is x and ops.dropout(x, 0.0, row_keys_of(3)) is x
+    assert ops.dropout(x, 0.1, None) is x
+    assert ops.dropout(x, 0.0, row_keys_of(3)) is x

@@ -39,14 +39,12 @@ def test_what_has_code(architectures, served, refused):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A function that gives the machine torch for `architectures` and GPUs of these compute
-    capabilities.
-    """
+    """gpus(architectures, *capabilities): give the machine such a torch, and such GPUs."""
 
     def make(architectures, *capabilities):
         found = [
-            SimpleNamespace(name=f"GPU {number}", major=a, minor=b)
-            for number, (a, b) in enumerate(capabilities)
+            SimpleNamespace(name=f"GPU {index}", major=major, minor=minor)
+            for index, (major, minor) in enumerate(capabilities)
         ]
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
         monkeypatch.setattr(torch.cuda, "get_device_properties", found.__getitem__)
@@ -60,11 +58,11 @@ def test_a_gpu_without_code_is_one_line_that_says_what_to_install(gpus):
     check_gpus(1)
     with pytest.raises(UserError) as error:
         check_gpus()
-    said = str(error.value)
-    assert said.startswith(
-        f"GPU 1 is sm_70, and torch {torch.__version__} has code for sm_75, sm_80, "
-    )
-    assert f"uv pip install --torch-backend=cu126 {CUDA_12_BUILD}" in said and "\n" not in said
+    message = str(error.value)
+    beginning = f"GPU 1 is sm_70, and torch {torch.__version__} has code for sm_75, sm_80, "
+    assert message.startswith(beginning)
+    assert f"uv pip install --torch-backend=cu126 {CUDA_12_BUILD}" in message
+    assert "\n" not in message
     gpus(CUDA_12_6, (10, 0))
     with pytest.raises(UserError, match="uninstall torch and install PyPI's"):
         check_gpus()

@@ -1,5 +1,4 @@
-"""Tensor parallelism: groups of ranks as explicit objects, exchanges between them, parts of
-parameters.
+"""Tensor parallelism: groups of ranks, exchanges between them, parts of parameters.
 
 A group is always an argument. With a group of one rank every function here is the plain operation,
 bit for bit, and costs nothing.

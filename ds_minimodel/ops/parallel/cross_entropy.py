@@ -1,5 +1,4 @@
-"""Linear layer and cross-entropy over a vocabulary that is split over ranks, never holding all
-logits.
+"""Linear layer and cross-entropy over a vocabulary that is split over ranks, by chunks.
 
 Shape legend: P positions, H hidden, V this rank's part of the vocabulary, R rows of one chunk.
 
@@ -25,23 +24,28 @@ from ds_minimodel.ops.parallel.mappings import all_gather, copy
 
 CHUNK_ROWS = 1024  # rows of logits held at once, in float32
 
-
 Ranges = Sequence[range]
 
 
-def place_of(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
-    """Whether each id is in one of the ranges `rows`, and its place where these stand one below the
-    other (else 0).
+def local_index(ids: Tensor, rows: Ranges) -> tuple[Tensor, Tensor]:
+    """Find ids among the rows of the vocabulary that this rank holds.
+
+    Args:
+        ids: int64, in the whole vocabulary.
+        rows: the ranges of ids that this rank holds, one below the other.
+
+    Returns:
+        Whether each id is held, and its index among the rows; 0 where it is not.
     """
-    is_own = torch.zeros_like(ids, dtype=torch.bool)
-    place = torch.zeros_like(ids)
-    first = 0
+    is_local = torch.zeros_like(ids, dtype=torch.bool)
+    index = torch.zeros_like(ids)
+    num_above = 0
     for part in rows:
         inside = (ids >= part.start) & (ids < part.stop)
-        is_own = is_own | inside
-        place = torch.where(inside, ids - part.start + first, place)
-        first += len(part)
-    return is_own, place
+        is_local = is_local | inside
+        index = torch.where(inside, ids - part.start + num_above, index)
+        num_above += len(part)
+    return is_local, index
 
 
 def linear_cross_entropy(
@@ -53,17 +57,26 @@ def linear_cross_entropy(
     group: Group,
     base: Tensor | None = None,
 ) -> Tensor:
-    """Sum of cross-entropies of x @ weight.T + bias over the whole vocabulary, a float32 scalar on
-    every rank.
+    """Return the sum of cross-entropies of x @ weight.T + bias over the whole vocabulary.
 
-    x: (P,H), the same on every rank. weight: (V,H), bias: (V,) or None: the entries in the ranges
-    `rows`, which this rank holds. targets: (P,) int64, numbers in the whole vocabulary; those equal
-    to IGNORED give no loss. base: as of ops.linear_cross_entropy.
+    Args:
+        x: (P,H), the same on every rank.
+        weight: (V,H), the rows that this rank holds.
+        bias: (V,), or None.
+        targets: (P,) int64, ids in the whole vocabulary; those equal to IGNORED give no loss.
+        rows: the ranges of ids that this rank holds.
+        group: the ranks over which the vocabulary is split.
+        base: as of ops.linear_cross_entropy.
+
+    Returns:
+        A float32 scalar, the same on every rank.
     """
     return _LinearCrossEntropy.apply(copy(x, group), weight, bias, targets, rows, group, base)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
+    """`linear_cross_entropy` without the sum of the gradients of x over the ranks."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -88,8 +101,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits_RV = scores(x[chunk], weight, base)
             chunk_loss, grad_RV = _loss_and_logit_grad(logits_RV, bias, targets[chunk], rows, group)
             loss += chunk_loss
-            grad_x_RH = None if grad_x is None else grad_x[chunk]
-            add_chunk_gradients(grad_RV, x[chunk], weight, base, grad_x_RH, grad_weight, grad_bias)
+            add_chunk_gradients(
+                grad_RV,
+                x[chunk],
+                weight,
+                base,
+                grad_x_RH=None if grad_x is None else grad_x[chunk],
+                grad_weight_NH=grad_weight,
+                grad_bias_V=grad_bias,
+            )
         ctx.grads = grad_x, grad_weight, grad_bias
         return loss
 
@@ -101,33 +121,36 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _loss_and_logit_grad(
     logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor]:
-    """(sum of the losses, d sum / d logits) of a chunk; both equal those of the whole
-    vocabulary.
-    """
-    losses_R, scores_RV, normaliser_R, own, column = losses(logits_RV, bias, targets_R, rows, group)
+    """Return (sum of the losses, d sum / d logits) of a chunk, by the whole vocabulary."""
+    losses_R, scores_RV, normaliser_R, is_local, column = losses(
+        logits_RV, bias, targets_R, rows, group
+    )
     probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
-    probs_RV.scatter_add_(-1, column, -own[:, None].to(probs_RV.dtype))
+    probs_RV.scatter_add_(-1, column, -is_local[:, None].to(probs_RV.dtype))
     return losses_R.sum(), probs_RV.mul_((targets_R != IGNORED)[:, None]).to(logits_RV.dtype)
 
 
 def losses(
     logits_RV: Tensor, bias: Tensor | None, targets_R: Tensor, rows: Ranges, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Of a chunk: losses (R,), this rank's scores (R, V), the logarithm of each row's sum of
-    exponentials (R,), whether this rank has the target's column (R,), and which that is (R, 1).
+    """Return the losses of a chunk, and what its gradient is made of.
+
+    Returns:
+        Losses (R,), this rank's scores (R, V), the logarithm of each row's sum of exponentials
+        (R,), whether this rank has the target's column (R,), and which that is (R, 1).
     """
     scores_RV = logits_RV.to(accumulation_dtype(logits_RV.dtype), copy=True)
     if bias is not None:
         scores_RV += bias
     used = targets_R != IGNORED
-    is_here, place = place_of(targets_R, rows)
-    own = used & is_here
-    column = place[:, None]
-    parts = torch.stack(
-        (torch.logsumexp(scores_RV, -1), torch.where(own, scores_RV.gather(-1, column)[:, 0], 0))
-    )
+    is_held, index = local_index(targets_R, rows)
+    is_local = used & is_held
+    column = index[:, None]
+    own_normaliser_R = torch.logsumexp(scores_RV, -1)
+    own_target_score_R = torch.where(is_local, scores_RV.gather(-1, column)[:, 0], 0)
+    parts = torch.stack((own_normaliser_R, own_target_score_R))
     gathered = all_gather(parts, group) if group.size > 1 else [parts]
     normalisers, target_scores = torch.stack(gathered, 1)
     normaliser_R = torch.logsumexp(normalisers, 0)
     losses_R = torch.where(used, normaliser_R - target_scores.sum(0), 0)
-    return losses_R, scores_RV, normaliser_R, own, column
+    return losses_R, scores_RV, normaliser_R, is_local, column

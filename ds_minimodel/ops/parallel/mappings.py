@@ -1,11 +1,9 @@
-"""Exchanges of activations within a group, in pairs whose backward passes are each other's forward
-passes.
+"""Exchanges of activations within a group, each with the exchange that is its backward pass.
 
-        forward                     backward                    where
-copy    identity                    sum over ranks              the same input goes into a part of a
-layer on each rank reduce  sum over ranks              identity                    partial sums come
-out of it gather  concatenate last dimension  this rank's part            each rank has made some of
-the outputs
+          forward                     backward          where
+copy      identity                    sum over ranks    each rank has a part of a layer
+reduce    sum over ranks              identity          partial sums come out of it
+gather    concatenate last dimension  this rank's part  each rank has made some of the outputs
 
 In gather the ranks have equal parts. With a group of one rank all three return what they are given.
 Meta tensors, which have shapes only, are not exchanged. After Megatron-core's
@@ -24,17 +22,17 @@ from ds_minimodel.ops.parallel.group import Group
 
 
 def copy(x: Tensor, group: Group) -> Tensor:
-    """x, the input of parts of a layer on all ranks; its gradient is summed over them."""
+    """Return x, the input of a layer's parts on all ranks; its gradient is summed over them."""
     return x if group.size == 1 else _Copy.apply(x, group)
 
 
 def reduce(x: Tensor, group: Group) -> Tensor:
-    """The sum of the ranks' x."""
+    """Return the sum of the ranks' x."""
     return x if group.size == 1 else _Reduce.apply(x, group)
 
 
 def gather(x: Tensor, group: Group) -> Tensor:
-    """The ranks' x, concatenated along the last dimension."""
+    """Return the ranks' x, concatenated along the last dimension."""
     return x if group.size == 1 else _Gather.apply(x, group)
 
 
@@ -71,16 +69,20 @@ class _Gather(torch.autograd.Function):
 
 
 def _sum(x: Tensor, group: Group) -> Tensor:
-    total = x.clone(
-        memory_format=torch.contiguous_format
-    )  # the caller's tensor may have other readers
+    """Return the sum of the ranks' x; theirs stay as they are, which others may read."""
+    total = x.clone(memory_format=torch.contiguous_format)
     if not x.is_meta:
         dist.all_reduce(total, group=group.handle)
     return total
 
 
 def all_gather(x: Tensor, group: Group) -> list[Tensor]:
-    """The tensors of all ranks, in their order; x is contiguous and of the same shape on each."""
+    """Return the tensors of all ranks, in their order.
+
+    Args:
+        x: this rank's tensor, contiguous and of the same shape on each.
+        group: the ranks.
+    """
     parts = [torch.empty_like(x) for _ in range(group.size)]
     if not x.is_meta:
         dist.all_gather(parts, x, group=group.handle)
