@@ -52,7 +52,7 @@ def config_of(kind, **more):
 
 def made(config, *depths, seed=0):
     """(a module with heads at these depths, its body and its language as artifacts)"""
-    objective, depths = config.objective, depths or (config.num_layers,)
+    depths = depths or (config.num_layers,)
     module = randomise(LanguageModel(config, ROWS, depths), seed).eval()
     model_type = architecture_of(config.kind).model_type
     body = BodyArtifact(
@@ -60,10 +60,11 @@ def made(config, *depths, seed=0):
         depths,
         module.body.state_dict(),
         "space-1",
-        objective=objective,
+        objective=config.objective,
         model_type=model_type,
     )
-    return module, body, body.adaptation("de", module.pack.state_dict(), steps=5, eflops=0.5)
+    language = body.adaptation("de", module.pack.state_dict(), steps=5, eflops=0.5)
+    return module, body, language
 
 
 @pytest.fixture
@@ -95,14 +96,13 @@ def assert_equal(got, expected, atol=0.0):
 def test_a_model_is_what_from_pretrained_reads(config, depths, tokenizer_folder, tmp_path):
     module, body, language = made(config, *depths)
     save_model(tmp_path / "model", body, language, tokenizer_folder)
-    found, own = load_model(tmp_path / "model")
+    found, pack = load_model(tmp_path / "model")
     assert replace(found, tensors={}) == replace(body, tensors={})
-    assert replace(own, embeddings={}) == replace(language, embeddings={})
-    shift = (
-        1e-6 if getattr(body.architecture, "shifted_norms", False) else 0
-    )  # 1 + w is stored as w
+    assert replace(pack, embeddings={}) == replace(language, embeddings={})
+    # Where 1 + w is stored as w, its last bits are lost.
+    shift = 1e-6 if getattr(body.architecture, "shifted_norms", False) else 0
     assert_equal(found.tensors, body.tensors, shift)
-    assert_equal(own.embeddings, language.embeddings)
+    assert_equal(pack.embeddings, language.embeddings)
     others = tmp_path / "model/heads.safetensors"
     depth = max(depths)
     expected = {
@@ -113,24 +113,18 @@ def test_a_model_is_what_from_pretrained_reads(config, depths, tokenizer_folder,
     assert (load_file(others).keys() if others.exists() else set()) == expected
 
     auto = transformers.AutoModelForCausalLM if config.causal else transformers.AutoModelForMaskedLM
-    theirs, tokens = (
-        auto.from_pretrained(tmp_path / "model").eval(),
-        torch.arange(4, 64).view(2, 30),
-    )
+    reread = auto.from_pretrained(tmp_path / "model").eval()
+    tokens = torch.arange(4, 64).view(2, 30)
     with torch.no_grad():
         hidden, table = encode(module.pack, module.body, {"tokens": tokens})
         logits = module.pack.logits(module.body.heads[str(depth)](hidden[-1]), table)
-        torch.testing.assert_close(theirs(tokens).logits, logits, atol=1e-4, rtol=0)
-    tokenizer, ours = (
-        open(tmp_path / "model")
-        for open in (transformers.AutoTokenizer.from_pretrained, open_tokenizer)
-    )
-    (ids,), (before, after) = ours.encode(["αβγ und abc"]), ours.vocabulary.frame
-    assert tokenizer("αβγ und abc")["input_ids"] == [
-        *before,
-        *ids,
-        *([] if config.causal else after),
-    ]
+        torch.testing.assert_close(reread(tokens).logits, logits, atol=1e-4, rtol=0)
+    tokenizer = open_tokenizer(tmp_path / "model")
+    (ids,) = tokenizer.encode(["αβγ und abc"])
+    before, after = tokenizer.vocabulary.frame
+    framed = [*before, *ids] if config.causal else [*before, *ids, *after]
+    reread_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert reread_tokenizer("αβγ und abc")["input_ids"] == framed
 
 
 def test_a_model_of_ours_is_a_base_with_all_of_its_configuration(tokenizer_folder, tmp_path):
@@ -140,15 +134,16 @@ def test_a_model_of_ours_is_a_base_with_all_of_its_configuration(tokenizer_folde
     )
     save_model(tmp_path / "model", *made(config)[1:], tokenizer_folder)
     refer(tmp_path / "model", tmp_path / "reference", "de")
-    ours, found = (load_model(tmp_path / name)[0] for name in ("model", "reference"))
-    assert found.config == ours.config == config and found.space == ours.space, (
-        "its adaptations go to both"
-    )
+    model, _ = load_model(tmp_path / "model")
+    reference, _ = load_model(tmp_path / "reference")
+    assert reference.config == model.config == config
+    assert reference.space == model.space, "its adaptations go to both"
 
 
 def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
     _, body, _ = made(ROBERTA, 2, 3)
-    found, expected = load_body(saved / "mini"), prefix(body, 2)
+    found = load_body(saved / "mini")
+    expected = prefix(body, 2)
     assert replace(found, tensors={}, model_type="") == replace(expected, tensors={}, model_type="")
     assert_equal(found.tensors, expected.tensors)
     manifest = read_manifest(saved / "mini", verify=True)
@@ -164,17 +159,21 @@ def test_a_mini_model_is_one_of_its_model(saved, tokenizer_folder):
 
 
 def adaptation_of(num_base, update, **config):
-    """(module of a Llama that has learned, its body as it was, what was learned)"""
+    """(body of a Llama as it was, what was learned over it)"""
     module, body, language = made(config_of("llama", num_kv_heads=1, **config))
-    own = {name: rows[num_base:] for name, rows in language.embeddings.items()}
-    learned = replace(language, language="tr", embeddings=own, num_base=num_base)
+    new_rows = {name: rows[num_base:] for name, rows in language.embeddings.items()}
+    learned = replace(language, language="tr", embeddings=new_rows, num_base=num_base)
     body.tensors = {name: tensor.clone() for name, tensor in body.tensors.items()}
     if update == "low-rank":
         add_low_rank(module.body, 3, 1)
     randomise(module.body, seed=2)
-    names = {"none": (), "whole": ["layers.1.qkv.weight", "heads.3.final_norm.weight"]}
     changed = module.body.state_dict()
-    for name in names.get(update, filter(is_low_rank, changed)):
+    names = {
+        "none": [],
+        "whole": ["layers.1.qkv.weight", "heads.3.final_norm.weight"],
+        "low-rank": filter(is_low_rank, changed),
+    }
+    for name in names[update]:
         learned.update[name] = changed[name]
     return body, learned
 
@@ -200,26 +199,27 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
         "steps": 5,
         "eflops": 0.5,
         "note": "x",
+        "rows": ROWS - num_base,
+        "num_base": num_base,
+        "vocab_size": ROWS,
+        "body_kind": "llama",
+        "model_type": "llama",
     }
-    facts |= {"rows": ROWS - num_base, "num_base": num_base, "vocab_size": ROWS}
-    facts |= {"body_kind": "llama", "model_type": "llama"}
     assert facts.items() <= {"num_base": 0, **manifest}.items()
-    files = {"none": set(), "whole": {"body.safetensors"}}.get(
-        update, {"adapter_model.safetensors", "adapter_config.json"}
-    )
-    files |= set() if update == "low-rank" and num_base else {"embeddings.safetensors"}
-    assert manifest["files"].keys() == files | {"tokenizer.model"}
+    files = {"tokenizer.model"}
+    if update == "whole":
+        files.add("body.safetensors")
+    if update == "low-rank":
+        files |= {"adapter_model.safetensors", "adapter_config.json"}
+    if update != "low-rank" or not num_base:
+        files.add("embeddings.safetensors")
+    assert manifest["files"].keys() == files
     _, _, language = made(body.config, seed=4)
-    kept = replace(
-        language,
-        embeddings={name: own[: num_base or ROWS] for name, own in language.embeddings.items()},
-    )
-    rows = whole(found, kept).embeddings["tokens"]
-    assert (
-        rows.equal(torch.cat([kept.embeddings["tokens"], learned.embeddings["tokens"]]))
-        or not num_base
-    )
+    rows_kept = {name: rows[: num_base or ROWS] for name, rows in language.embeddings.items()}
+    kept = replace(language, embeddings=rows_kept)
     if num_base:
+        rows = whole(found, kept).embeddings["tokens"]
+        assert rows.equal(torch.cat([rows_kept["tokens"], learned.embeddings["tokens"]]))
         with pytest.raises(
             UserError,
             match="tr extends a vocabulary of 550 tokens, the model has 600, so its tokens",
@@ -227,12 +227,10 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
             whole(found, language)
     save_model(tmp_path / "model", body, language, tokenizer_folder)
     if update != "low-rank" or not num_base:
-        with pytest.raises(
-            UserError,
-            match="has no LoRA of the body"
-            if update != "low-rank"
-            else "all token embeddings are its own",
-        ):
+        reason = "all token embeddings are its own"
+        if update != "low-rank":
+            reason = "has no LoRA of the body"
+        with pytest.raises(UserError, match=reason):
             export_adapter(tmp_path / "model", tmp_path / "adapter", tmp_path / "pack")
         assert not (tmp_path / "adapter").exists()
     if update == "low-rank":
@@ -253,7 +251,7 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
             tmp_path / "half/adapter_model.safetensors",
         )
         write_manifest(
-            tmp_path / "half", **{key: own for key, own in manifest.items() if key != "files"}
+            tmp_path / "half", **{key: value for key, value in manifest.items() if key != "files"}
         )
         with pytest.raises(UserError, match="no LoRA of this model .*are not of one rank"):
             load_adaptation(tmp_path / "half")
@@ -320,7 +318,8 @@ def test_another_artifact_than_asked_for_is_refused(saved, load, name, of_body, 
 def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_made(
     saved, name, change, key
 ):
-    path, manifest = saved / name, read_manifest((saved / name).parent)
+    path = saved / name
+    manifest = read_manifest(path.parent)
     content = json.loads(path.read_text())
     body = content.get("body", content)
     (body if "head_depths" in change else body["architecture"]).update(change)
