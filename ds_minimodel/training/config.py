@@ -20,7 +20,8 @@ from ds_minimodel.common.config import (
 )
 from ds_minimodel.training.zero.deepspeed_file import DeepSpeedFile, read_named_file
 
-WARM_UP = 0.08  # of the steps
+# Share of the steps that are warm-up by default.
+WARM_UP = 0.08
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,12 @@ class Schedule:
     For another form (a cosine) change `lr_at`; nothing else knows it. So no record names the form
     either: a run that is under way would go on by the new one.
 
-    steps: optimizer steps of the run. lr: peak learning rate. warmup_steps: steps until it is
-    reached. decay_steps: the rate stays there until so many are left; 0: it falls from the warm-up
-    on.
+    Attributes:
+        steps: optimizer steps of the run.
+        lr: peak learning rate.
+        warmup_steps: steps until the peak is reached.
+        decay_steps: the rate stays there until so many steps are left; 0: it falls from the warm-up
+            on.
     """
 
     steps: int
@@ -48,16 +52,13 @@ class Schedule:
         return self.steps - self.decay_steps if self.decay_steps else 0
 
     def lr_at(self, step: int) -> float:
-        """Learning rate of optimizer step `step`, counted from 0."""
+        """Return the learning rate of optimizer step `step`, counted from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if step < self.stable_steps:
             return self.lr
-        return (
-            self.lr
-            * (self.steps - step)
-            / max(1, self.decay_steps or self.steps - self.warmup_steps)
-        )
+        falling = self.decay_steps or self.steps - self.warmup_steps
+        return self.lr * (self.steps - step) / max(1, falling)
 
 
 class Training(Section):
@@ -146,4 +147,5 @@ class CheckpointPolicy(Section):
     """Checkpoints that stay."""
 
     def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is written after `step` steps."""
         return step % self.every == 0

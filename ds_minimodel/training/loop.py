@@ -38,18 +38,21 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]  # host tensors, and "count": the number of loss terms
 Batches = Callable[[int], list[Batch]]  # of a step: this rank's micro-batches
 Weights = dict[str, torch.Tensor]
+# Of a step, the module and what gives its trained weights.
+Scores = Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]]
 
 
 class Evaluation(NamedTuple):
     """Scores of the model while it trains, which change nothing of the training.
 
-    steps: after which it is evaluated; 0: before the first. scores: called on every rank with
-    (step, the module in evaluation mode, a function that gives the trained weights); gives {name:
-    number} for the metrics.
+    Attributes:
+        steps: steps after which it is evaluated; 0: before the first.
+        scores: called on every rank with (step, the module in evaluation mode, a function that
+            gives the trained weights); gives {name: number} for the metrics.
     """
 
     steps: Collection[int] = ()
-    scores: Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]] = lambda *_: {}
+    scores: Scores = lambda *_: {}
 
 
 def train(
@@ -64,20 +67,31 @@ def train(
     on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
     evaluation: Evaluation = Evaluation(),  # noqa: B008  (it is immutable)
 ) -> Weights:
-    """Train the parameters of `module` that require gradients; return them when the steps of `run`
-    are done.
+    """Train the parameters of `module` that require gradients until the steps of `run` are done.
 
-    module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor
-    (losses,). batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list
-    of dicts of host
-        tensors with "count", the number of loss terms; a function of the step alone, so that a resumed run
-        sees what an uninterrupted one would.
-    folder: of the run; an earlier run's checkpoints in it are continued. job: hash of all that
-    decides the outcome; a checkpoint of another job is refused. evaluation: of the model on the
-    way, whose scores stand in the metrics beside the loss. on_snapshot: called on every rank with
-    (step, trained weights) after each step in `snapshot_steps`. Returns {name: fp32 tensor on the
-    CPU} of what trained. The gradient is that of the mean over losses of (sum over all ranks and
-    micro-batches) / (global count). Raises Stopped after SIGINT or SIGTERM.
+    The gradient is that of the mean over losses of (sum over all ranks and micro-batches) / (global
+    count).
+
+    Args:
+        module: `module(batch)` gives one sum of losses for each of `module.loss_names`, a tensor
+            (losses,).
+        batches: `batches(step)` gives this rank's micro-batches of an optimizer step, a list of
+            dicts of host tensors with "count", the number of loss terms. A function of the step
+            alone, so that a resumed run sees what an uninterrupted one would.
+        run: all numbers of the run.
+        world: the ranks that train together.
+        folder: of the run; an earlier run's checkpoints in it are continued.
+        label: name of the run for progress and messages.
+        job: hash of all that decides the outcome; a checkpoint of another job is refused.
+        snapshot_steps: steps after which on_snapshot is called; 0: before the first.
+        on_snapshot: called on every rank with (step, trained weights).
+        evaluation: of the model on the way, whose scores stand in the metrics beside the loss.
+
+    Returns:
+        {name: fp32 tensor on the CPU} of what trained.
+
+    Raises:
+        Stopped: after SIGINT or SIGTERM, once a checkpoint is written.
     """
     partition = partition_of_run(module, run, world)
     engine = build_engine(module, run, world, partition.zero, partition.whole)
@@ -116,8 +130,7 @@ def train(
             )
 
     with (
-        # At stage 3 gathered weights come and go between activations, and a heap would keep the
-        # holes.
+        # At stage 3 gathered weights come and go among activations: a heap would keep the holes.
         contextlib.nullcontext() if run.execution.zero_stage == 3 else keeping_blocks(),
         MetricsLogger(
             cast(list[str], module.loss_names), run, world, folder, label, first
@@ -131,9 +144,10 @@ def train(
         done = first
         for step in range(first, steps):
             micro_batches = next(stream)
-            counted = (
-                sum(batch["count"] for batch in micro_batches) if world.tensor.rank == 0 else 0
-            )
+            # All ranks of a replica see the same samples; one of them counts.
+            counted = 0
+            if world.tensor.rank == 0:
+                counted = sum(batch["count"] for batch in micro_batches)
             count, stopping, failed = world.sum(
                 counted, stop.received or 0, checkpoints.error is not None
             )
@@ -169,10 +183,18 @@ def optimizer_step(
     world: World,
     step: int,
 ) -> list[torch.Tensor]:
-    """Forward, backward and update of one step; sums of losses of each micro-batch, still on the
-    device.
+    """Run forward and backward passes and the update of one step.
 
-    count: loss terms of the whole batch on all ranks, at least 1.
+    Args:
+        engine: DeepSpeed's.
+        micro_batches: this rank's share of the step.
+        count: loss terms of the whole batch on all ranks, at least 1.
+        run: all numbers of the run.
+        world: the ranks that train together.
+        step: counted from 0.
+
+    Returns:
+        Sums of losses (losses,) of each micro-batch, still on the device.
     """
     sums_of_batches = []
     set_learning_rate(engine, run.schedule.lr_at(step))
@@ -213,7 +235,7 @@ def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """A batch with its tensors on `device`."""
+    """Return a batch with its tensors on `device`."""
     return {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
         for name, value in batch.items()
@@ -221,8 +243,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def prefetched(batches: Batches, first: int, end: int) -> Generator[list[Batch], None, None]:
-    """The micro-batches of the steps from `first` on, below `end`; a thread makes them, two steps
-    ahead.
+    """Yield the micro-batches of the steps from `first` to before `end`; a thread makes them, two
+    steps ahead.
     """
     pool = ThreadPoolExecutor(1)
     coming: deque[Future[list[Batch]]] = deque()

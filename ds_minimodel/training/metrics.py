@@ -27,9 +27,8 @@ from ds_minimodel.training.run import Run
 from ds_minimodel.training.world import World
 
 MetricsLine = dict[str, float]  # one line of metrics.jsonl
-Scores = Callable[
-    [int], MetricsLine
-]  # of a step: what an evaluation of the model after it adds to its line
+# Gives what an evaluation of the model after a step adds to the line of that step.
+Scores = Callable[[int], MetricsLine]
 
 
 class _Line(Stored):
@@ -55,31 +54,44 @@ class MetricsLogger:
         label: str,
         start: int,
     ) -> None:
-        """names: of the losses. start: step that the run goes on from."""
+        """Prepare the metrics of a run.
+
+        Args:
+            names: of the losses.
+            run: all numbers of the run.
+            world: the ranks that train together.
+            folder: of the run.
+            label: name of the run for progress and messages.
+            start: step that the run goes on from.
+        """
         self.names = names
         self.run = run
         self.world = world
         self.folder = Path(folder)
         self.label = label
-        self.start = self.last_step = start
+        self.start = start
+        self.last_step = start
         self.last_time = time.monotonic()
         self.sums: Any = 0  # a tensor from the first `add` on
         self.note = ""  # the last of the last scores, for progress
         self.every = max(1, min(100, run.schedule.steps // 100))
-        self.gradient_norm: float | None = (
-            None  # of the step that is reported next, where it is known
-        )
+        # Of the step that is reported next, where it is known.
+        self.gradient_norm: float | None = None
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
 
     def add(self, sums: torch.Tensor, count: int) -> None:
-        """sums: (losses,) of one micro-batch on this rank. count: loss terms of the whole batch on
-        all ranks.
+        """Add losses of one micro-batch.
+
+        Args:
+            sums: (losses,) on this rank.
+            count: loss terms of the whole batch on all ranks.
         """
         self.sums = self.sums + sums / count
 
     def is_due(self, step: int) -> bool:
+        """Return whether losses are reported after `step` steps."""
         return step % self.every == 0 or step == self.run.schedule.steps
 
     def report(self, step: int, scores: Scores = lambda _: {}) -> None:
@@ -109,8 +121,7 @@ class MetricsLogger:
         if not math.isfinite(record["loss"]):
             raise UserError(
                 f"{self.label}: the loss is not finite at step {record['step']}; lower lr, or use "
-                "bf16 "
-                "or fp32; the last checkpoint is from before"
+                "bf16 or fp32; the last checkpoint is from before"
             )
 
     def _read(self, step: int) -> MetricsLine:
@@ -197,10 +208,8 @@ class MetricsLogger:
         """Say what a thread died of; not of TensorBoard's, whose error writing or closing
         raises.
         """
-        if not (
-            isinstance(failure.exc_value, OSError)
-            and type(failure.thread).__module__.startswith("tensorboard.")
-        ):
+        is_tensorboards = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (is_tensorboards and isinstance(failure.exc_value, OSError)):
             self.hook(failure)
 
 

@@ -34,8 +34,15 @@ _NO_FILE = config.ZeroMemory()
 class Setup(NamedTuple):
     """The sizes of a run and of its ranks that memory and traffic depend on.
 
-    ranks: in all. device_memory: bytes that one rank has. tensor_parallel: ranks that hold one
-    replica. zero: of the recipe's DeepSpeed JSON.
+    Attributes:
+        zero_stage: 0 to 3.
+        precision: "fp32", "bf16" or "fp16".
+        batch_size: samples of a step, over all ranks.
+        micro_batch_size: largest number of samples of a rank in one forward pass.
+        ranks: number of them in all.
+        device_memory: bytes that one rank has.
+        tensor_parallel: ranks that hold one replica.
+        zero: what of the recipe's DeepSpeed JSON memory depends on.
     """
 
     zero_stage: int
@@ -72,7 +79,7 @@ class Setup(NamedTuple):
         return config.accumulates_in_fp32(self.precision, self.zero_stage, self.split.accumulation)
 
     def share(self, numel: int) -> int:
-        """Elements of one rank's partition of `numel`."""
+        """Return the elements of one rank's partition of `numel`."""
         return -(-numel // self.replicas)
 
 
@@ -88,8 +95,11 @@ class ParameterInfo(NamedTuple):
 class Partition:
     """Where the parameters of a module lie in a run.
 
-    whole: names of frozen parameters that each rank holds whole at ZeRO 3. splits_linear: whether
-    the weight of a linear layer is partitioned.
+    Attributes:
+        setup: sizes of the run and its ranks.
+        parameters: of the module, in its order.
+        whole: names of frozen parameters that each rank holds whole at ZeRO 3.
+        splits_linear: whether the weight of a linear layer is partitioned.
     """
 
     setup: Setup
@@ -109,8 +119,8 @@ class Partition:
 
     @property
     def bucket(self) -> int:
-        """Elements of the buffer that gradients are reduced through: all that train, up to BUCKET;
-        or as the file says.
+        """Elements of the buffer that gradients are reduced through: as the file says, or all that
+        train, up to BUCKET.
 
         The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
         """
@@ -125,7 +135,7 @@ class Partition:
         return config.zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear)
 
     def is_whole(self, parameter: ParameterInfo) -> bool:
-        """Whether each rank holds all of a parameter between steps."""
+        """Return whether each rank holds all of a parameter between steps."""
         return self.setup.zero_stage < 3 or parameter.name in self.whole
 
     def record(self) -> dict[str, Any]:
@@ -141,7 +151,7 @@ class Partition:
 
 
 def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
-    """The partition of a module, with `requires_grad` as it trains; by the rule that is above."""
+    """Find the partition of a module, with `requires_grad` as it trains, by the rule above."""
     parameters = tuple(
         ParameterInfo(name, parameter.numel(), parameter.requires_grad)
         for name, parameter in module.named_parameters()
@@ -149,16 +159,19 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
     partition = Partition(setup, parameters)
     if setup.zero_stage < 3:
         return partition
-    state = (
-        0 if setup.offloads_optimizer else 12 + (4 if setup.accumulates_in_fp32 else setup.width)
-    )
-    held = sum(setup.share(one.numel) * (setup.width + state * one.trains) for one in parameters)
-    most = setup.device_memory // 2
+    state = 0  # bytes of an element that trains, beside its weight
+    if not setup.offloads_optimizer:
+        gradient = 4 if setup.accumulates_in_fp32 else setup.width
+        state = 12 + gradient  # fp32 master and both moments
+    held = 0
+    for parameter in parameters:
+        width = setup.width + state if parameter.trains else setup.width
+        held += setup.share(parameter.numel) * width
     whole = set()
     for parameter in parameters:
         if not parameter.trains:
             held += setup.width * (parameter.numel - setup.share(parameter.numel))
-            if held > most:
+            if held > setup.device_memory // 2:
                 break
             whole.add(parameter.name)
     linear = {
@@ -170,7 +183,7 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
 
 
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:
-    """The partition of a run, the same on every rank: where the module is split, that of the
+    """Find the partition of a run, the same on every rank: where the module is split, that of the
     largest parts.
     """
     ranks_of_hosts = Counter(world.all_gather_object(socket.gethostname)).values()
@@ -181,18 +194,17 @@ def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partiti
         setup = Setup(**asdict(run.execution), ranks=world.size, device_memory=memory, zero=zero)
         return partition_of(module, setup._replace(tensor_parallel=world.tensor.size))
 
-    return world.all_gather_object(find)[
-        -1
-    ]  # the last rank's share is never less than another's (Group.shares)
+    # The last rank's share is never less than another's (Group.shares).
+    return world.all_gather_object(find)[-1]
 
 
 def memory_of(device: torch.device, ranks_per_node: int) -> int:
-    """Bytes that one rank has on `device`, where `ranks_per_node` ranks share the machine."""
+    """Return the bytes that one rank has on `device`, where so many ranks share the machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return machine_memory() // ranks_per_node
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory."""
+    """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -15,9 +15,12 @@ class Execution:
     """Precision, ZeRO stage and sizes of a run's batches; what is computed does not depend on them,
     but for rounding.
 
-    batch_size: samples an optimizer step, over all ranks. micro_batch_size: at most this many
-    samples a rank and a forward pass. zero_stage: 0 to 3. precision: "fp32", "bf16" or "fp16"; a
-    recipe's "auto" is resolved before (ops/precision.py).
+    Attributes:
+        batch_size: samples of an optimizer step, over all ranks.
+        micro_batch_size: largest number of samples of a rank in one forward pass.
+        zero_stage: 0 to 3.
+        precision: "fp32", "bf16" or "fp16"; a recipe's "auto" is resolved before
+            (ops/precision.py).
     """
 
     batch_size: int
@@ -26,7 +29,7 @@ class Execution:
     precision: str = "fp32"
 
     def split(self, replicas: int) -> "Split":
-        """`split_batch` at these sizes."""
+        """Return `split_batch` at these sizes."""
         return split_batch(self.batch_size, self.micro_batch_size, replicas)
 
 
@@ -38,16 +41,20 @@ class Split(NamedTuple):
 
 
 def split_batch(batch_size: int, micro_batch_size: int, replicas: int) -> Split:
-    """(samples a micro-batch, micro-batches a step) on each rank; UserError where the ranks do not
-    divide.
+    """Divide a batch among ranks and forward passes.
 
-    replicas: ranks among which samples are divided (World.data).
+    Args:
+        batch_size: samples of a step.
+        micro_batch_size: largest number of samples of a rank in one forward pass.
+        replicas: ranks among which samples are divided (World.data).
+
+    Raises:
+        UserError: it cannot be divided into equal parts.
     """
     if batch_size % replicas:
         raise UserError(
             f"batch_size {batch_size} cannot be divided among {replicas} ranks; choose a multiple "
-            "of "
-            f"{replicas} or another number of ranks"
+            f"of {replicas} or another number of ranks"
         )
     per_rank = batch_size // replicas
     micro = min(micro_batch_size, per_rank)
@@ -60,11 +67,17 @@ def split_batch(batch_size: int, micro_batch_size: int, replicas: int) -> Split:
 
 
 def fill_batch(batch_size: int, micro_batch_size: int, replicas: int) -> tuple[int, int]:
-    """(slots, samples a micro-batch): the fewest slots that hold a batch and that every rank shares
-    equally.
+    """Find the fewest slots that hold a batch and that all ranks share equally.
 
-    slots >= batch_size, and split_batch(slots, samples a micro-batch, replicas) succeeds. Slots
-    beyond the batch are for fillers without a loss.
+    Slots beyond the batch are for fillers without a loss.
+
+    Args:
+        batch_size: samples of a step.
+        micro_batch_size: largest number of samples of a rank in one forward pass.
+        replicas: ranks among which samples are divided.
+
+    Returns:
+        (slots >= batch_size, samples of a micro-batch), which split_batch divides.
     """
     per_rank = -(-batch_size // replicas)
     accumulation = -(-per_rank // micro_batch_size)
@@ -73,14 +86,15 @@ def fill_batch(batch_size: int, micro_batch_size: int, replicas: int) -> tuple[i
 
 
 def replicas_of(ranks: int, tensor_parallel: int) -> int:
-    """Number of replicas that `ranks` ranks hold; UserError where `tensor_parallel` does not divide
-    them.
+    """Return the number of replicas that `ranks` ranks hold.
+
+    Raises:
+        UserError: `tensor_parallel`, the ranks of a replica, does not divide them.
     """
     if ranks % tensor_parallel:
         raise UserError(
             f"engine.tensor_parallel: {tensor_parallel} ranks to a replica do not divide {ranks} "
-            "in all; "
-            f"give --ranks a multiple of {tensor_parallel}, or choose another "
+            f"in all; give --ranks a multiple of {tensor_parallel}, or choose another "
             "engine.tensor_parallel"
         )
     return ranks // tensor_parallel
@@ -91,8 +105,10 @@ class Accounting:
     """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend
     on them.
 
-    tokens_per_step: over all ranks. formula_flops, executed_flops: of one step, by the paper's
-    formula and as executed.
+    Attributes:
+        tokens_per_step: tokens of a step, over all ranks.
+        formula_flops: FLOPs of a step by the paper's formula.
+        executed_flops: FLOPs of a step as it is executed.
     """
 
     tokens_per_step: int
@@ -100,7 +116,7 @@ class Accounting:
     executed_flops: float = 0.0
 
     def eflops_until(self, step: int) -> float:
-        """EFLOPs of the first `step` steps by the paper's formula, as artifacts record them."""
+        """Return the EFLOPs of the first `step` steps by the paper's formula, for artifacts."""
         return step * self.formula_flops / 1e18
 
 
@@ -108,8 +124,14 @@ class Accounting:
 class Run:
     """One training run: schedule, optimizer, execution, and what is kept and counted.
 
-    deepspeed, deepspeed_file: the settings of the DeepSpeed JSON that the recipe names
-    (training/zero/config.py), and its path.
+    Attributes:
+        schedule: learning rate of each step.
+        execution: precision, ZeRO stage and sizes of batches.
+        accounting: tokens and FLOPs of a step.
+        optimizer: AdamW's hyperparameters.
+        checkpoints: when they are written, and which stay.
+        deepspeed: settings of the DeepSpeed JSON that the recipe names (training/zero/config.py).
+        deepspeed_file: path of that JSON.
     """
 
     schedule: Schedule
@@ -121,7 +143,7 @@ class Run:
     deepspeed_file: str = ""
 
     def record(self) -> dict[str, object]:
-        """All numbers under the flat names that `run.json` has for them."""
+        """Return all numbers under the flat names that `run.json` has for them."""
         return {
             **asdict(self.schedule),
             **asdict(self.execution),

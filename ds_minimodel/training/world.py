@@ -41,12 +41,16 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that train together. `host_group` carries small numbers between hosts without the
-    device.
+    """The ranks that train together.
 
-    data: the ranks among which samples are divided, each with its own replica of the model, or the
-    same part of one. tensor: the ranks that hold the parts of one replica, and see the same
-    samples.
+    Attributes:
+        rank: of this process, from 0.
+        size: number of ranks.
+        device: of this rank.
+        host_group: carries small numbers between hosts without the device.
+        data: the ranks among which samples are divided, each with a replica of the model, or with
+            the same part of one.
+        tensor: the ranks that hold the parts of one replica, and see the same samples.
     """
 
     rank: int
@@ -61,7 +65,7 @@ class World:
         return self.rank == 0
 
     def sum(self, *numbers: int) -> tuple[int, ...]:
-        """Sums over ranks of host integers; never waits for the device."""
+        """Return the sums over ranks of host integers; never waits for the device."""
         if self.size == 1:
             return numbers
         total = torch.tensor(numbers, dtype=torch.int64)
@@ -69,40 +73,40 @@ class World:
         return tuple(total.tolist())
 
     def broadcast_from_rank0(self, compute: Callable[[], Value]) -> Value:
-        """The picklable value that `compute()` gives on rank 0, on every rank; if it fails, every
-        rank ends.
+        """Return on every rank the picklable value that `compute()` gives on rank 0; if it fails,
+        every rank ends.
         """
         return cast(Value, self.all_gather_object(lambda: compute() if self.is_main else None)[0])
 
     def all_gather_object(self, compute: Callable[[], Value]) -> list[Value]:
-        """The picklable values that `compute()` gives on each rank, in the order of ranks, on every
-        rank.
+        """Return on every rank the picklable values that `compute()` gives on each, in the order of
+        ranks.
 
         Where it fails on some ranks, every rank ends: those with their error, the others with
         OtherRankFailed, so that none waits for another that is gone.
         """
         if self.size == 1:
             return [compute()]
-        value = error = None
+        value = None
+        error = None
+        state = "ok"
         try:
             value = compute()
         except Exception as caught:
             error = caught
+            state = "user error" if isinstance(error, UserError) else "failed"
         outcomes: list = [None] * self.size
-        state = (
-            "ok" if error is None else "user error" if isinstance(error, UserError) else "failed"
-        )
         dist.all_gather_object(outcomes, (state, value), group=self.host_group)
         if error is not None:
             raise error
         for rank, (state, _) in enumerate(outcomes):
             if state != "ok":
-                raise OtherRankFailed(rank, state == "user error")
+                raise OtherRankFailed(rank, is_users_mistake=state == "user error")
         return [value for _, value in outcomes]
 
     def replicated(self, compute: Callable[[], Value]) -> Value:
-        """The value of `compute()`, which every rank computes for itself, with the same outcome;
-        nothing is exchanged.
+        """Return the value of `compute()`, which every rank computes for itself, with the same
+        outcome; nothing is exchanged.
 
         A UserError is raised on rank 0 alone; the other ranks raise OtherRankFailed.
         """
@@ -115,9 +119,13 @@ class World:
 
 
 def join_ranks(tensor_parallel: int = 1) -> World:
-    """Join the ranks (a world of one where no launcher is involved) and return the World.
+    """Join the ranks, or make a world of one where no launcher is involved.
 
-    tensor_parallel: how many ranks hold one replica; UserError where it does not divide the ranks.
+    Args:
+        tensor_parallel: number of ranks that hold one replica.
+
+    Raises:
+        UserError: the ranks do not meet, or tensor_parallel does not divide them.
     """
     start.configure()
     if not dist.is_initialized():
@@ -172,9 +180,9 @@ def name_interface() -> None:
             probe.connect((os.environ["MASTER_ADDR"], 9))  # nothing is sent
         except OSError:  # no way there, which is said when the ranks meet
             return
-        own = probe.getsockname()[0]
+        address_here = probe.getsockname()[0]
     for name, addresses in psutil.net_if_addrs().items():
-        if own in (address.address for address in addresses):
+        if address_here in (address.address for address in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 

@@ -48,7 +48,8 @@ def uninterrupted(world, tmp_path_factory):
     def result(run, what="pretrain"):
         if (run, what) not in done:
             folder = tmp_path_factory.mktemp("uninterrupted")
-            done[run, what] = train(world, folder, run, model(what)), losses(folder)
+            weights = train(world, folder, run, model(what))
+            done[run, what] = (weights, losses(folder))
         return done[run, what]
 
     return result

@@ -93,8 +93,8 @@ def resumed_equals_uninterrupted(world, folder, run):
         train(world, folder / "stopped", run, snapshot_steps=(3,), on_snapshot=on_snapshot)
     except Stopped as stopped:
         number = int(stopped.signal_number)
-    numbers = world.all_gather_object(lambda: number)
-    return numbers == [signal.SIGTERM] * 2 and same(resume(world, folder / "stopped", run), weights)
+    assert world.all_gather_object(lambda: number) == [signal.SIGTERM] * 2
+    return same(resume(world, folder / "stopped", run), weights)
 
 
 def goes_on_at_another_stage(world, folder, run):
@@ -135,8 +135,8 @@ def kill_rank_1_in_second_save(world, folder):
 
 
 def parity(folder):
-    """The folder one-rank in theirs holds runs begun on one rank. At the end rank 1 kills itself in
-    a save.
+    """Go on in `folder`/one-rank with runs begun on one rank. At the end rank 1 kills itself in a
+    save.
     """
     world = join_ranks()
     results = {"cases": observe_all(world, folder)}
@@ -274,17 +274,13 @@ def _optimizer(engine):
     return storage_bytes([*vectors(engine), *state], without=engine.module.parameters())
 
 
-MEASURED = named_runs(
-    *(
-        form
-        for what in TRAINS
-        for form in (
-            (what, "fp32", WHOLE, (0, 1)),
-            (what, "bf16", SPLIT, (1, 2)),
-            (what, "bf16", WHOLE, (3,)),
-        )
+MEASURED = {}
+for trained in TRAINS:
+    MEASURED |= named_runs(
+        (trained, "fp32", WHOLE, (0, 1)),
+        (trained, "bf16", SPLIT, (1, 2)),
+        (trained, "bf16", WHOLE, (3,)),
     )
-)
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
 OFFLOADED = {
     f"{precision} zero{stage} {micro} {' '.join(zero)}": run_config(

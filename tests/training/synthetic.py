@@ -13,6 +13,7 @@ import torch
 
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.models.trainable import train_only
+from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.pipeline.training import micro_batches
 from ds_minimodel.training import loop
 from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
@@ -59,33 +60,43 @@ class Sampler:
 
 
 RUN: dict = dict(
-    steps=STEPS, batch_size=BATCH_SIZE, lr=1e-2, warmup_steps=2, decay_steps=0, weight_decay=0.01
-)
-RUN |= dict(
+    steps=STEPS,
+    batch_size=BATCH_SIZE,
+    lr=1e-2,
+    warmup_steps=2,
+    decay_steps=0,
+    weight_decay=0.01,
     betas=(0.9, 0.98),
     eps=1e-6,
     clip=0.0,
     zero_stage=0,
     precision="fp32",
     micro_batch_size=BATCH_SIZE,
+    checkpoint_every=1000,
+    keep_last=2,
+    tokens_per_step=BATCH_SIZE * SEQ_LENGTH,
+    formula_flops=1e9,
+    executed_flops=2e9,
 )
-RUN |= dict(checkpoint_every=1000, keep_last=2, tokens_per_step=BATCH_SIZE * SEQ_LENGTH)
-RUN |= dict(formula_flops=1e9, executed_flops=2e9)
 
 
 def run_config(deepspeed=None, **changes):
-    """A Run, by the names that run.json has for its numbers. deepspeed: settings of a file, as
-    JSON.
-    """
+    """A Run, by the names that run.json has for its numbers; deepspeed: settings of a file."""
     assert changes.keys() <= RUN.keys(), changes.keys() - RUN.keys()
-    run = SimpleNamespace(**RUN | changes)
+    values = RUN | changes
+
+    def part(kind, names):
+        return kind(**{name: values[name] for name in names})
+
     return Run(
-        Schedule(run.steps, run.lr, run.warmup_steps, run.decay_steps),
-        Execution(run.batch_size, run.micro_batch_size, run.zero_stage, run.precision),
-        Accounting(run.tokens_per_step, run.formula_flops, run.executed_flops),
-        AdamWConfig(**{key: getattr(run, key) for key in AdamWConfig.model_fields}),
-        CheckpointPolicy(every=run.checkpoint_every, keep_last=run.keep_last),
-        deepspeed or {},
+        schedule=part(Schedule, ("steps", "lr", "warmup_steps", "decay_steps")),
+        execution=part(Execution, ("batch_size", "micro_batch_size", "zero_stage", "precision")),
+        accounting=part(Accounting, ("tokens_per_step", "formula_flops", "executed_flops")),
+        optimizer=part(AdamWConfig, AdamWConfig.model_fields),
+        checkpoints=CheckpointPolicy(
+            every=values["checkpoint_every"], keep_last=values["keep_last"]
+        ),
+        deepspeed=deepspeed or {},
     )
 
 
@@ -118,8 +129,17 @@ def train(
     job="test",
 ):
     """loop.train on the batches of `sampler`."""
-    own = module or model(), micro_batches(sampler, run, world)
-    return loop.train(*own, run, world, folder, "test", job, snapshot_steps, on_snapshot)
+    return loop.train(
+        module or model(),
+        micro_batches(sampler, run, world),
+        run,
+        world,
+        folder,
+        label="test",
+        job=job,
+        snapshot_steps=snapshot_steps,
+        on_snapshot=on_snapshot,
+    )
 
 
 def losses(folder):
@@ -155,14 +175,11 @@ def observe(world, folder, run, what):
     with mock.patch.object(loop, "build_engine", keep_engine):
         weights = train(world, folder, run, module, (run.schedule.steps,), look)
     frozen = original.keys() - weights.keys()
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[
-        run.execution.precision
-    ]
+    dtype = DTYPES[run.execution.precision]
+    records = list(read_json_lines(folder / "metrics.jsonl"))
     return {
-        "losses": losses(folder),
-        "gradient_norms": [
-            record.get("gradient_norm") for record in read_json_lines(folder / "metrics.jsonl")
-        ],
+        "losses": [record["loss"] for record in records],
+        "gradient_norms": [record.get("gradient_norm") for record in records],
         "trained": sorted(weights),
         "unmoved": sorted(name for name in weights if torch.equal(weights[name], original[name])),
         "frozen_moved": sorted(

@@ -92,13 +92,14 @@ def train_cases(worlds, folder):
 
 def resumed(world, folder):
     """Go on from step 2, from other initial weights, at the same ZeRO stage and at another."""
-    first, expected = train_case(
-        world, folder, (2, "pretrain", True, run_config(zero_stage=1, checkpoint_every=2))
-    )
-    second, _ = train_case(world, folder, (2, "pretrain", True, run_config(zero_stage=1)), seed=1)
-    _, losses_of_other_stage = train_case(
-        world, folder, (2, "pretrain", True, run_config(zero_stage=3)), seed=1
-    )
+
+    def trained(seed, **changes):
+        case = (2, "pretrain", True, run_config(**changes))
+        return train_case(world, folder, case, seed)
+
+    first, expected = trained(0, zero_stage=1, checkpoint_every=2)
+    second, _ = trained(1, zero_stage=1)
+    _, losses_of_other_stage = trained(1, zero_stage=3)
     return {"same": same(first, second), "losses": [expected, losses_of_other_stage]}
 
 
@@ -139,7 +140,10 @@ def modules():
     torch.manual_seed(0)
     config = BODY.model_copy(update=DROPOUT)
     batch = to_tensors(Sampler.batch(0, 4))
-    answers = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
+    # Spans are read at every token, not at positions of a loss.
+    questions = task_batch()
+    del questions["loss_positions"]
+    questions["targets"] = torch.tensor([[2, 3], [0, 0], [1, 4], [-100, 2]])
     chosen = {
         "masked LM": (masked_lm(config, VOCAB_SIZE, *DEPTHS), batch),
         "masked LM, padded": (
@@ -148,14 +152,7 @@ def modules():
         ),
         "norms of heads": (masked_lm(GROUPED, VOCAB_SIZE, 2), batch),
         "classifier": (SequenceClassifier(config, VOCAB_SIZE, 3), task_batch()),
-        "questions": (
-            SpanExtractor(config, VOCAB_SIZE),
-            {
-                name: value
-                for name, value in {**task_batch(), "targets": answers}.items()
-                if name != "loss_positions"
-            },
-        ),
+        "questions": (SpanExtractor(config, VOCAB_SIZE), questions),
     }
     for module, _ in chosen.values():
         for parameter in module.double().parameters():
@@ -189,10 +186,9 @@ def differences(worlds):
     found = {}
     for name, (module, batch) in modules().items():
         for size, world in worlds.items():
-            # The logits of the loss in one piece, and in several.
-            with mock.patch.object(
-                cross_entropy, "CHUNK_ROWS", 3 if size == 2 else cross_entropy.CHUNK_ROWS
-            ):
+            # The logits of the loss in one piece, and on two ranks in several.
+            rows = 3 if size == 2 else cross_entropy.CHUNK_ROWS
+            with mock.patch.object(cross_entropy, "CHUNK_ROWS", rows):
                 error = difference_from_whole(module, batch, world.tensor)
             found[f"{name} on {size}"] = max(world.all_gather_object(lambda error=error: error))
     return found
@@ -200,9 +196,8 @@ def differences(worlds):
 
 def main(folder):
     two = join_ranks(2)
-    four = replace(
-        two, **dict(zip(("data", "tensor"), parallel.split_world(two.rank, two.size, 4)))
-    )
+    data, tensor = parallel.split_world(two.rank, two.size, 4)
+    four = replace(two, data=data, tensor=tensor)
     worlds = {2: two, 4: four}
     results = {"measured": measured(two)}
     results["differences"] = differences(worlds)

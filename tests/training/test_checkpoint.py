@@ -71,7 +71,8 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     (message,) = [
         record.getMessage() for record in caplog.records if "damaged" in record.getMessage()
     ]
-    assert str(file) in message and "\n" not in message
+    assert str(file) in message
+    assert "\n" not in message
     assert same(weights, uninterrupted(run)[0])
 
 
@@ -92,11 +93,10 @@ def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, is_g
         UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to"
     ) as refused:
         train(world, tmp_path, run)
-    assert (
-        first in str(refused.value)
-        and second in str(refused.value)
-        and "\n" not in str(refused.value)
-    )
+    message = str(refused.value)
+    assert first in message
+    assert second in message
+    assert "\n" not in message
     assert names(tmp_path) == before
 
 
@@ -198,16 +198,19 @@ def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, 
 def killed(tmp_path_factory):
     """Folders of runs that were killed, one for each of PLACES."""
     folders = {place: tmp_path_factory.mktemp(place) for place in PLACES}
-    for process in [
+    processes = [
         Fork("ranks:killed_in_second_save", folder, place) for place, folder in folders.items()
-    ]:
+    ]
+    for process in processes:
         assert process.wait() == -signal.SIGKILL
     return folders
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_kill_in_a_save_leaves_the_former_good(world, uninterrupted, killed, place):
-    complete = ["step-00000001"] + (["step-00000002"] if place == "pointing" else [])
+    complete = ["step-00000001"]
+    if place == "pointing":
+        complete.append("step-00000002")
     assert [name for name in names(killed[place]) if re.fullmatch(r"step-\d+", name)] == complete
     assert (killed[place] / "checkpoints" / "latest").read_text() == "step-00000001"
     assert same(resume(world, killed[place], KILLED), uninterrupted(KILLED)[0])

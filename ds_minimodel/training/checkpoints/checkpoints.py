@@ -46,13 +46,20 @@ class Checkpoints:
     def __init__(
         self, engine: DeepSpeedEngine, folder: Path | str, run: Run, world: World, job: str
     ):
-        """job: hash of all that decides the run's outcome; a checkpoint of another job is
-        refused.
+        """Prepare the checkpoints of a run.
+
+        Args:
+            engine: DeepSpeed's.
+            folder: of the checkpoints.
+            run: all numbers of the run.
+            world: the ranks that train together.
+            job: hash of all that decides the run's outcome; a checkpoint of another is refused.
         """
         self.engine = engine
         self.folder = Path(folder)
         self.world = world
-        self.kept = run.checkpoints.keep_last, run.schedule.stable_steps
+        self.keep_last = run.checkpoints.keep_last
+        self.stable_steps = run.schedule.stable_steps
         # Facts in which a checkpoint must agree with the run that goes on from it.
         self.binding: dict[str, Any] = {
             "job": job,
@@ -69,11 +76,14 @@ class Checkpoints:
         self.saved = 0
 
     def load_newest(self) -> int:
-        """Go on from the newest undamaged checkpoint; the number of steps it had done, or 0 without
-        any.
+        """Go on from the newest undamaged checkpoint; damaged ones are named in the log and passed
+        over.
 
-        Damaged ones are named in the log and passed over. UserError where all are damaged, or where
-        the newest good one belongs to another job.
+        Returns:
+            The number of steps that it had done, or 0 without any.
+
+        Raises:
+            UserError: all are damaged, or the newest good one belongs to another job.
         """
         name = self._newest_undamaged()
         if name is not None:
@@ -96,8 +106,8 @@ class Checkpoints:
             **self.binding,
             "zero_stage": self.zero_stage,
             "loss_scale": read_loss_scale(self.engine),
+            "parameters": [name for name, _ in trainable(self.engine)],
         }
-        facts["parameters"] = [name for name, _ in trainable(self.engine)]
         self.thread = threading.Thread(target=self._write, args=(step, states, facts), daemon=True)
         self.thread.start()
         self.saved = step
@@ -123,9 +133,8 @@ class Checkpoints:
             self.wait()
         elif self.thread is not None and not issubclass(kind, KeyboardInterrupt):
             self.thread.join()
-        if self.writers.host_group is not None and (
-            self.thread is None or not self.thread.is_alive()
-        ):
+        is_writing = self.thread is not None and self.thread.is_alive()
+        if self.writers.host_group is not None and not is_writing:
             dist.destroy_process_group(self.writers.host_group)
 
     def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
@@ -150,11 +159,13 @@ class Checkpoints:
 
     def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
         with clear_write_errors(self.folder):
-            files = {
-                name: facts_of_file for each in written for name, facts_of_file in each.items()
-            }
-            storage.complete_partial(self.folder, step, files, facts)
-            storage.drop_old(self.folder, step, *self.kept)
+            files: dict[str, dict] = {}
+            for of_rank in written:
+                files |= of_rank
+            storage.complete_partial(self.folder, step, of_files=files, facts=facts)
+            storage.drop_old(
+                self.folder, step, keep_last=self.keep_last, stable_steps=self.stable_steps
+            )
 
     def _newest_undamaged(self) -> str | None:
         names = self.world.broadcast_from_rank0(lambda: storage.newest_first(self.folder))
@@ -173,8 +184,7 @@ class Checkpoints:
         if damages:
             raise UserError(
                 f"no checkpoint is left undamaged: {'; '.join(filter(None, damages))}; put one "
-                "back from a copy, "
-                f"or delete {self.folder} to start again from step 0"
+                f"back from a copy, or delete {self.folder} to start again from step 0"
             )
 
     def _checked_manifest(self, name: str) -> dict[str, Any]:
@@ -191,7 +201,7 @@ class Checkpoints:
 
 
 def to_host(state: Any) -> Any:
-    """A copy of nested containers in host memory; copies from a GPU may still run.
+    """Copy nested containers to host memory; copies from a GPU may still run.
 
     Tensors that are one stay one. Views become compact: torch.save would else write all that they
     are views of.
@@ -201,11 +211,10 @@ def to_host(state: Any) -> Any:
     def copy_of(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
-        key = (
-            (value.data_ptr(), value.dtype, value.shape, value.stride())
-            if value.numel()
-            else id(value)
-        )
+        # Empty tensors have no memory of theirs.
+        key: Any = id(value)
+        if value.numel():
+            key = (value.data_ptr(), value.dtype, value.shape, value.stride())
         if key not in copies:
             host = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
             copies[key] = host.copy_(value.detach(), non_blocking=True)

@@ -42,8 +42,8 @@ def step_of(name: str) -> int:
 
 
 def newest_first(folder: Path) -> list[str]:
-    """Names of the complete checkpoints, damaged or not; also what `latest` names, where it is
-    gone.
+    """Return the names of the complete checkpoints, damaged or not, and of what `latest` names,
+    though it be gone.
     """
     names = {path.name for path in folder.glob("step-*")}
     latest = folder / LATEST
@@ -53,9 +53,12 @@ def newest_first(folder: Path) -> list[str]:
 
 
 def damage(checkpoint: Path, share: int = 0, shares: int = 1) -> str | None:
-    """The damage to a checkpoint, in one line, or None.
+    """Return the damage to a checkpoint, in one line, or None.
 
-    Every `shares`-th of its files is read, from number `share` on.
+    Args:
+        checkpoint: its folder.
+        share: index of the first of its files that is read.
+        shares: of its files every so many-th is read.
     """
     if not checkpoint.is_dir():
         return f"{checkpoint}: missing"
@@ -83,7 +86,7 @@ def start_partial(folder: Path, step: int) -> None:
 
 
 def write_hashed(path: Path, state: Any) -> dict[str, int | str]:
-    """torch.save with fsync; {"bytes", "sha256"} of what is in the file."""
+    """Save with fsync; return {"bytes", "sha256"} of what is in the file."""
     with open(path, "wb") as file:
         torch.save(state, file)
         file.flush()
@@ -96,13 +99,21 @@ def complete_partial(
 ) -> None:
     """Make the partial checkpoint of `step` the newest one.
 
-    of_files: {name: {"bytes", "sha256"}} as written by all ranks. UserError where one is not here.
+    Args:
+        folder: of the run's checkpoints.
+        step: number of steps done.
+        of_files: {name: {"bytes", "sha256"}} as written by all ranks.
+        facts: further keys of the manifest.
+
+    Raises:
+        UserError: a file that a rank has written is not here.
     """
     partial = folder / (checkpoint_name(step) + PARTIAL)
     for name, written in of_files.items():
-        if not (partial / name).is_file() or (partial / name).stat().st_size != written["bytes"]:
+        path = partial / name
+        if not path.is_file() or path.stat().st_size != written["bytes"]:
             raise UserError(
-                f"{partial / name}: written by another rank, but not found here; all hosts must "
+                f"{path}: written by another rank, but not found here; all hosts must "
                 "share the disk with the workdir"
             )
     manifest = {**facts, "kind": "checkpoint", "step": step, "files": of_files}
@@ -124,8 +135,8 @@ def _point_to(folder: Path, name: str) -> None:
 
 
 def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None:
-    """Remove all checkpoints but the `keep_last` newest up to `step`, and that of `stable_steps`;
-    later are damaged.
+    """Remove checkpoints but the `keep_last` newest up to `step`, and that of `stable_steps`; later
+    ones are damaged.
     """
     names = newest_first(folder)
     kept = [name for name in names if step_of(name) <= step][:keep_last]
@@ -140,9 +151,8 @@ def drop_all(folder: Path, stable_steps: int = 0) -> None:
     """
     _remove_partials(folder)
     names = newest_first(folder)
-    kept = next(
-        (name for name in names if step_of(name) <= stable_steps and (folder / name).is_dir()), None
-    )
+    stable = [name for name in names if step_of(name) <= stable_steps and (folder / name).is_dir()]
+    kept = stable[0] if stable else None
     if kept:
         _point_to(folder, kept)
     for name in names:

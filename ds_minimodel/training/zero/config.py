@@ -28,9 +28,12 @@ OFFLOAD_STAGES = (2, 3)
 class ZeroMemory(NamedTuple):
     """Settings of Run.deepspeed that memory depends on.
 
-    bucket, prefetch: elements, None where the file has none. overlaps: whether gradients are
-    reduced beside the backward pass. offloads_optimizer: whether optimizer state and gradients lie
-    in host memory.
+    Attributes:
+        bucket: elements of the buffer that gradients are reduced through, None where the file says
+            nothing of it.
+        prefetch: elements that are gathered ahead of their use, or None.
+        overlaps: whether gradients are reduced beside the backward pass.
+        offloads_optimizer: whether optimizer state and gradients lie in host memory.
     """
 
     bucket: int | None = None
@@ -40,33 +43,33 @@ class ZeroMemory(NamedTuple):
 
 
 def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
-    """The ZeroMemory of Run.deepspeed."""
+    """Return the ZeroMemory of Run.deepspeed."""
     values = dict(leaves(settings))
 
     def elements(key: str) -> int | None:
+        # DeepSpeed's pages write 5e8, which is no int.
         value = values.get(f"zero_optimization.{key}")
-        return (
-            int(value) if isinstance(value, (int, float)) else None
-        )  # DeepSpeed's pages write 5e8
+        return int(value) if isinstance(value, (int, float)) else None
 
+    device = values.get("zero_optimization.offload_optimizer.device", "none")
     return ZeroMemory(
-        elements("reduce_bucket_size"),
-        elements("stage3_prefetch_bucket_size"),
-        bool(values.get("zero_optimization.overlap_comm")),
-        values.get("zero_optimization.offload_optimizer.device", "none") != "none",
+        bucket=elements("reduce_bucket_size"),
+        prefetch=elements("stage3_prefetch_bucket_size"),
+        overlaps=bool(values.get("zero_optimization.overlap_comm")),
+        offloads_optimizer=device != "none",
     )
 
 
 def accumulates_in_fp32(precision: str, zero_stage: int, accumulation: int) -> bool:
-    """Whether the gradients of `accumulation` micro-batches are added up in fp32 and not as they
-    come.
+    """Return whether the gradients of `accumulation` micro-batches are added up in fp32 and not as
+    they come.
     """
     return precision == "bf16" and zero_stage > 0 and accumulation > 1
 
 
 def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> bool:
-    """Whether DeepSpeed takes its BF16_Optimizer: it adds up in fp32 beside each parameter and has
-    no bucket.
+    """Return whether DeepSpeed takes its BF16_Optimizer, which adds up in fp32 beside each
+    parameter and has no bucket.
     """
     return zero_stage == 1 and accumulates_in_fp32(precision, zero_stage, accumulation)
 
@@ -79,43 +82,47 @@ def needed_stage(
     settings: Mapping[str, Any],
     device_type: str,
 ) -> int:
-    """The ZeRO stage at which a recipe's `execution` runs: its own, or another that gives the same
-    with less work, but for the ends of parameters on a CPU without AVX512, where what fills no
-    vector is rounded otherwise.
+    """Choose the ZeRO stage at which a recipe's `execution` runs: the recipe's, or another that
+    gives the same with less work.
+
+    The ends of parameters are an exception on a CPU without AVX512: what fills no vector is rounded
+    otherwise there.
 
     On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as
     if it had. They stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in
     fp16, and where the recipe names settings of DeepSpeed's. At stage 0 the norm of clipped
     low-precision gradients of parts comes out wrong: DeepSpeed 0.19.8 asks the gradients, not the
-    parameters, whether they are parts. Stage 1 costs no more. clip: of the optimizer. settings:
-    Run.deepspeed.
+    parameters, whether they are parts. Stage 1 costs no more.
+
+    Args:
+        execution: as the recipe has it.
+        replicas: ranks among which samples are divided.
+        tensor_parallel: ranks that hold one replica.
+        clip: largest norm of the gradient, 0 where it is not clipped.
+        settings: Run.deepspeed.
+        device_type: "cpu" or "cuda".
     """
     precision = execution.precision
     stage = execution.zero_stage
     if stage == 0 and tensor_parallel > 1 and precision != "fp32" and clip:
         return 1
-    if (
-        stage not in (1, 2)
-        or replicas > 1
-        or device_type != "cpu"
-        or precision == "fp16"
-        or clip
-        or settings
-    ):
+    if stage not in (1, 2) or replicas > 1 or device_type != "cpu":
         return stage
-    return (
-        stage
-        if accumulates_in_fp32(precision, stage, execution.split(replicas).accumulation)
-        else 0
-    )
+    if precision == "fp16" or clip or settings:
+        return stage
+    accumulation = execution.split(replicas).accumulation
+    return stage if accumulates_in_fp32(precision, stage, accumulation) else 0
 
 
 def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
-    """The JSON that DeepSpeed is given for `run` on `replicas` ranks among which samples are
-    divided.
+    """Return the JSON that DeepSpeed is given.
 
-    zero: more for its "zero_optimization" (Partition.zero); DeepSpeed's own sizes where it is not
-    given. Where Run.deepspeed has a setting that the recipe does not own, it holds.
+    Where Run.deepspeed has a setting that the recipe does not own, it holds.
+
+    Args:
+        run: all numbers of the run.
+        replicas: ranks among which samples are divided.
+        zero: more for its "zero_optimization" (Partition.zero), by default nothing.
     """
     execution = run.execution
     clip = run.optimizer.clip
@@ -127,7 +134,8 @@ def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
     # fairseq's loss scale starts at 2^7, but for the sum of losses, which it divides after the
     # backward pass. Ours is the mean: smaller by the count of masked tokens.
     defaults: dict[str, Any] = {"steps_per_print": NEVER, "zero_optimization": zero or {}}
-    defaults |= {"fp16": {"initial_scale_power": 12}} if precision == "fp16" else {}
+    if precision == "fp16":
+        defaults["fp16"] = {"initial_scale_power": 12}
     owned: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulation,
@@ -143,9 +151,8 @@ def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
         # In fp32 it looks there for gradients that are not finite.
         owned["zero_optimization"]["compute_grad_norm"] = False
     if offloads:
-        owned["zero_force_ds_cpu_optimizer"] = (
-            False  # its own would be compiled first; torch's is handed over
-        )
+        # DeepSpeed's optimizer would be compiled first; torch's is handed over.
+        owned["zero_force_ds_cpu_optimizer"] = False
     left_out = {"fp16"} if precision != "fp16" else set()
     if not dict(leaves(run.deepspeed)).get("comms_logger.enabled"):
         left_out.add("comms_logger")  # DeepSpeed takes any such section for an order to log
@@ -164,9 +171,12 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_deepspeed(run: Run, replicas: int) -> None:
-    """UserError where Run.deepspeed offloads at a stage that cannot, or DeepSpeed does not take it.
+    """Raise UserError where Run.deepspeed offloads at a stage that cannot, or DeepSpeed does not
+    take it.
 
-    replicas: ranks among which samples are divided.
+    Args:
+        run: all numbers of the run.
+        replicas: ranks among which samples are divided.
     """
     from ds_minimodel.training.zero import start
 
@@ -174,8 +184,7 @@ def check_deepspeed(run: Run, replicas: int) -> None:
     if zero_memory(run.deepspeed).offloads_optimizer and stage not in OFFLOAD_STAGES:
         raise UserError(
             f"{run.deepspeed_file}: zero_optimization.offload_optimizer works at stages 2 and 3, "
-            "but engine.zero_stage "
-            f"is {stage}"
+            f"but engine.zero_stage is {stage}"
         )
     if run.deepspeed:
         with deepspeeds_refusals(run):
@@ -190,9 +199,8 @@ def deepspeeds_refusals(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not run.deepspeed or isinstance(
-            error, (UserError, OtherRankFailed, OSError, RuntimeError)
-        ):
+        is_not_of_the_file = isinstance(error, (UserError, OtherRankFailed, OSError, RuntimeError))
+        if not run.deepspeed or is_not_of_the_file:
             raise
         faults = [str(error).partition("\n")[0]]
         if isinstance(error, ValidationError):
@@ -206,11 +214,13 @@ def deepspeeds_refusals(run: Run) -> Iterator[None]:
 
 
 def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict[str, int | bool]:
-    """Settings of "zero_optimization" beside the stage that make a partition
+    """Return the settings of "zero_optimization", beside the stage, that make a partition
     (training/partition.py) what runs.
 
-    bucket: elements of the buffer through which gradients are reduced. partitions_linear: whether
-    stage 3 partitions the weight of a linear layer.
+    Args:
+        zero_stage: 0 to 3.
+        bucket: elements of the buffer through which gradients are reduced.
+        partitions_linear: whether stage 3 partitions the weight of a linear layer.
     """
     if zero_stage == 0:
         return {}

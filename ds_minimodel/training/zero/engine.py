@@ -34,12 +34,16 @@ def build_engine(
     zero: dict | None = None,
     replicated: Collection[str] = (),
 ) -> deepspeed.DeepSpeedEngine:
-    """DeepSpeed's engine that trains the parameters of `module` that require gradients, with
-    torch's AdamW.
+    """Build the engine that trains the parameters of `module` that require gradients, with torch's
+    AdamW.
 
-    zero: of a partition, for DeepSpeed's configuration; its own sizes of buffers where it is not
-    given. replicated: names of frozen parameters that stay whole on each rank at stage 3; they
-    become buffers of `module`.
+    Args:
+        module: what trains.
+        run: all numbers of the run.
+        world: the ranks that train together.
+        zero: settings of a partition; by default DeepSpeed's sizes of buffers.
+        replicated: names of frozen parameters that stay whole on each rank at stage 3; they become
+            buffers of `module`.
     """
     precision = run.execution.precision
     stage = run.execution.zero_stage
@@ -78,17 +82,18 @@ def build_engine(
         engine.optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
             gradient for group in engine.optimizer.averaged_gradients.values() for gradient in group
         )
-        if (
-            world.tensor.size == 1
-        ):  # of parts of a replica, DeepSpeed has to see which tensor is one
-            # Two or three more for each, of steps that are clipped.
+        # Two or three more for each, of steps that are clipped. Where a replica has parts,
+        # DeepSpeed has to see which tensor is one.
+        if world.tensor.size == 1:
             norm = engine.optimizer.get_grad_norm_direct
-            engine.optimizer.get_grad_norm_direct = lambda gradients, parameters: norm(
-                [torch.stack(torch._foreach_norm(gradients, dtype=torch.float64))]
-                if gradients
-                else [],
-                parameters,
-            )
+
+            def norm_of_norms(gradients: list[torch.Tensor], parameters: Any) -> Any:
+                if not gradients:
+                    return norm([], parameters)
+                norms = torch._foreach_norm(gradients, dtype=torch.float64)
+                return norm([torch.stack(norms)], parameters)
+
+            engine.optimizer.get_grad_norm_direct = norm_of_norms
         if stage == 1 and world.data.size == 1:
             # It would copy each gradient into a bucket, divide it by 1 and copy it out.
             engine.optimizer.contiguous_gradients = False
@@ -105,7 +110,7 @@ def build_engine(
 def adamw_for(
     parameters: Iterable[torch.nn.Parameter], run: Run, world: World
 ) -> torch.optim.AdamW:
-    """The optimizer of a run, for DeepSpeed to wrap."""
+    """Return the optimizer of a run, for DeepSpeed to wrap."""
     rule = run.optimizer
     skips = run.execution.zero_stage == 0 and run.execution.precision == "fp32"
     optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
@@ -138,12 +143,10 @@ class SkippingAdamW(torch.optim.AdamW):
 
 def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
     """Whether any is not finite, (1,) bool."""
-    there = [one for one in gradients if one is not None and one.numel()]
-    return (
-        ~torch.stack(torch._foreach_norm(there, math.inf)).isfinite().all()[None]
-        if there
-        else torch.tensor([False])
-    )
+    known = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
+    if not known:
+        return torch.tensor([False])
+    return ~torch.stack(torch._foreach_norm(known, math.inf)).isfinite().all()[None]
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
@@ -169,10 +172,13 @@ def set_learning_rate(engine: deepspeed.DeepSpeedEngine, lr: float) -> None:
 
 
 def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run: Run) -> None:
-    """Gradients of one micro-batch; after the last one of a step, the update.
+    """Compute gradients of one micro-batch; after the last one of a step, update.
 
-    loss: this micro-batch's share of the step's loss. DeepSpeed would divide it by the number of
-    micro-batches.
+    Args:
+        engine: DeepSpeed's.
+        loss: this micro-batch's share of the step's loss, which DeepSpeed would divide by the
+            number of micro-batches.
+        run: all numbers of the run.
     """
     if run.execution.precision == "fp16" and run.execution.zero_stage == 0:
         # DeepSpeed 0.19.8 divides gradients by the loss scale, but does not multiply the loss by it
@@ -183,15 +189,12 @@ def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run
 
 
 def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
-    """The L2 norm of the last step's gradients before clipping; None where DeepSpeed has not taken
-    it, or takes it wrongly (stage 0 with parts of a replica).
+    """Return the L2 norm of the last step's gradients before clipping; None where DeepSpeed has not
+    taken it, or takes it wrongly (stage 0 with parts of a replica).
     """
     norm = engine.get_global_grad_norm()
-    if (
-        norm is None
-        or (run.execution.zero_stage == 0 and world.tensor.size > 1)
-        or not math.isfinite(norm)
-    ):
+    is_wrong = run.execution.zero_stage == 0 and world.tensor.size > 1
+    if norm is None or is_wrong or not math.isfinite(norm):
         return None
     return float(norm)
 
@@ -220,9 +223,8 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
     """
     waiting = [parameter for parameter in module.parameters() if hasattr(parameter, "source")]
     for parameter in waiting:
-        vars(parameter)["ds_status"] = (
-            ZeroParamStatus.NOT_AVAILABLE
-        )  # else it is sent to all ranks first
+        # Else it is sent to all ranks first.
+        vars(parameter)["ds_status"] = ZeroParamStatus.NOT_AVAILABLE
     if waiting:
         return_blocks()  # of large weights that come and go, glibc's heap would keep the holes
     cut = deepspeed.zero.Init._zero_init_param
@@ -239,8 +241,8 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
 
 
 def model_parallel_unit(world: World) -> SimpleNamespace:
-    """DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and norms over
-    `tensor` too.
+    """Return DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and
+    norms over `tensor` too.
 
     A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all
     others on one.

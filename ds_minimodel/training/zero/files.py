@@ -30,7 +30,7 @@ Fragments = dict[str, list[Fragment]]  # of each parameter by name, in the order
 
 
 def load_file(path: Path) -> Any:
-    """A file of a checkpoint, mapped, on the CPU; of all classes, only KNOWN_CLASSES are made."""
+    """Return a file of a checkpoint, mapped, on the CPU; only KNOWN_CLASSES are unpickled."""
     with torch.serialization.safe_globals(KNOWN_CLASSES):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
@@ -72,9 +72,8 @@ class EngineFiles:
         """
         saved, steps_taken = saved_fragments(checkpoint, manifest, tensor_rank)
         write_state(self.engine, lambda name, part: _whole(saved[name], part), steps_taken)
-        self.engine.global_steps = manifest[
-            "step"
-        ]  # by which its profiler counts, as its monitors do by samples
+        # DeepSpeed's profiler counts by steps, its monitors by samples.
+        self.engine.global_steps = manifest["step"]
         self.engine.global_samples = manifest["step"] * self.engine.train_batch_size()
 
 

@@ -19,7 +19,9 @@ def configure() -> None:
     `init_distributed`.
     """
     import deepspeed
-    import torch.distributed.nn  # noqa: F401  (loaded later, its functions would hold the group that there is by then)
+
+    # Loaded later, its functions would hold the group that there is by then.
+    import torch.distributed.nn  # noqa: F401
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # torch says at every step of ZeRO 3 that the collectives that DeepSpeed calls have new names.
@@ -51,7 +53,7 @@ def set_log_level(settings: Mapping[str, Any]) -> None:
 
 
 def backend() -> str:
-    """Name of torch.distributed's backend for this machine's devices: "nccl", "gloo"."""
+    """Return the name of torch.distributed's backend for this machine's devices: "nccl", "gloo"."""
     import deepspeed
 
     return deepspeed.get_accelerator().communication_backend_name()
@@ -84,7 +86,7 @@ def end_distributed() -> None:
 
 
 def device(local_rank: int) -> torch.device:
-    """This rank's device."""
+    """Return this rank's device."""
     import deepspeed
     import torch
 

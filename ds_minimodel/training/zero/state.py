@@ -32,8 +32,11 @@ LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter")
 class Fragment:
     """One rank's part of one flattened parameter.
 
-    start: of its first element in the flattened parameter. tensors: by STATE_PARTS, (elements,)
-    fp32, views of the state; before the first step the master alone.
+    Attributes:
+        name: of the parameter.
+        start: index of its first element in the flattened parameter.
+        tensors: by STATE_PARTS, (elements,) fp32, views of the state; before the first step the
+            master alone.
     """
 
     name: str
@@ -42,11 +45,12 @@ class Fragment:
 
     @property
     def span(self) -> slice:
+        """Its elements in the flattened parameter."""
         return slice(self.start, self.start + self.tensors[MASTER].numel())
 
 
 def trainable(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
-    """(name, parameter) of what trains, in order; DeepSpeed adds attributes of its own to the
+    """Return (name, parameter) of what trains, in order; DeepSpeed adds attributes to the
     parameters.
     """
     return [
@@ -57,7 +61,7 @@ def trainable(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
 
 
 def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
-    """This rank's Fragments, in the order of the parameters."""
+    """Yield this rank's Fragments, in the order of the parameters."""
     states = adamw_of(engine).state
     stage0_masters = _masters_of_stage_0(engine)
     for name, parameter in trainable(engine):
@@ -73,37 +77,35 @@ def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
 
 
 def adamw_of(engine: DeepSpeedEngine) -> torch.optim.AdamW:
-    """torch's optimizer within DeepSpeed's."""
+    """Return torch's optimizer within DeepSpeed's."""
     return getattr(engine.optimizer, "optimizer", engine.optimizer)
 
 
 def vectors(engine: DeepSpeedEngine) -> list[torch.Tensor]:
-    """The fp32 tensors that AdamW updates on this rank."""
+    """Return the fp32 tensors that AdamW updates on this rank."""
     if is_stage_3(engine):  # it shows them to AdamW in a step only
         return list(engine.optimizer.fp32_partitioned_groups_flat)
     return [vector for group in adamw_of(engine).param_groups for vector in group["params"]]
 
 
 def is_stage_3(engine: DeepSpeedEngine) -> bool:
-    """Whether the engine partitions parameters."""
+    """Return whether the engine partitions parameters."""
     return hasattr(engine.optimizer, "fp32_partitioned_groups_flat")
 
 
 def read_masters(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
-    """{name: fp32 tensor on the CPU} of the parameters that train, whole; collective at every ZeRO
-    stage.
+    """Return {name: fp32 tensor on the CPU} of the parameters that train, whole; collective at
+    every ZeRO stage.
     """
-    own = _masters_of_stage_0(engine)
+    stage0_masters = _masters_of_stage_0(engine)
     masters = {}
-    for name, parameter in trainable(
-        engine
-    ):  # one after another: a device may not hold all of them whole
-        master = (
-            (own[parameter] if parameter in own else _full_master(parameter))
-            .detach()
-            .to(engine.device)
-        )
-        masters[name] = full_tensor(parameter, master).to("cpu", torch.float32, copy=True)
+    # One after another: a device may not hold all of them whole.
+    for name, parameter in trainable(engine):
+        master = stage0_masters.get(parameter)
+        if master is None:
+            master = _full_master(parameter)
+        master = full_tensor(parameter, master.detach().to(engine.device))
+        masters[name] = master.to("cpu", torch.float32, copy=True)
     return masters
 
 
@@ -122,8 +124,11 @@ def write_state(
 ) -> None:
     """Set masters, Adam moments and step count, and the parameters from the masters.
 
-    whole: (name, one of STATE_PARTS) → the flattened parameter's state, (elements,); asked for one
-    after another.
+    Args:
+        engine: DeepSpeed's.
+        whole: (name, one of STATE_PARTS) → the flattened parameter's state, (elements,); called for
+            one after another.
+        steps_taken: optimizer steps that the state has seen.
     """
     for vector in vectors(engine):
         adamw_of(engine).state[vector] = {
@@ -132,7 +137,7 @@ def write_state(
         }
     here = {fragment.name: fragment for fragment in fragments(engine)}
     if is_stage_3(engine):
-        # Partitions what small parameters are gathered
+        # It partitions the small parameters that stay gathered.
         engine.optimizer.checkpoint_event_prologue()
     with torch.no_grad():
         for name, parameter in trainable(engine):
@@ -150,7 +155,7 @@ def write_state(
 
 
 def read_loss_scale(engine: DeepSpeedEngine) -> dict[str, float] | None:
-    """fp16's LOSS_SCALE as it stands; None in other precisions."""
+    """Return fp16's LOSS_SCALE as it stands; None in other precisions."""
     scaler = _loss_scaler_of(engine)
     return None if scaler is None else {key: getattr(scaler, key) for key in LOSS_SCALE}
 
