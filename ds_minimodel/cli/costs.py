@@ -153,10 +153,8 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
     values["adapt"]["warmup_steps"] = (
         1  # costs do not depend on it, and an override may leave few steps
     )
-    recipe, overrides = (
-        recipe_of_values(values, options.recipe, steps.overrides_of(options)),
-        values.get("engine", {}),
-    )
+    recipe = recipe_of_values(values, options.recipe, steps.overrides_of(options))
+    overrides = values.get("engine", {})
     values["engine"] = fit(recipe, options.ranks, device_named(options.device)).engine | overrides
     return recipe_of_values(values, options.recipe)
 

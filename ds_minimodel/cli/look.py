@@ -116,7 +116,8 @@ def _lines(jobs: Sequence[JobStatus]) -> list[str]:
 
 def _what(job: JobStatus) -> str:
     """Where a job's training is, and why it is as it is."""
-    training, parts = job.training, []
+    training = job.training
+    parts = []
     if training and job.state != "complete":
         left = tqdm.format_interval(training.seconds_left)
         parts = [

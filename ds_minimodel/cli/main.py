@@ -19,7 +19,8 @@ from ds_minimodel.common.retired import INSTEAD, retired
 from ds_minimodel.launch import hosts as launch
 from ds_minimodel.launch import process
 
-USER_ERROR, FAILURE = 2, 1
+USER_ERROR = 2
+FAILURE = 1
 _CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
 
 
@@ -94,7 +95,8 @@ class _Parser(argparse.ArgumentParser):
         """Where an option is no command's but nearly one, that is said, and not what else is
         missing.
         """
-        known, words = self._option_string_actions, [] if self._subparsers else list(args or ())
+        known = self._option_string_actions
+        words = [] if self._subparsers else list(args or ())
         for place, word in enumerate(words):
             name = word.partition("=")[0]
             near = difflib.get_close_matches(name, known, 1, 0.75)

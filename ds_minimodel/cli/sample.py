@@ -43,5 +43,6 @@ def _run(args: Options) -> None:
     manifest = fetch(
         args.out, args.set, args.languages.split(",") if args.languages else None, log=say
     )
-    languages, tasks = ", ".join(manifest["text"]), ", ".join(manifest["tasks"])
+    languages = ", ".join(manifest["text"])
+    tasks = ", ".join(manifest["tasks"])
     print(printable(f"{args.out}: text in {languages}; tasks {tasks}; manifest.json says how much"))

@@ -63,7 +63,8 @@ def base_of(model: Path) -> dict[str, str | None]:
     else its folder, or the name that it gives itself.
     """
     about = _About.of(model, model)
-    name, source = hub_name(about.origin.base_model), about.model.source
+    name = hub_name(about.origin.base_model)
+    source = about.model.source
     if source is not None and about.origin.revision is None and Path(source.path).is_dir():
         name = source.path
     return {"base_model_name_or_path": name, "revision": about.origin.revision}
@@ -84,7 +85,8 @@ def model_card(
     that it was trained on, where somebody has said it.
     """
     about = _About.of(pack, model)
-    facts, place = about.facts, about.place
+    facts = about.facts
+    place = about.place
     training: dict[str, Any] = {"system": place.system} if place else {}
     training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
     training |= {"embedding_space": about.model.body.space, "layers": num_layers}
@@ -188,7 +190,9 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
         head: of the model.
     """
     about = _About.of(pack, model)
-    facts, place, known = about.facts, about.place, about.languages
+    facts = about.facts
+    place = about.place
+    known = about.languages
     gives_vectors = isinstance(head, SentenceHead)
     training: dict[str, Any] = {"steps": facts.steps, "embedding_space": about.model.body.space}
     front = ModelCardData(

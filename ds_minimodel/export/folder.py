@@ -82,7 +82,8 @@ def export_hf(
     out = Path(out)
     refuse_existing(out)
     check_strength(strength)
-    body, model_folder = load_body(artifact), model_below(artifact)
+    body = load_body(artifact)
+    model_folder = model_below(artifact)
     base = load_model(model_folder)[1]
     place = Path(language or model_folder)
     added = load_model(place)[1] if is_model(place) else load_adaptation(place)
@@ -239,7 +240,9 @@ def exported(
     """The model of the folder `artifact`, whose content is `body`, with a language that fits it;
     depth, strength: as of export_hf.
     """
-    architecture, num_layers, extra = architecture_of(body.config.kind), body.config.num_layers, {}
+    architecture = architecture_of(body.config.kind)
+    num_layers = body.config.num_layers
+    extra = {}
     if architecture is None:
         raise UserError(
             f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}"
@@ -252,11 +255,10 @@ def exported(
                 "--depth out"
             )
         kind, labels = task_of(artifact, body)
-        ending, extra = kind.hugging_face_class, kind.hugging_face_config(labels)
-        head, changed = (
-            architecture.task_head(body.config, kind.head_names),
-            {**lazily(body.tensors), **changed},
-        )
+        ending = kind.hugging_face_class
+        extra = kind.hugging_face_config(labels)
+        head = architecture.task_head(body.config, kind.head_names)
+        changed = {**lazily(body.tensors), **changed}
     else:
         num_layers = max(body.head_depths, default=0) if depth is None else depth
         if num_layers not in body.head_depths:
@@ -264,10 +266,8 @@ def exported(
             raise UserError(
                 f"{artifact}: no language-model head of depth {num_layers}; it has heads of {has}"
             )
-        ending, head = (
-            OBJECTIVES[body.objective].hugging_face_class,
-            architecture.language_model_head(num_layers),
-        )
+        ending = OBJECTIVES[body.objective].hugging_face_class
+        head = architecture.language_model_head(num_layers)
     class_name = architecture.classes + ending
     if ending not in architecture.endings:
         raise UserError(

@@ -58,7 +58,9 @@ _KEYS = {
     "attention.head_count": "num_attention_heads",
 }
 _ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-_SPECIAL, _OF_USER = 3, 4  # kinds of tokens that are found whole in a text
+# Kinds of tokens that are found whole in a text
+_SPECIAL = 3
+_OF_USER = 4
 # Of metadata what changes nothing that is computed here, or is read by transformers.
 _IGNORED = re.compile(
     r"GGUF\.|general\.|split\.|quantize\.|\w+\.tensor_data_layout$|tokenizer\.chat_template"

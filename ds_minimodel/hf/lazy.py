@@ -143,7 +143,8 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, lazy in entries.items():
-        start, end = end, end + lazy.dtype.itemsize * torch.Size(lazy.shape).numel()
+        start = end
+        end = end + lazy.dtype.itemsize * torch.Size(lazy.shape).numel()
         header[name] = {
             "dtype": _NAMES[lazy.dtype],
             "shape": lazy.shape,

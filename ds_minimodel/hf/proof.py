@@ -38,9 +38,12 @@ _UNREAD_BY_BODIES = re.compile(rf"{_UNUSED.pattern}|^(cls|lm_head|head|decoder|v
 _SMALL = 1_000_000  # numbers, of which anything may be made
 _TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
 # Of the vocabulary; of the longer of two texts, where no window is longer; of what is written.
-_ROWS, _TOKENS, _WRITTEN = 96, 48, 8
+_ROWS = 96
+_TOKENS = 48
+_WRITTEN = 8
 _VECTOR_TOLERANCE = 1e-5  # of a number of a vector, or of the largest score that is above 1
-_TEXTS, _TEXTS_OF_BATCH = 200, 20
+_TEXTS = 200
+_TEXTS_OF_BATCH = 20
 
 
 @dataclass(frozen=True)

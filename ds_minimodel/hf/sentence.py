@@ -20,8 +20,10 @@ from ds_minimodel.hf.names.architecture import PROJECTIONS
 from ds_minimodel.models.heads import AnyHead, LabelHead, Projection, Prompt, SentenceHead
 from ds_minimodel.models.kind import BodyConfig
 
-MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
-PROMPTS, PART = "config_sentence_transformers.json", "config.json"
+MODULES = "modules.json"
+SETTINGS = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
+PART = "config.json"
 # What a name on the Hub needs beside a model's own files; folders are named by number and class
 SENTENCE_SETTINGS = MODULES, SETTINGS, PROMPTS, "*_Pooling/config.json", "*_Dense/config.json"
 SENTENCE_WEIGHTS = "*_Dense/model.safetensors", "*_Dense/pytorch_model.bin"
@@ -160,7 +162,8 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 def _sentence_head(folder: Path, config: BodyConfig) -> SentenceHead:
     modules = _modules(folder)
     pooling, pools_prompt = _pooling(modules[1][1] / PART, config.hidden_size)
-    projections, width = [], config.hidden_size
+    projections = []
+    width = config.hidden_size
     for kind, place in modules:
         if kind == "Dense":
             projections.append(_projection(place / PART, width))

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ADAPTER_CONFIG = "adapter_config.json"  # of PEFT's
-CONFIG, CARD = "config.json", "README.md"
-WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+CONFIG = "config.json"
+CARD = "README.md"
+WEIGHTS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"  # after either's name: which part holds which tensor
 WEIGHT_FILES = (
     WEIGHTS,
@@ -123,7 +125,9 @@ class Folder(Source):
     """A folder as `from_pretrained` takes it."""
 
     def __init__(self, path: Path):
-        self.name, self.path, self.config_path = path.name, path, path / CONFIG
+        self.name = path.name
+        self.path = path
+        self.config_path = path / CONFIG
         if (path / ADAPTER_CONFIG).exists():
             if (path / MANIFEST).is_file():
                 raise UserError(

@@ -23,7 +23,8 @@ from ds_minimodel.tokenizers.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_
 
 # What a pack keeps of a folder beside tokenizer.json: settings with the chat template, those of
 # generation, and the ids of special tokens by the keys of config.json.
-GENERATION_FILE, IDS_FILE = "generation_config.json", "token_ids.json"
+GENERATION_FILE = "generation_config.json"
+IDS_FILE = "token_ids.json"
 _PUT_BACK = "put the pack back from a copy"
 protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
 
@@ -104,7 +105,8 @@ def name_ends(pack: Path, ends: Sequence[int]) -> None:
     """Name tokens that a model has learned to end an answer by in a pack's settings of generation,
     and the first as the tokenizer's end of a text where it has none.
     """
-    path, settings_path = pack / GENERATION_FILE, pack / SETTINGS_FILE
+    path = pack / GENERATION_FILE
+    settings_path = pack / SETTINGS_FILE
     ids = read_ids(pack)
     if not path.is_file():
         files.write_json(path, {name: id for name, id in ids.items() if id is not None})
@@ -140,7 +142,8 @@ def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> st
     to go on.
     """
     before, after = vocabulary.frame
-    strings, after = file.strings, [] if body.causal else after
+    strings = file.strings
+    after = [] if body.causal else after
 
     def tokens(ids: list[int], type: int = 0) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": strings[id], "type_id": type}} for id in ids]
@@ -184,7 +187,8 @@ def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
     )
     spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     tokenizer.normalizer = normalizers.Sequence([*steps, *spaces])
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     ids = vocabulary.special_ids
     special = [
         AddedToken(pieces[id][0], lstrip=id == vocabulary.mask, normalized=False, special=True)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 SAID = "31415926535897"  # in place of what is said: no chat template changes it, or has it
 # Of a stranger's template: seconds it may compute, characters it may write beside what is said.
-MAX_SECONDS, MAX_ADDED = 5, 1 << 20
+MAX_SECONDS = 5
+MAX_ADDED = 1 << 20
 # Before a template: the same on all days
 _TODAY = "{%- macro strftime_now(form) %}01 Jan 2026{% endmacro %}"
 
@@ -63,11 +64,13 @@ def keep_tokenizer(
         file.special.values()
     )  # no text becomes them
     texts = [text for text in PROBES if not any(token in text for token in special)]
-    runner, again = file.runner(vocabulary), tokenizer_of(pack)
+    runner = file.runner(vocabulary)
+    again = tokenizer_of(pack)
     with one_line(folder, "the tokenizer does not run"):
         ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]
         alone = theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        whole, kept = theirs(PROBES)["input_ids"], again(PROBES)["input_ids"]
+        whole = theirs(PROBES)["input_ids"]
+        kept = again(PROBES)["input_ids"]
     _compare(folder, texts, ours, alone)
     _compare(folder, PROBES, kept, whole)
     asked(theirs, SAID)  # UserError where the chat template has no end
@@ -171,19 +174,19 @@ def _vocabulary(folder: Path, theirs: Any, file: TokenizerJson, body: BodyConfig
     """
     with one_line(folder, "the tokenizer does not run"):
         first, second = (theirs(text, add_special_tokens=False)["input_ids"] for text in ("a", "b"))
-        single, pair = theirs("a")["input_ids"], theirs("a", "b", return_token_type_ids=True)
+        single = theirs("a")["input_ids"]
+        pair = theirs("a", "b", return_token_type_ids=True)
     place = next((at for at in range(len(single)) if single[at : at + len(first)] == first), 0)
-    before, after = single[:place], single[place + len(first) :]
+    before = single[:place]
+    after = single[place + len(first) :]
     special = {role: getattr(theirs, f"{role}_token_id") for role in ("pad", "unk", "mask")}
     special |= {
         "bos": before[0] if before else None,
         "eos": after[0] if after else theirs.eos_token_id,
     }
     frame = [special["bos"]] if before else [], [] if body.causal else [special["eos"]]
-    head, tail = (
-        [*frame[0], *first, *frame[1]],
-        [*frame[1] * (body.separators - 1), *second, *frame[1]],
-    )
+    head = [*frame[0], *first, *frame[1]]
+    tail = [*frame[1] * (body.separators - 1), *second, *frame[1]]
     types = [0] * len(head) + [1] * len(tail)
     is_pair = pair["input_ids"] == [*head, *tail] and (
         body.token_types == 1 or pair["token_type_ids"] == types

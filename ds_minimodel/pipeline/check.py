@@ -37,10 +37,8 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     if recipe.finetune.tasks:
         check_plots()
         return list(steps)
-    left, end = (
-        [step for step in steps if not step.needs_tasks],
-        "and a report of their costs and losses",
-    )
+    left = [step for step in steps if not step.needs_tasks]
+    end = "and a report of their costs and losses"
     if not _can_plot():
         left = [step for step in left if not step.draws]
         end = "without a report, which needs matplotlib"
@@ -53,13 +51,16 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
 
 def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     """Raise UserError where DeepSpeed does not take the JSON that the recipe names."""
-    engine, file, section = recipe.engine, recipe.engine.deepspeed, recipe.adapt
+    engine = recipe.engine
+    file = recipe.engine.deepspeed
+    section = recipe.adapt
     if file.path:
         precision = "fp32" if engine.precision == "auto" else engine.precision
         execution = Execution(
             section.batch_size, engine.micro_batch_size, engine.zero_stage, precision
         )
-        schedule, cost = section.lr_schedule, Accounting(1)
+        schedule = section.lr_schedule
+        cost = Accounting(1)
         name_the_cpu()
         check_deepspeed(
             Run(

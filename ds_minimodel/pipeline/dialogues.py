@@ -60,9 +60,12 @@ def prepare_chats(
     store of its own, in the folder HELD_OUT; so do answers with a line of `held_text`, files of
     held-out text. UserError as of `_sampled`, and where nothing is left.
     """
-    ours, counts, lost = open_tokenizer(tokenizer_folder), [0, 0], 0
+    ours = open_tokenizer(tokenizer_folder)
+    counts = [0, 0]
+    lost = 0
     endings = set[Ending]()
-    vocabulary, ids = ours.vocabulary, 2 * ours.vocabulary.size
+    vocabulary = ours.vocabulary
+    ids = 2 * ours.vocabulary.size
     lines = Counter(
         line for document in read_documents(held_text) for line in {*map(str.strip, document)}
     )
@@ -200,7 +203,8 @@ def _samples(
     vocabulary's size added.
     """
     system = [turn for turn in dialogue if turn["role"] == "system"]
-    turns, samples = dialogue[len(system) :], []
+    turns = dialogue[len(system) :]
+    samples = []
     while turns:
         for end in range(2, len(turns) + 1, 2):
             written, says = _written(tokenizer, ending, [*system, *turns[:end]])
@@ -209,7 +213,9 @@ def _samples(
             )  # which a reader puts before a text itself
             fits = len(written) - first <= most
             if fits or end == 2:
-                count, ids, learned = end, written[first : first + most], says[first : first + most]
+                count = end
+                ids = written[first : first + most]
+                learned = says[first : first + most]
             if not fits:
                 break
         samples += [ids + vocabulary.size * ~learned] if learned.any() else []

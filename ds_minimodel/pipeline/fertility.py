@@ -45,13 +45,12 @@ def fertility(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
-    rows, layout = [], WorkdirLayout(recipe.workdir)
+    rows = []
+    layout = WorkdirLayout(recipe.workdir)
     kept = words_of(layout.corpus(language) for language in recipe.languages_kept)
     for language in recipe.languages.targets:
-        corpus, own = (
-            Corpus(layout.corpus(language)),
-            recipe.tokenizer.vocab_size if recipe.num_base else 0,
-        )
+        corpus = Corpus(layout.corpus(language))
+        own = recipe.tokenizer.vocab_size if recipe.num_base else 0
         words = corpus.words()
         guard = guarded_words(recipe.languages.source, words)
         extension = read_extension(base, words, kept, max(SIZES[-1], own), guard)
@@ -76,11 +75,9 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
 def _row(
     recipe: Recipe, language: str, extension: Extension, share: float, size: int
 ) -> dict[str, Any]:
-    (tokens, unknown), config, num_base = (
-        extension.tokens_with(size),
-        recipe.body_config,
-        recipe.source_vocab_size,
-    )
+    tokens, unknown = extension.tokens_with(size)
+    config = recipe.body_config
+    num_base = recipe.source_vocab_size
     num_bytes = extension.num_bytes / max(1, tokens + unknown * extension.num_bytes)
     section = recipe.adapt
     work = step_work(recipe.trained_by, config, section, num_base + size, num_base=num_base)

@@ -15,14 +15,15 @@ STEP_FOLDERS = (
     "evaluate",
 )  # of jobs
 CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
-REPORT, OWN_REPLAY = (
-    "report",
-    "the-base-itself",
-)  # in the place of a language's name: no language is called so
+# In the place of a language's name: no language is called so
+REPORT = "report"
+OWN_REPLAY = "the-base-itself"
 
 
 # In the folder of `extend`, above the workdir: what was asked for, what is made of it, its lock.
-CALL, RECIPE, LOCK = "call.json", "recipe.yaml", ".lock"
+CALL = "call.json"
+RECIPE = "recipe.yaml"
+LOCK = ".lock"
 
 
 class WorkdirLayout:

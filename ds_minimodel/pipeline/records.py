@@ -251,7 +251,8 @@ def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, 
     differ.
     """
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        old, new = dict(enumerate(old)), dict(enumerate(new))
+        old = dict(enumerate(old))
+        new = dict(enumerate(new))
     if not isinstance(old, dict) or not isinstance(new, dict):
         if old != new:
             yield key, old, new

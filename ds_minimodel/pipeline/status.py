@@ -70,7 +70,8 @@ def training_in(folder: Path) -> TrainingProgress | None:
     """The training run in a job's folder `run`, None before its first report."""
     try:
         facts = read_json(folder / "run.json")
-        steps, per_step = int(facts["steps"]), float(facts["tokens_per_step"])
+        steps = int(facts["steps"])
+        per_step = float(facts["tokens_per_step"])
         with open(folder / "metrics.jsonl", encoding="utf-8") as file:
             lines = collections.deque(
                 (line for line in file if line.endswith("\n")), 5

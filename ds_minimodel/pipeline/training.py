@@ -238,7 +238,8 @@ def line_sampler(context: Context, step: TextStepConfig, language: str) -> LineS
 
     The main rank verifies their stores first.
     """
-    layout, section = context.layout, step.training
+    layout = context.layout
+    section = step.training
 
     def examples(place: Path, own: str) -> Examples:
         context.world.broadcast_from_rank0(
@@ -269,20 +270,23 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
     In step 2 a target language's samples are mixed with its dialogues and with what is replayed:
     the source's text or self-generated replay.
     """
-    layout, section = context.layout, step.training
+    layout = context.layout
+    section = step.training
 
     def sampler(folder: Path, language: str, blocks: str = step.blocks) -> Sampler:
         context.world.broadcast_from_rank0(
             lambda: _store(context, folder, language, verify=True).num_tokens
         )
-        store, tables = _store(context, folder, language), layout.root / TOKENS
+        store = _store(context, folder, language)
+        tables = layout.root / TOKENS
         return _sampler(context, step, store, step.seed, blocks, tables)
 
     own = sampler(layout.tokens(language), language)
     if not isinstance(section, Adapt) or language == step.source:
         return own
     if language in step.data.chats:
-        chats, share = sampler(layout.chats(language), language, "complete_doc"), section.chat_share
+        chats = sampler(layout.chats(language), language, "complete_doc")
+        share = section.chat_share
         own = Sampler(
             MixedReader(own.reader, chats.reader, share, Stream.CHATS), own.objective, section
         )
@@ -352,7 +356,8 @@ def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:
     numbers [s * batch_size, (s + 1) * batch_size), for any number of ranks and any size of a
     micro-batch.
     """
-    data, batch_size = world.data, run.execution.batch_size
+    data = world.data
+    batch_size = run.execution.batch_size
     micro, accumulation = world.replicated(lambda: run.execution.split(data.size))
 
     def batches(step: int) -> list[dict[str, Any]]:
@@ -407,7 +412,8 @@ EVALUATIONS = 20  # of a run, about
 # Share of the training's cost, a forward pass counted as a training step on the same samples
 MOST_COST = 0.02
 SHORT_COST = 0.1  # the same of runs so short that FEWEST_SAMPLES cost more than MOST_COST
-FEWEST_SAMPLES, MOST_SAMPLES = 16, 4096
+FEWEST_SAMPLES = 16
+MOST_SAMPLES = 4096
 GROWING_BATCHES = 4  # of a run that may grow: as many samples as these have, however long it is
 
 
@@ -441,7 +447,9 @@ def held_out_evaluation(
     objective = step.trained_by
     if not isinstance(objective, TextObjective):
         return Evaluation()
-    section, world, layout = step.training, context.world, context.layout
+    section = step.training
+    world = context.world
+    layout = context.layout
     sampler = held_out_sampler(context, step, language, layout.tokens(language), step.blocks)
     if sampler is None:
         return Evaluation()
@@ -469,7 +477,8 @@ def held_out_evaluation(
         module: torch.nn.Module, name: str, sampler: Sampler, count: int = count
     ) -> dict[str, float]:
         """Of the deepest head, under `name`; where there are several, of each before it."""
-        share, parts = data.share(count), []
+        share = data.share(count)
+        parts = []
         for turn in range(-(-count // (data.size * micro))):
             first = share.start + turn * micro
             is_filler = first >= share.stop  # all ranks run the model equally often

@@ -37,7 +37,8 @@ def begin(job: Job) -> bool:
             "made "
             "from is not known; delete or rename the folder"
         )
-    record, former = read_record(job.folder), list[str]()
+    record = read_record(job.folder)
+    former = list[str]()
     inputs, hashes = current_inputs(job, record, to_be_read=not complete)
     if record is not None and complete:
         job.clean_up()  # of a kill within `finish`
@@ -89,7 +90,8 @@ def move_aside_if_stale(job: Job) -> None:
     """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is
     lost.
     """
-    path, record = record_of(job.folder), read_record(job.folder)
+    path = record_of(job.folder)
+    record = read_record(job.folder)
     difference, goes_on = difference_of(job, record) if record is not None else ("", False)
     if record is not None and difference and not goes_on:
         suffix = f".old-{record.identity[:8]}"

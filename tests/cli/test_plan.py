@@ -38,8 +38,10 @@ def test_bytes_of_step_2_by_hand():
     """50,000 x 768 embeddings and as many biases: fp16 gradients, an eighth of a fp32 copy and two
     moments a rank.
     """
-    trained, step = 50_000 * 769, rows()["adapt"]
-    memory, traffic = step["memory"], step["traffic"]
+    trained = 50_000 * 769
+    step = rows()["adapt"]
+    memory = step["memory"]
+    traffic = step["traffic"]
     assert memory["gradients"] == 2 * trained and memory["optimizer"] == 12 * trained / 8
     assert (
         traffic["all-reduce"] == 2 * 2 * trained * 7 // 8
@@ -56,7 +58,8 @@ def test_bytes_of_step_2_with_each_replica_on_two_ranks():
     """Half of the rows of the vocabulary a rank, their optimizer state divided among four
     replicas.
     """
-    whole, split = rows()["adapt"]["memory"], rows("engine.tensor_parallel=2")["adapt"]
+    whole = rows()["adapt"]["memory"]
+    split = rows("engine.tensor_parallel=2")["adapt"]
     memory = split["memory"]
     assert memory["gradients"] == 25_000 * 769 * 2 and memory["optimizer"] == 25_000 * 769 * 12 / 4
     assert split["traffic"]["all-reduce"] == 2 * 25_000 * 769 * 2 * 3 // 4

@@ -16,7 +16,9 @@ class Hub:
     """repositories: {name: {path: bytes}} of models and data sets. requests: paths of all."""
 
     def __init__(self):
-        self.repositories, self.requests, self.endpoint = {}, [], ""
+        self.repositories = {}
+        self.requests = []
+        self.endpoint = ""
 
     def variables(self, folder):
         """Environment of a process that takes this for the Hub, and keeps what it fetches in
@@ -94,7 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
         own = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X_Repo_Commit": COMMIT}
         if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            first, last = int(found[1]), min(int(found[2] or len(data) - 1), len(data) - 1)
+            first = int(found[1])
+            last = min(int(found[2] or len(data) - 1), len(data) - 1)
             own["Content_Range"] = f"bytes {first}-{last}/{len(data)}"
             return self._answer(206, body=data[first : last + 1], **own)
         return self._answer(body=data, **own)

@@ -89,10 +89,8 @@ def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
 
 def with_added(source, folder):
     """The same model with ADDED in its tokenizer and rows for them."""
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(source),
-        AutoModelForMaskedLM.from_pretrained(source),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForMaskedLM.from_pretrained(source)
     tokenizer.add_tokens(ADDED)
     model.resize_token_embeddings(len(tokenizer))
     tokenizer.save_pretrained(folder)
@@ -158,7 +156,8 @@ def test_ids_and_token_types(base):
     for line, ids in zip(lines, own.encode(lines), strict=True):
         assert [bos, *ids, eos] == old(line)["input_ids"] == new(line)["input_ids"], line
         assert own.encode_with_offsets(line)[0] == ids
-    pair, again = old("a boat", "sees Straße"), new("a boat", "sees Straße")
+    pair = old("a boat", "sees Straße")
+    again = new("a boat", "sees Straße")
     assert pair["input_ids"] == again["input_ids"]
     assert pair.get("token_type_ids") == again.get("token_type_ids")
 
@@ -166,10 +165,8 @@ def test_ids_and_token_types(base):
 def test_logits(base):
     """Of padded pairs, with both token types where there are two."""
     theirs, _, exported = base
-    tokenizer, again = (
-        AutoTokenizer.from_pretrained(theirs),
-        AutoTokenizer.from_pretrained(exported),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(theirs)
+    again = AutoTokenizer.from_pretrained(exported)
     masked = f"a {tokenizer.mask_token} b{tokenizer.mask_token}, c</s>"
     assert tokenizer(masked)["input_ids"] == again(masked)["input_ids"]
     before, after = (
@@ -358,9 +355,7 @@ def test_two_token_types_of_a_roberta(roberta, tmp_path):
     model.save_pretrained(folder)
     refer(folder, tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "out")
-    after, tokens = (
-        AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(),
-        torch.arange(4, 40)[None],
-    )
+    after = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    tokens = torch.arange(4, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(after(tokens).logits, model(tokens).logits, atol=1e-4, rtol=0)

@@ -45,7 +45,8 @@ def workdir(imported, tmp_path):
     """
     body, source = load_model(imported)
     work = tmp_path / "runs/extend"
-    folders, system = WorkdirLayout(work), SYSTEMS["minipost"]
+    folders = WorkdirLayout(work)
+    system = SYSTEMS["minipost"]
     shutil.copytree(imported, folders.model(system))
     pack = body.adaptation("de", source.embeddings, steps=300, eflops=0.25)
     save_adaptation(folders.adapt(system, "de") / "pack", pack, imported / "tokenizer")

@@ -117,7 +117,8 @@ def samples_in(store, length=512):
     )
     found = {}
     for row, number in enumerate(permute(np.arange(len(table)), len(table), 1, 0).tolist()):
-        read, targets = batch["tokens"][row, : batch["lengths"][row]], batch["targets"][row]
+        read = batch["tokens"][row, : batch["lengths"][row]]
+        targets = batch["targets"][row]
         is_learned = targets[: len(read) - 1] != IGNORED
         np.testing.assert_array_equal(read[1:][is_learned], targets[: len(read) - 1][is_learned])
         found[number] = tokenizer.decode(read), tokenizer.decode(read[1:][is_learned])
@@ -155,7 +156,8 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
 @pytest.mark.parametrize("name", ["smollm2", "generation"])
 def test_an_answer_that_is_not_to_be_learned_is_read(text_file, tmp_path, name):
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES[name], "$A")
-    asked, said = {"role": "user", "content": "Was?"}, {"role": "assistant", "content": "Wind."}
+    asked = {"role": "user", "content": "Was?"}
+    said = {"role": "assistant", "content": "Wind."}
     wrong = {**said, "content": "Falsch.", "train": False}
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps({"messages": [asked, wrong, asked, said]}))
@@ -169,10 +171,8 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
     is its end.
     """
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"], f"{BEGIN} $A")
-    system, more = (
-        ("system", "s"),
-        [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)],
-    )
+    system = ("system", "s")
+    more = [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)]
     chats = write(
         tmp_path / "chats.jsonl", [system, *more, *more[:2]], [("user", "c" * 90), more[1]]
     )

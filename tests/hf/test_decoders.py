@@ -18,7 +18,8 @@ from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 from .conftest import ODD_TEXTS, TEXTS, randomise
 
-BEGIN, END = "<|begin|>", "<|end|>"
+BEGIN = "<|begin|>"
+END = "<|end|>"
 
 
 def save_llama(text_file, folder, single, tied=True, template=None):
@@ -26,12 +27,11 @@ def save_llama(text_file, folder, single, tied=True, template=None):
     of chats.
     """
     tokenizer = Tokenizer(models.BPE())
-    digits, by_bytes = (
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-    )
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes])
-    tokenizer.decoder, alphabet = decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet
     )
@@ -96,7 +96,8 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     tokenizer.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     )
-    tokenizer.padding_side, tokenizer.model_max_length = "left", 64
+    tokenizer.padding_side = "left"
+    tokenizer.model_max_length = 64
     tokenizer.save_pretrained(theirs)
     model = LlamaForCausalLM.from_pretrained(theirs)
     model.resize_token_embeddings(len(tokenizer))

@@ -38,11 +38,9 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
     Rows of a Llama's queries and keys are in pairs of rotary positions; Gemma's norms are what is
     multiplied with.
     """
-    config, facts, tensors = (
-        json.loads((folder / "config.json").read_text()),
-        dict(facts),
-        dict(tensors),
-    )
+    config = json.loads((folder / "config.json").read_text())
+    facts = dict(facts)
+    tensors = dict(tensors)
     kind = config["model_type"].removesuffix("_text")
     values = {
         "context_length": config["max_position_embeddings"],
@@ -276,13 +274,12 @@ def by_split(pattern_of):
 )
 def test_text_is_cut_as_its_kind_says(folder, tmp_path, pre, definition):
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
-    vocab, merges = (
-        model["vocab"] | {"<|endoftext|>": 330},
-        [tuple(merge) for merge in model["merges"]],
-    )
+    vocab = model["vocab"] | {"<|endoftext|>": 330}
+    merges = [tuple(merge) for merge in model["merges"]]
     file = reader.GgufFile(write_gguf(folder, tmp_path / "tiny.gguf", pre=pre))
     file.config()
-    ours, theirs = file.tokenizer(None), definition(vocab, merges)
+    ours = file.tokenizer(None)
+    theirs = definition(vocab, merges)
     for text in ["a  1", "12345 1234", "I'LL it's\n\n x\t", "cafe\u0301", *TEXTS, *ODD_TEXTS]:
         assert ours(text, add_special_tokens=False)["input_ids"] == theirs.encode(text).ids, text
     assert ours("a")["input_ids"][0] == 1 or pre != "llama-bpe", (

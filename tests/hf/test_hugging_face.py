@@ -31,10 +31,8 @@ ATOL = 1e-5
 @pytest.fixture(scope="module", params=CHECKPOINTS)
 def imported(request, tmp_path_factory):
     """(Hugging Face's folder, ours)."""
-    folder, out = (
-        request.getfixturevalue(request.param),
-        tmp_path_factory.mktemp("imported") / "out",
-    )
+    folder = request.getfixturevalue(request.param)
+    out = tmp_path_factory.mktemp("imported") / "out"
     refer(folder, out, "en")
     return folder, out
 
@@ -70,7 +68,8 @@ def varied_lines(number):
 def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     """Of every text to the rounding of fp32; by a language with positions of its own."""
     _, ours = imported
-    config, (body, pack) = roberta(2, 16, 2, 24, 64), load_model(ours)
+    config = roberta(2, 16, 2, 24, 64)
+    (body, pack) = load_model(ours)
     own = body.adaptation("en", dict(pack.embeddings), update={"positions": torch.randn(66, 16)})
     save_adaptation(tmp_path / "pack", own, ours / "tokenizer")
     module = save_task_model(ours, "classification", ["a", "b", "c"], tmp_path / "model", config)
@@ -78,11 +77,10 @@ def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     export_hf(tmp_path / "model", tmp_path / "out", tmp_path / "pack")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
-    tokenizer, lines = (
-        AutoTokenizer.from_pretrained(tmp_path / "out"),
-        [line[:40] for line in varied_lines(200)],
-    )
-    literal, mask = "a <mask> b", tokenizer.mask_token_id
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    lines = [line[:40] for line in varied_lines(200)]
+    literal = "a <mask> b"
+    mask = tokenizer.mask_token_id
     assert mask not in open_tokenizer(ours).encode([literal])[0]
     if (
         TokenizerJson(tmp_path / "out/tokenizer.json").kind == "Unigram"
@@ -114,11 +112,10 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, name, depth):
     ]
     save_body(tmp_path / name, body, "mini-model", tmp_path / "in")
     export_hf(tmp_path / name, tmp_path / "out", tmp_path / "in", depth)
-    theirs, ours = (
-        AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval(),
-        plugged_module(body, pack),
-    )
-    depth, tokens = depth or body.config.num_layers, torch.arange(4, 64).view(2, 30)
+    theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    ours = plugged_module(body, pack)
+    depth = depth or body.config.num_layers
+    tokens = torch.arange(4, 64).view(2, 30)
     with torch.no_grad():
         hidden, table = encode(ours.pack, ours.body, {"tokens": tokens})
         x_BSH = hidden[ours.body.head_depths.index(depth)]

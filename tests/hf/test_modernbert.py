@@ -52,10 +52,8 @@ def base(text_file, tmp_path_factory):
 def save_modernbert(text_file, folder, family="modernbert"):
     """A model of the family with a tokenizer as the published one's, trained on a text."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     options = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
     tokenizer.train([str(text_file)], trainers.BpeTrainer(vocab_size=330, **options))
     tokenizer.add_special_tokens(SPECIAL)
@@ -98,7 +96,8 @@ def logits(model, batch):
 
 @pytest.mark.parametrize("family", OWN)
 def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
-    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs = tmp_path / "theirs"
+    ours = tmp_path / "ours"
     save_modernbert(text_file, theirs, family)
     refer(theirs, ours, "en")
     export_hf(ours, tmp_path / "out")
@@ -119,10 +118,8 @@ def like_gemmas(text_file):
     """Gemma 2's and mmBERT's structure: spaces become ▁, no words, what has no piece is spelt by
     its bytes.
     """
-    special, spelt = (
-        "<pad> <eos> <bos> <unk> <mask>".split(),
-        [f"<0x{byte:02X}>" for byte in range(256)],
-    )
+    special = "<pad> <eos> <bos> <unk> <mask>".split()
+    spelt = [f"<0x{byte:02X}>" for byte in range(256)]
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "▁")
     trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
@@ -209,7 +206,8 @@ def test_task_models_are_theirs(base, tmp_path, kind, labels, name):
     first = {"loss_positions": torch.zeros(1, 1, dtype=torch.int64)}
     given = {"tokens": batch["input_ids"]} | (first if kind == "sentence-pair" else {})
     with torch.no_grad():
-        found, expected = module.logits(given), model(**batch)
+        found = module.logits(given)
+        expected = model(**batch)
     if kind == "qa":
         expected.logits = torch.stack((expected.start_logits, expected.end_logits), -1)
     torch.testing.assert_close(found, expected.logits, atol=1e-5, rtol=0)
@@ -221,7 +219,8 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     here do.
     """
     _, ours = base
-    body, of_base = load_body(ours), open_tokenizer(ours)
+    body = load_body(ours)
+    of_base = open_tokenizer(ours)
     train_tokenizer([text_file], tmp_path / "tokenizer", size, 1.0, 5000, kind=kind, base=of_base)
     tokenizer = open_tokenizer(tmp_path / "tokenizer")
     read = tokenizer._tokenizer if kind == "byte-bpe" else tokenizer._model
@@ -231,7 +230,8 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     own = body.adaptation("de", {"tokens": torch.randn(size, 16), "bias": torch.randn(size)})
     save_adaptation(tmp_path / "pack", own, tmp_path / "tokenizer")
     export_hf(ours, tmp_path / "out", tmp_path / "pack")
-    theirs, vocabulary = AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizer.vocabulary
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    vocabulary = tokenizer.vocabulary
     assert theirs.mask_token == "[MASK]" and theirs.mask_token_id == vocabulary.mask == size - 1
     for text in [*TEXTS, *ODD_TEXTS, "the [MASK] sees", "[MASK][MASK] and"]:
         parts = text.split("[MASK]")

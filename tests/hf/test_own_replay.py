@@ -48,7 +48,8 @@ def test_it_writes_by_its_own_distribution_after_the_template(
     stored = opening[
         single != "$A" or not template :
     ]  # what begins every text is put before it by a reader
-    written, eos = written_by(base, tmp_path / "out", 12_000), tokenizer.eos_token_id
+    written = written_by(base, tmp_path / "out", 12_000)
+    eos = tokenizer.eos_token_id
     assert len(written) % ROWS == 0 and len(written) * (64 - len(opening)) >= 12_000
     assert all(ids[: len(stored)] == stored for ids in written)
     assert not template or any(eos in ids[len(stored) : -1] for ids in written), (

@@ -96,7 +96,8 @@ def test_a_link_out_of_the_folder(folder, tmp_path, name):
 # Weights.
 
 
-BIAS, TABLE = torch.zeros(260), torch.zeros(2, 16)
+BIAS = torch.zeros(260)
+TABLE = torch.zeros(2, 16)
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,10 @@ def in_file(name, **values):
     return lambda folder: change(folder / name, **values)
 
 
-POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
-SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+POOLING = "1_Pooling/config.json"
+DENSE = "2_Dense/config.json"
+SETTINGS = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
 REFUSED = {
     "another class": (in_modules("Transformer", "Pooling", "LSTM"), "modules.json", "models.LSTM"),
     "code of its own": (in_modules("Transformer", "custom_st.Pooling"), "custom_st.Pooling"),

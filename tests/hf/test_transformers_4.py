@@ -64,10 +64,8 @@ def tokenizer_of(shape, text_file):
     """One of the class that published ones have, with a special token that has no role, and a chat
     template.
     """
-    kind, lines = (
-        CLASSES.get(shape, transformers.PreTrainedTokenizerFast),
-        text_file.read_text(encoding="utf-8").split("\n"),
-    )
+    kind = CLASSES.get(shape, transformers.PreTrainedTokenizerFast)
+    lines = text_file.read_text(encoding="utf-8").split("\n")
     options = {"extra_special_tokens": ["<|user|>"], "chat_template": CHAT}
     if kind in (transformers.LlamaTokenizer, transformers.GemmaTokenizer):
         names = {
@@ -143,7 +141,8 @@ def read(text_file, unigram_folder, made_once, tmp_path_factory):
         ]
         subprocess.run(pip, check=True, timeout=600)
 
-    folder, found = tmp_path_factory.mktemp("transformers-4"), {}
+    folder = tmp_path_factory.mktemp("transformers-4")
+    found = {}
     (folder / "theirs").mkdir()
     for name in NAMES:
         save(name, text_file, unigram_folder, folder / "theirs" / name)
@@ -167,6 +166,7 @@ def read(text_file, unigram_folder, made_once, tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_reads_what_this_environments_reads(read, name):
-    (old_logits, *old), (logits, *new) = read[4][name], read[5][name]
+    (old_logits, *old) = read[4][name]
+    (logits, *new) = read[5][name]
     torch.testing.assert_close(old_logits, logits, atol=1e-5 * float(logits.abs().max()), rtol=0)
     assert old == new and (name not in DECODERS or "<|user|>" in old[-1])

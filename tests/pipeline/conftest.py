@@ -90,7 +90,8 @@ def make_world(folder):
     ]
     questions = []
     for number, (_, lines) in enumerate(pages[:12]):
-        context, answer = ". ".join(lines), lines[1].split()[0]
+        context = ". ".join(lines)
+        answer = lines[1].split()[0]
         questions.append((str(number), lines[1], context, answer, context.index(lines[1])))
     for language in ("en", "xx"):
 
@@ -151,7 +152,8 @@ def refused(*arguments):
     """The one line on standard error of a command that must be refused; in this process, for
     torch's sake.
     """
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -36,7 +36,8 @@ class ToyConfig(BodyConfig):
 
     @property
     def products(self):
-        h, f = self.hidden_size, self.ffn_size
+        h = self.hidden_size
+        f = self.ffn_size
         layer = LayerProducts(
             key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h
         )
@@ -55,7 +56,8 @@ class Norm(nn.Module):
 class ToyLayer(Layer):
     def __init__(self, config, index):
         super().__init__(config, index)
-        self.attention_norm, self.ffn_norm = Norm(config.hidden_size), Norm(config.hidden_size)
+        self.attention_norm = Norm(config.hidden_size)
+        self.ffn_norm = Norm(config.hidden_size)
         self.qkv = Projection(config, self.sites.heads)
         self.attention_out = Linear(config.hidden_size, config.hidden_size)
         self.ffn_in = Linear(config.hidden_size, config.ffn_size)
@@ -98,7 +100,8 @@ class ToyBody(Body):
 class Unswap(TextObjective):
     """A quarter of the neighbours change places; the body says what stood where."""
 
-    name, settings = "unswap", Section
+    name = "unswap"
+    settings = Section
 
     def batch(self, samples, vocabulary, settings):
         tokens, lengths, keys, *_ = samples

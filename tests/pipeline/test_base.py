@@ -57,7 +57,8 @@ def recipe(tmp_path_factory, xlm_r):  # noqa: F811
 def test_to_zero_shot_scores(recipe):
     """With XLM-R's vocabulary; RoBERTa's goes the same way in test_docs.py."""
     done("run", recipe)
-    workdir, base = recipe.parent / "run", recipe.parent / "base"
+    workdir = recipe.parent / "run"
+    base = recipe.parent / "base"
     rows = json.loads((workdir / "report/scores.json").read_text())
     assert {(row["system"], row["task"], row["language"], row["step"]) for row in rows} == {
         (system, task, "xx", step)

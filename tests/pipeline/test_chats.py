@@ -82,7 +82,8 @@ def test_answers_are_learned_of_dialogues(world):
 
 
 def test_refusals(world):
-    recipe, chats = world / "recipe.yaml", f"{world}/chats.jsonl"
+    recipe = world / "recipe.yaml"
+    chats = f"{world}/chats.jsonl"
     assert "en is not among languages.targets" in refused("run", recipe, f"data.chats.en={chats}")
     replaces = "data.chats.xx=" + chats, "tokenizer.vocabulary=replace", "adapt.new_token_penalty=0"
     assert "data.chats: are of a decoder whose" in refused("run", recipe, *replaces)

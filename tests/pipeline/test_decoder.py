@@ -55,7 +55,8 @@ def test_packs_learn_and_every_task_is_scored(workdir):
 @pytest.fixture(scope="module")
 def exported(workdir):
     """(model, tokenizer) of the body with MiniPost's pack in Hugging Face's library."""
-    pack, out = workdir / "adapt/minipost/xx/pack", workdir.parent / "hf"
+    pack = workdir / "adapt/minipost/xx/pack"
+    out = workdir.parent / "hf"
     done("export-hf", workdir / "pretrain/bl_base/model", out, "--pack", pack)
     return AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
 
@@ -63,7 +64,8 @@ def exported(workdir):
 def test_bits_a_byte_are_hugging_faces(workdir, exported):
     model, tokenizer = exported
     documents = (workdir.parent / "bits.xx.txt").read_text().strip().split("\n\n")
-    nats, lengths = 0.0, []
+    nats = 0.0
+    lengths = []
     for document in documents:
         ids = tokenizer(document, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids) == document

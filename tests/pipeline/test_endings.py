@@ -18,7 +18,8 @@ SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_atte
 EOS = "<|endoftext|>"
 TURNS = "{% for m in messages %}"
 IS_USER = "{% if m.role == 'user' %}"
-ELSE, DONE = "{% else %}", "{% endif %}{% endfor %}"
+ELSE = "{% else %}"
+DONE = "{% endif %}{% endfor %}"
 CHATML = TURNS + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 TAGS = TURNS + "<|{{ m.role }}|>\n{{ m.content }}"
 # Name: (template, what is learned of the answers A1. and A2., the token that ends them)

@@ -23,7 +23,8 @@ from .conftest import make_world, read_in, refused, run_two_ranks
 
 pytestmark = pytest.mark.slow
 
-NEW, ROWS = 24, 330
+NEW = 24
+ROWS = 330
 RECIPE = """
 workdir: {folder}/run
 systems: [bl_base, minipost]
@@ -86,11 +87,9 @@ def test_new_rows_begin_as_the_mean_of_their_parts(folder):
 
 
 def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
-    body, pack, out = (
-        folder / "run/pretrain/bl_base/model",
-        folder / "run/adapt/bl_base/xx/pack",
-        tmp_path / "hf",
-    )
+    body = folder / "run/pretrain/bl_base/model"
+    pack = folder / "run/adapt/bl_base/xx/pack"
+    out = tmp_path / "hf"
     done("export-hf", body, out, "--pack", pack)
     before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
     old, new = (
@@ -148,18 +147,18 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
     )
     nats = 0.0
     for document in (tmp_path / "en.txt").read_text().split("\n\n"):
-        part, rest = (
-            [tokenizer.bos_token_id],
-            tokenizer(document, add_special_tokens=False)["input_ids"],
-        )
+        part = [tokenizer.bos_token_id]
+        rest = tokenizer(document, add_special_tokens=False)["input_ids"]
         while rest:
-            sizes, number = [len(token) for token in tokenizer.convert_ids_to_tokens(rest)], 1
+            sizes = [len(token) for token in tokenizer.convert_ids_to_tokens(rest)]
+            number = 1
             while number < len(rest) and sum(sizes[: number + 1]) <= 40:
                 number += 1
             ids = torch.tensor([[*part, *rest[:number]]])
             with torch.inference_mode():
                 nats += model(ids, labels=ids).loss.item() * number
-            part, rest = [rest[number - 1]], rest[number:]
+            part = [rest[number - 1]]
+            rest = rest[number:]
     num_bytes = len((tmp_path / "en.txt").read_text().replace("\n\n", ""))
     assert rows["en", "old"]["bits_per_byte"] == pytest.approx(
         nats / math.log(2) / num_bytes, rel=1e-4
@@ -173,7 +172,8 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     for name in config.language_tensors:
         for rows in (getattr(pack, BASE_ROWS + name), getattr(pack, name)):
             torch.nn.init.normal_(rows)
-    table, states = pack.table(config.language_tensors[-1]), torch.randn(64, config.hidden_size)
+    table = pack.table(config.language_tensors[-1])
+    states = torch.randn(64, config.hidden_size)
     targets = torch.randint(ROWS, (64,))
     before = torch.nn.functional.cross_entropy(states @ table.base.T, targets, reduction="sum")
     new_token_penalty = NewTokenPenalty(

@@ -47,7 +47,8 @@ def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, mon
 
 def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
     """A BERT that has none of them makes one token of a word."""
-    recipe, text = make_recipe(tmp_path), tmp_path / "xx.txt"
+    recipe = make_recipe(tmp_path)
+    text = tmp_path / "xx.txt"
     text.write_text(
         "".join(chr(ord(sign) + 0x350) if sign.isalpha() else sign for sign in text.read_text())
     )

@@ -119,7 +119,8 @@ def test_two_ranks_find_the_same(workdir, tmp_path, settings):
     names = [name for name in STEPS if (found_in / name).exists()]
     assert len(names) == (3 if "minipost" in settings[0] else 2)
     for name in names:
-        expected, found = held_out(workdir, name), held_out(found_in, name)
+        expected = held_out(workdir, name)
+        found = held_out(found_in, name)
         assert found.keys() == expected.keys()
         for step, scores in expected.items():
             assert found[step] == pytest.approx(scores, rel=1e-3), (name, step)

@@ -31,7 +31,8 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
         is_pending(STEPS["adapt"], load_recipe(*arguments[1:2], arguments[2:]))
     done(*arguments, "--rebuild")
     folder = tmp_path / "copy/run/adapt/bl_small/xx"
-    first, last = folder / "snapshots/step-00000000", folder / "pack"
+    first = folder / "snapshots/step-00000000"
+    last = folder / "pack"
     assert all(read_manifest(pack)["initialisation"] == "random" for pack in (first, last))
     before, after = map(load_adaptation, (first, last))
     assert (

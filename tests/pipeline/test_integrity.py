@@ -13,8 +13,10 @@ from .conftest import copy_of, refused
 
 pytestmark = pytest.mark.slow
 
-BODY, PACK = "pretrain/minijoint/model", "adapt/minijoint/xx/pack"
-MODEL, SCORES = "finetune/minijoint/topic/seed-3/model", "evaluate/minijoint/xx/topic/seed-3"
+BODY = "pretrain/minijoint/model"
+PACK = "adapt/minijoint/xx/pack"
+MODEL = "finetune/minijoint/topic/seed-3/model"
+SCORES = "evaluate/minijoint/xx/topic/seed-3"
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +155,8 @@ def test_a_damaged_file(finished, name, undone, command, damage):
 @pytest.mark.parametrize("name", ["xx/00000.bin", "xx.*.blocks"])
 def test_a_flipped_byte_of_what_a_step_trains_on(finished, name):
     """Found when the step begins: its record and settings are all that it writes."""
-    workdir, undone = finished.parent / "run", ["adapt/bl_base/xx"]
+    workdir = finished.parent / "run"
+    undone = ["adapt/bl_base/xx"]
     (path,) = (workdir / "tokens").glob(name)
     with written(path, flipped(path.read_bytes())), pending(workdir, *undone):
         only = "systems=[bl_base]"

@@ -25,7 +25,9 @@ class Counter:
     """Makes an artifact as a training step does, with checkpoints beside it; counts the times."""
 
     def __init__(self, folder):
-        self.folder, self.times, self.stops = folder, 0, False
+        self.folder = folder
+        self.times = 0
+        self.stops = False
 
     def __call__(self):
         self.times += 1
@@ -136,7 +138,8 @@ def growing(folder, steps, **change):
 
 @pytest.mark.parametrize("unfinished", [False, True], ids=["complete", "unfinished"])
 def test_where_steps_may_grow_the_job_goes_on_and_its_children_after_it(job, unfinished):
-    layout, parent = WorkdirLayout(job.folder.parent), growing(job.folder, 10)[0]
+    layout = WorkdirLayout(job.folder.parent)
+    parent = growing(job.folder, 10)[0]
     child = job_in(job.folder.with_name("child"), {"seed": 1, "adapt": {"steps": 3}}, [parent])
     run(parent, child)
     of_checkpoints = inputs_hash(child.folder, "adapt")
@@ -194,7 +197,8 @@ def test_a_job_waits_for_its_parents(tmp_path, job):
 @pytest.mark.parametrize("at", [0, 2**21, -1])
 def test_text_that_was_edited_is_other_text(tmp_path, at):
     """Its time may be as before."""
-    text, folder = tmp_path / "en.txt", tmp_path / "work/tokens"
+    text = tmp_path / "en.txt"
+    folder = tmp_path / "work/tokens"
     text.write_bytes(b"a" * 5 * 2**20)
     facts = text.stat()
     former = Job(folder, {"text": identity_of_text([text])}, (), Counter(folder))
@@ -223,7 +227,8 @@ def test_a_copy_of_a_text_is_the_same_text_and_is_read_for_that_once(tmp_path, m
         files.Content.sha256.cache_clear()
         return run(Job(folder, {"text": identity_of_text([text])}, (), Counter(folder)))
 
-    text, folder = tmp_path / "en.txt", tmp_path / "work/tokens"
+    text = tmp_path / "en.txt"
+    folder = tmp_path / "work/tokens"
     text.write_bytes(b"a boat\n" * 1000)
     assert is_made(text) and not is_made(text) and read.count(text) == 1
     (tmp_path / "moved").mkdir()
@@ -233,7 +238,8 @@ def test_a_copy_of_a_text_is_the_same_text_and_is_read_for_that_once(tmp_path, m
 
 
 def test_a_job_that_is_refused_before_it_made_anything_leaves_nothing(tmp_path):
-    job, layout = job_in(tmp_path / "pretrain/bl_base", INPUTS), WorkdirLayout(tmp_path)
+    job = job_in(tmp_path / "pretrain/bl_base", INPUTS)
+    layout = WorkdirLayout(tmp_path)
     begin(job)
     (job.folder / "run").mkdir(parents=True)
     withdraw(layout, job)

@@ -134,7 +134,8 @@ def test_a_share_of_samples_are_other_sides_with_the_same_targets():
 
 
 def test_examples_stand_one_after_another():
-    first, second = some_lines(3)[0], some_lines(4, seed=1)[0]
+    first = some_lines(3)[0]
+    second = some_lines(4, seed=1)[0]
     assert rows_of(together(first, second)) == rows_of(first) + rows_of(second)
 
 

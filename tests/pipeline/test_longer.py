@@ -15,7 +15,8 @@ from .test_held_out import assert_same_weights, held_out
 
 pytestmark = pytest.mark.slow
 
-ADAPT, SCORES = "adapt/minijoint/xx", "evaluate/minijoint/xx/topic/seed-3"
+ADAPT = "adapt/minijoint/xx"
+SCORES = "evaluate/minijoint/xx/topic/seed-3"
 RUN = ("systems=[minijoint]", "finetune.seeds=1", "data.held_out=0.3", "adapt.schedule=wsd")
 LONG = ("adapt.steps=32",)  # instead of 8; the rate falls in the last 6, instead of 2
 

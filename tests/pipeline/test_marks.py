@@ -73,11 +73,10 @@ def bits(workdir):
 
 def assert_same(workdir, other, files):
     """That so many files are of both runs, and the same."""
-    one, two = bits(workdir), bits(other)
-    both, places = (
-        one.keys() & two.keys(),
-        {place for place, _ in one} & {place for place, _ in two},
-    )
+    one = bits(workdir)
+    two = bits(other)
+    both = one.keys() & two.keys()
+    places = {place for place, _ in one} & {place for place, _ in two}
     keys = both | {key for key in one | two if key[0] in places and key[0].endswith("tensors")}
     assert {key: one.get(key) for key in keys} == {key: two.get(key) for key in keys} and len(
         places

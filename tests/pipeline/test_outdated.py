@@ -165,7 +165,8 @@ def test_a_key_outdates_the_jobs_that_read_it_and_no_other(planned, key):
         if key in ("adapt.replay_from", "adapt.replay_kl", "adapt.chat_share", "data.chats")
         else recipe
     )
-    before, after = records(recipe), records(with_another(recipe, key, files))
+    before = records(recipe)
+    after = records(with_another(recipe, key, files))
     made = {place for place in before.keys() & after.keys() if before[place] != after[place]}
     expected = {
         place
@@ -183,5 +184,6 @@ def test_what_scores_alone_read_and_a_share_of_no_chats_outdate_no_training(plan
     other = with_another(recipe, "adapt.chat_share", files).model_copy(
         update={"finetune": finetune}
     )
-    before, after = records(recipe), records(other)
+    before = records(recipe)
+    after = records(other)
     assert {place[0] for place in after if before[place] != after[place]} == {"evaluate"}

@@ -85,7 +85,8 @@ def test_a_second_run_does_nothing(world, tmp_path):
 
 
 def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
-    recipe, workdir = make_world(tmp_path), tmp_path / "run"
+    recipe = make_world(tmp_path)
+    workdir = tmp_path / "run"
     systems = "systems=[minipost,minijoint]"  # all steps, heads at several depths
     for step in STEPS:
 
@@ -104,7 +105,8 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
         code, _ = stop_when(start("run", recipe, systems), unfinished)
         assert code == -signal.SIGKILL
     done("run", recipe, systems)
-    disturbed, whole = results(workdir), results(world.parent / "run")
+    disturbed = results(workdir)
+    whole = results(world.parent / "run")
     assert disturbed == {file: whole[file] for file in disturbed}
     assert {file.split("/")[0] for file in disturbed} == {file.split("/")[0] for file in whole}
     assert len([file for file in disturbed if "minijoint" in file]) == len(
@@ -115,8 +117,10 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
 
 def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
     """Stopped by SIGINT, then by SIGTERM, then left alone."""
-    recipe, workdir = make_world(tmp_path), tmp_path / "run"
-    metrics, lines = workdir / "pretrain/bl_base/run/metrics.jsonl", 0
+    recipe = make_world(tmp_path)
+    workdir = tmp_path / "run"
+    metrics = workdir / "pretrain/bl_base/run/metrics.jsonl"
+    lines = 0
     longer = ("systems=[bl_base]", "checkpoint.every=100", "pretrain.steps=200")
 
     def goes_on():

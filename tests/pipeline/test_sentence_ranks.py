@@ -60,7 +60,8 @@ def expected(made):
 def test_losses_and_rows_do_not_depend_on_how_the_work_is_split(way, made, expected):
     losses, pack = adapted(made, "bl_base", *WAYS[way])
     assert losses == pytest.approx(expected[0], abs=1e-6)
-    rows, others = pack.embeddings["tokens"], expected[1].embeddings["tokens"]
+    rows = pack.embeddings["tokens"]
+    others = expected[1].embeddings["tokens"]
     assert (rows - others).abs().max() < 1e-4
 
 

@@ -135,7 +135,8 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
 
 def test_a_language_that_is_added_is_scored_alone(recipe, capsys):
     """And test data of a language that is no target yet change nothing."""
-    text, data = recipe.read_text(), recipe.parent
+    text = recipe.read_text()
+    data = recipe.parent
     for name in ("xx.txt", "topic.xx.jsonl", "qa.xx.json"):
         added = data / name.replace("xx", "yy")
         added.write_bytes((data / name).read_bytes())

@@ -47,7 +47,8 @@ def artifacts(workdir):
 
 
 def test_artifacts_are_those_of_one_process(world, split):
-    whole, found = artifacts(world.parent / "run"), artifacts(split)
+    whole = artifacts(world.parent / "run")
+    found = artifacts(split)
     assert len(whole) == 7
     assert_same_but_for_rounding(found, whole)
 

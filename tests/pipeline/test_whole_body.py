@@ -49,7 +49,8 @@ def learned(folder, system, part="pack"):
 @pytest.mark.parametrize("system", ["full", "lora"])
 def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, system):
     body, _ = load_model(folder / "base")
-    first, last = learned(folder, system, "snapshots/step-00000000"), learned(folder, system)
+    first = learned(folder, system, "snapshots/step-00000000")
+    last = learned(folder, system)
     changed = dict(updated(body.tensors, last.update))
     assert not first.update and not any(
         tensor.equal(body.tensors[name]) for name, tensor in changed.items()
@@ -63,7 +64,8 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
     assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
     assert scores[-1]["on_source_bits_per_byte"] != scores[0]["source_pack_bits_per_byte"]
 
-    model, pack = folder / "run/pretrain/bl_base/model", folder / f"run/adapt/{system}/xx/pack"
+    model = folder / "run/pretrain/bl_base/model"
+    pack = folder / f"run/adapt/{system}/xx/pack"
     done("export-hf", model, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
     assert theirs.dtype == torch.bfloat16
@@ -76,14 +78,16 @@ def test_peft_reads_the_adapter(folder, tmp_path):
     """New rows come from it, those of an untied output matrix too, and lora_alpha carries the
     strength.
     """
-    model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
+    model = folder / "run/pretrain/bl_base/model"
+    pack = folder / "run/adapt/lora/xx/pack"
     for strength in ("1", "0.5"):
         written = ["--pack", pack, "--strength", strength]
         for out, more in (("whole", []), ("adapter", ["--adapter"])):
             done("export-hf", model, tmp_path / out / strength, *written, *more)
         whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / strength).eval()
         assert not (tmp_path / "whole" / strength / "adapter_config.json").exists()
-        adapter, names = tmp_path / "adapter" / strength, dict[str, Any]()
+        adapter = tmp_path / "adapter" / strength
+        names = dict[str, Any]()
         own = json.loads((adapter / "adapter_config.json").read_text())
         assert own["base_model_name_or_path"] == str(folder / "theirs")
         (code,) = re.findall("```python\n(.*)```", (adapter / "README.md").read_text(), re.DOTALL)
@@ -97,7 +101,8 @@ def test_peft_reads_the_adapter(folder, tmp_path):
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     """It is one of scores and exports: another one needs no other training."""
-    path, scores = "run/evaluate/lora/xx/bits/seed-1/scores.json", {}
+    path = "run/evaluate/lora/xx/bits/seed-1/scores.json"
+    scores = {}
     shutil.copytree(folder, tmp_path / "copy")
     recipe = tmp_path / "copy/recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(folder), str(tmp_path / "copy")))
@@ -105,9 +110,11 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     done("evaluate", recipe, *SETTINGS, "adapt.strength=0.25", "--rebuild")
     scores[0.25] = json.loads((tmp_path / "copy" / path).read_text())[-1]
     assert scores[1]["bits_per_byte"] < scores[0.25]["bits_per_byte"]
-    model, pack = folder / "run/pretrain/bl_base/model", folder / "run/adapt/lora/xx/pack"
+    model = folder / "run/pretrain/bl_base/model"
+    pack = folder / "run/adapt/lora/xx/pack"
     done("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
-    name, body = "layers.1.ffn_out.weight", load_model(model)[0]
+    name = "layers.1.ffn_out.weight"
+    body = load_model(model)[0]
     ((_, own),) = updated(
         {name: body.tensors[name]},
         {
@@ -137,7 +144,8 @@ def test_two_ranks_train_the_same_body(folder, tmp_path):
     ]
     run_two_ranks(folder / "recipe.yaml", *SETTINGS, *more)
     for system in ("full", "lora"):
-        found, expected = learned(tmp_path, system), learned(folder, system)
+        found = learned(tmp_path, system)
+        expected = learned(folder, system)
         for part in ("embeddings", "update"):
             for name, tensor in getattr(found, part).items():
                 torch.testing.assert_close(
@@ -166,7 +174,8 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
 def test_a_base_replays_what_it_writes(folder, tmp_path):
     """It stays nearer to what it was, with no text of the source, and its own folder as it is."""
-    base, recipe = folder / "base", folder / "recipe.yaml"
+    base = folder / "base"
+    recipe = folder / "recipe.yaml"
     before = {path.name for path in base.iterdir()}
     more = [
         "systems=[lora]",
@@ -176,7 +185,8 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
     ]
     more = [*SETTINGS, *more, f"workdir={tmp_path}"]
     done("run", recipe, *more)
-    store, losses = TokenStore(tmp_path / "tokens/the-base-itself"), {}
+    store = TokenStore(tmp_path / "tokens/the-base-itself")
+    losses = {}
     ids = torch.tensor(store.read(0, store.num_tokens // 60 * 60).astype("int64")).view(-1, 60)
     for name, place in (("forgets", folder / "run"), ("keeps", tmp_path)):
         export_hf(base, tmp_path / name, place / "adapt/lora/xx/pack")

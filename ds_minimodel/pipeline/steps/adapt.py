@@ -82,13 +82,14 @@ class AdaptConfig(TextStepConfig):
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    layout, source, listed = context.layout, recipe.languages.source, []
+    layout = context.layout
+    source = recipe.languages.source
+    listed = []
     for system, language in product(recipe.chosen_systems, recipe.languages.targets):
-        step, folder = (
-            AdaptConfig.of_system(recipe, system, language),
-            layout.adapt(system, language),
-        )
-        section, stable_steps = step.training, step.training.lr_schedule.stable_steps
+        step = AdaptConfig.of_system(recipe, system, language)
+        folder = layout.adapt(system, language)
+        section = step.training
+        stable_steps = step.training.lr_schedule.stable_steps
         parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
         parents += [layout.build_mini(system)] if system.builds_mini else []
         reads_source = section.reads_source and not recipe.learns_from_pairs
@@ -96,8 +97,10 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         parents += [layout.own_replay()] if section.replays_own else []
         parents += [layout.chats(language)] if language in recipe.data.chats else []
         parents += [layout.pairs(language)] if section.aligns else []
-        make, clean_up = partial(_adapt, context, step), finished_checkpoints(folder, stable_steps)
-        grows, go_back = "adapt" if stable_steps else "", partial(_go_back, section, folder)
+        make = partial(_adapt, context, step)
+        clean_up = finished_checkpoints(folder, stable_steps)
+        grows = "adapt" if stable_steps else ""
+        go_back = partial(_go_back, section, folder)
         listed.append(Job(folder, step.recorded(), parents, make, clean_up, grows, go_back))
     return listed
 
@@ -115,13 +118,11 @@ def _go_back(section: Adapt, folder: Path, inputs: dict[str, Any]) -> None:
 
 
 def _adapt(context: Context, step: AdaptConfig) -> None:
-    layout, world, system, section, language = (
-        context.layout,
-        context.world,
-        step.system,
-        step.training,
-        step.language,
-    )
+    layout = context.layout
+    world = context.world
+    system = step.system
+    section = step.training
+    language = step.language
     folder = layout.adapt(system, language)
     vocabulary = open_tokenizer(layout.tokenizer(language)).vocabulary
     num_base = vocabulary.num_base
@@ -145,10 +146,8 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
 
     def learned(step: int, weights: trainable.Tensors) -> Adaptation:
         embeddings = {**initial.embeddings, **trainable.tensors_under(weights, "pack.")}
-        update, eflops = (
-            trainable.tensors_under(weights, "body."),
-            run.accounting.eflops_until(step),
-        )
+        update = trainable.tensors_under(weights, "body.")
+        eflops = run.accounting.eflops_until(step)
         return replace(initial, embeddings=embeddings, update=update, steps=step, eflops=eflops)
 
     def save(step: int, weights: trainable.Tensors, target: Path) -> None:
@@ -280,11 +279,15 @@ def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> trainabl
     The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some
     steps, and the penalty's, some thousandths of each step, are not in the costs.
     """
-    world, section = context.world, step.training
+    world = context.world
+    section = step.training
     body, source = load_model(context.layout.model(step.system))
     model = whole_model(world, run, body, source)
-    (head,), sampler = model.body.heads.values(), text_sampler(context, step, step.source)
-    states, log_sums, last = [], [], max(1, PENALTY_TOKENS // section.seq_length)
+    (head,) = model.body.heads.values()
+    sampler = text_sampler(context, step, step.source)
+    states = []
+    log_sums = []
+    last = max(1, PENALTY_TOKENS // section.seq_length)
     with torch.no_grad():
         for first in range(0, last, run.execution.micro_batch_size):
             rows = sampler.batch(first, min(last, first + run.execution.micro_batch_size))

@@ -38,11 +38,9 @@ class BuildMiniConfig(TextStepConfig):
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    layout, source, step = (
-        context.layout,
-        recipe.languages.source,
-        BuildMiniConfig.of_recipe(recipe),
-    )
+    layout = context.layout
+    source = recipe.languages.source
+    step = BuildMiniConfig.of_recipe(recipe)
     read = [layout.tokens(source)]
     if recipe.learns_from_pairs:
         targets = recipe.languages.targets
@@ -66,7 +64,8 @@ def mini_model(
     """The mini-model with untrained new layers over a body, and the model of step 1b, in which they
     alone train.
     """
-    depth, number = step.mini.depth, step.mini.new_layers
+    depth = step.mini.depth
+    number = step.mini.new_layers
     mini = with_new_layers(body, depth, number, step.seed, step.training.initialisation == "last")
     module = language_model(step.engine, mini.config, mini.head_depths, vocab_size)
     load_into(module, mini.tensors, "body.")
@@ -78,7 +77,8 @@ def mini_model(
 
 
 def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
-    model, folder = context.layout.model(system), context.layout.build_mini(system)
+    model = context.layout.model(system)
+    folder = context.layout.build_mini(system)
     body, pack = load_model(model)
     mini, module = mini_model(step, body, pack.rows)
     load_into(module, pack.embeddings, "pack.")

@@ -46,7 +46,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 
 def _pairs(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    data, out = recipe.data, layout.pairs(language)
+    data = recipe.data
+    out = layout.pairs(language)
     languages = (recipe.languages.source, language)
 
     def make() -> None:
@@ -68,13 +69,15 @@ def _contents(paths: Sequence[str]) -> list[Content]:
 
 
 def _job(recipe: Recipe, context: Context, language: str) -> Job:
-    data, out = recipe.data, context.layout.corpus(language)
+    data = recipe.data
+    out = context.layout.corpus(language)
     settings: dict[str, Any] = {"held_out": data.held_out, "column": data.column, "draw": data.draw}
     settings |= {
         "min_words": data.min_words.get(language, 0),
         "whole_documents": recipe.trained_by.whole_documents,
     }
-    workers, ranks = data.workers or os.cpu_count() or 1, cast(MpiRanks | None, context.ranks)
+    workers = data.workers or os.cpu_count() or 1
+    ranks = cast(MpiRanks | None, context.ranks)
 
     def make() -> None:
         make_corpus(
@@ -99,7 +102,8 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
     into the corpus, if those that are there are as they were then; of a text that is drawn: as
     large.
     """
-    patterns, draw = recipe.data.text[language], recipe.data.draw
+    patterns = recipe.data.text[language]
+    draw = recipe.data.draw
     try:
         text = find_text(patterns)
         return identity_of_text(text, draw_parts(text, draw))
@@ -107,7 +111,8 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
         record = read_record(WorkdirLayout(recipe.workdir).corpus(language))
         if record is None or not record.complete:
             raise
-        taken, names = record.inputs["text"], [Path(pattern).name for pattern in patterns]
+        taken = record.inputs["text"]
+        names = [Path(pattern).name for pattern in patterns]
         fits = [
             [file["name"] == name or fnmatch.fnmatch(file["name"], name) for name in names]
             for file in taken
@@ -152,7 +157,8 @@ def write_tests(
                 f"{recipe.data.held_out:.0%} held "
                 "out; give a longer text, with an empty line between documents"
             )
-        documents, size = list[list[str]](), 0
+        documents = list[list[str]]()
+        size = 0
         every = max(
             1, corpus.facts.bytes[1] // max_bytes
         )  # from all over the text, which may be of several files

@@ -78,7 +78,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """Jobs that score a system on a task in a language with the task model of a seed, in the
     source's a body once.
     """
-    layout, source = context.layout, recipe.languages.source
+    layout = context.layout
+    source = recipe.languages.source
     listed: dict[Path, Job] = {}
     for system, name in product(recipe.chosen_systems, recipe.finetune.tasks):
         for language, seed in product(recipe.languages_of_task(name), seeds_of_task(recipe, name)):
@@ -103,11 +104,9 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def _config_of(
     recipe: Recipe, system: System, name: str, language: str, seed: int
 ) -> EvaluateConfig:
-    task, source, adapt = (
-        recipe.finetune.task(name),
-        recipe.languages.source,
-        recipe.adapt.of(system),
-    )
+    task = recipe.finetune.task(name)
+    source = recipe.languages.source
+    adapt = recipe.adapt.of(system)
     read = {language, source} if recipe.num_base and KINDS[task.kind].objective else {language}
     of_training = FinetunedConfig.model_fields.keys() - TaskConfig.model_fields.keys()
     unread = dict.fromkeys(of_training & type(task).model_fields.keys())
@@ -153,13 +152,11 @@ def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path)
 
 def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list[Row]:
     """Score rows of this replica's share of a language's packs under a task's model."""
-    layout, world, language, task, kind = (
-        context.layout,
-        context.world,
-        step.language,
-        step.task,
-        step.kind,
-    )
+    layout = context.layout
+    world = context.world
+    language = step.language
+    task = step.task
+    kind = step.kind
     packs = _packs(layout, step, system)
     own = packs[world.data.rank :: world.data.size]
     if not own:
@@ -167,7 +164,8 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
     of_job = f"evaluate {system.name} {language} {step.name} seed {step.seed}"
     progress = Progress(of_job, len(own), "scores", quiet=not world.is_main)
     model_folder = _model(layout, step, system)
-    tokenizer, model = open_tokenizer(layout.tokenizer(language)), load_body(model_folder)
+    tokenizer = open_tokenizer(layout.tokenizer(language))
+    model = load_body(model_folder)
     module_of = partial(_module, context.world, step, model_folder, model)
     records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
     _, source = load_model(layout.model(system))
@@ -179,7 +177,8 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
     untouched: Scores = {}
     if step.beside_source:
         of_source = open_tokenizer(layout.tokenizer(step.source))
-        module, cut = module_of(source.rows), encode(of_source, records)
+        module = module_of(source.rows)
+        cut = encode(of_source, records)
         plug(module, source)
         untouched = _named(
             OF_SOURCE, kind.score(task, language, records, cut, outputs(module, cut.examples))
@@ -250,7 +249,8 @@ def _packs(
     """
     if step.in_source:
         return [(None, 0)]
-    folder, steps = layout.adapt(system, step.language), step.snapshots
+    folder = layout.adapt(system, step.language)
+    steps = step.snapshots
     return [
         (folder / "pack" if one == steps[-1] else snapshot_folder(folder, one), one)
         for one in steps

@@ -66,7 +66,9 @@ class FinetuneConfig(StepConfig):
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
     """Jobs that finetune each body on each task, one a seed."""
-    layout, section, listed = context.layout, recipe.finetune, []
+    layout = context.layout
+    section = recipe.finetune
+    listed = []
     for body, name in product(recipe.bodies, section.finetuned_tasks):
         parents = (layout.pretrain(body), layout.tokenizer(recipe.languages.source))
         task = section.finetuned_tasks[name].model_copy(update={"test": {}})
@@ -81,13 +83,11 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 
 def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
-    layout, world, name, task, source = (
-        context.layout,
-        context.world,
-        step.name,
-        step.task,
-        step.source,
-    )
+    layout = context.layout
+    world = context.world
+    name = step.name
+    task = step.task
+    source = step.source
     tokenizer = open_tokenizer(layout.tokenizer(source))
     kind = FINETUNED[task.kind]
     labels = kind.labels(task, source)
@@ -149,14 +149,17 @@ def development_evaluation(
     labels, separators: as the task's model has them. steps: after which it is scored. Batches are
     the same on any number of ranks, and need no more memory than a training step's.
     """
-    task, source = step.task, step.source
+    task = step.task
+    source = step.source
     if not task.dev:
         return Evaluation()
-    kind, max_length = FINETUNED[task.kind], task.max_length or 0
+    kind = FINETUNED[task.kind]
+    max_length = task.max_length or 0
     records = kind.read(task.dev, task, source, labels)
     encoded = kind.encode(tokenizer, records, task, max_length, separators)
     room = min(INFERENCE_TOKENS[world.device.type], step.engine.micro_batch_size * max_length)
-    batches, data = list(inference_batches(encoded.examples, room)), world.data
+    batches = list(inference_batches(encoded.examples, room))
+    data = world.data
 
     def scores(_: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
         own = []

@@ -38,8 +38,10 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     """Both sides of the lines to train on, without those that the base does not read whole."""
-    pairs, out = layout.pairs(language), layout.tokens(language)
-    source, target = layout.tokenizer(recipe.languages.source), layout.tokenizer(language)
+    pairs = layout.pairs(language)
+    out = layout.tokens(language)
+    source = layout.tokenizer(recipe.languages.source)
+    target = layout.tokenizer(language)
     head = recipe.body_config.head
     assert head is not None
     prompt = head.prompt("passage", "document")
@@ -67,8 +69,10 @@ def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
 
 
 def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    files, out = recipe.data.chats[language], layout.chats(language)
-    tokenizer, corpus = layout.tokenizer(language), layout.corpus(language)
+    files = recipe.data.chats[language]
+    out = layout.chats(language)
+    tokenizer = layout.tokenizer(language)
+    corpus = layout.corpus(language)
 
     def make() -> None:
         from ds_minimodel.pipeline.dialogues import (
@@ -91,11 +95,9 @@ def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
     """What the base writes by itself, as much as step 2 trains on, up to MOST_OWN tokens."""
     base = recipe.base
     assert base is not None
-    section, tokenizer, out = (
-        recipe.adapt,
-        layout.tokenizer(recipe.languages.source),
-        layout.own_replay(),
-    )
+    section = recipe.adapt
+    tokenizer = layout.tokenizer(recipe.languages.source)
+    out = layout.own_replay()
     trained = section.steps * section.batch_size * section.seq_length
     tokens = max(1, min(round(section.replay * trained), MOST_OWN))
 
@@ -118,20 +120,17 @@ def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
 
 
 def _job(recipe: Recipe, context: Context, language: str) -> Job:
-    layout, inputs = context.layout, {"whole_documents": recipe.trained_by.whole_documents}
-    make, parents = (
-        partial(_prepare, recipe, context, language),
-        (layout.corpus(language), layout.tokenizer(language)),
-    )
+    layout = context.layout
+    inputs = {"whole_documents": recipe.trained_by.whole_documents}
+    make = partial(_prepare, recipe, context, language)
+    parents = (layout.corpus(language), layout.tokenizer(language))
     return Job(layout.tokens(language), inputs, parents, make)
 
 
 def _prepare(recipe: Recipe, context: Context, language: str) -> None:
     layout = context.layout
-    progress, corpus = (
-        Progress(f"prepare {language}", None, "tokens"),
-        Corpus(layout.corpus(language)),
-    )
+    progress = Progress(f"prepare {language}", None, "tokens")
+    corpus = Corpus(layout.corpus(language))
     unknown = prepare(
         corpus.training,
         layout.tokenizer(language),

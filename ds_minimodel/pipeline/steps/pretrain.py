@@ -57,9 +57,11 @@ class PretrainConfig(TextStepConfig):
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    layout, source = context.layout, recipe.languages.source
+    layout = context.layout
+    source = recipe.languages.source
     if recipe.base is not None:
-        (body,), tokenizer = recipe.bodies, layout.tokenizer(source)
+        (body,) = recipe.bodies
+        tokenizer = layout.tokenizer(source)
         taken_over = partial(
             refer, recipe.base, layout.model(body), source, tokenizer, recipe.pooling
         )
@@ -84,8 +86,10 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 def _targets(recipe: Recipe, context: Context, body: System, language: str) -> Job:
     """What the untouched model makes of the source sides of a language's lines."""
-    layout, folder = context.layout, context.layout.targets(language)
-    tokens, source = layout.tokens(language), layout.tokenizer(recipe.languages.source)
+    layout = context.layout
+    folder = context.layout.targets(language)
+    tokens = layout.tokens(language)
+    source = layout.tokenizer(recipe.languages.source)
     head = recipe.body_config.head
     assert head is not None
 
@@ -123,21 +127,24 @@ def pretrained_model(step: PretrainConfig, vocab_size: int) -> Model:
 
 
 def _pretrain(context: Context, step: PretrainConfig) -> None:
-    layout, source, body = context.layout, step.source, SYSTEMS[step.name]
-    folder, vocabulary = layout.pretrain(body), open_tokenizer(layout.tokenizer(source)).vocabulary
+    layout = context.layout
+    source = step.source
+    body = SYSTEMS[step.name]
+    folder = layout.pretrain(body)
+    vocabulary = open_tokenizer(layout.tokenizer(source)).vocabulary
     torch.manual_seed(step.seed)
     module = pretrained_model(step, vocabulary.size)
     zero_padding_row(module.pack.tokens, vocabulary)
-    config, depths = module.body.config, module.body.head_depths
+    config = module.body.config
+    depths = module.body.head_depths
     cost = step_flops("pretrain", step.work(step.model, vocabulary.size), depths)
     weights, run = train_on_source(context, step, module, cost, folder, f"pretrain {body.name}")
 
     def save() -> None:
-        body_tensors, pack_tensors = (
-            tensors_under(weights, "body."),
-            tensors_under(weights, "pack."),
-        )
-        space, steps = space_of(body_tensors, pack_tensors), run.schedule.steps
+        body_tensors = tensors_under(weights, "body.")
+        pack_tensors = tensors_under(weights, "pack.")
+        space = space_of(body_tensors, pack_tensors)
+        steps = run.schedule.steps
         eflops = run.accounting.eflops_until(steps)
         trained = BodyArtifact(config, depths, body_tensors, space, objective=step.objective)
         pack = trained.adaptation(source, pack_tensors, steps=steps, eflops=eflops)

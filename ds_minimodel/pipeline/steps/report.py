@@ -86,19 +86,19 @@ def _compressed(recipe: Recipe) -> Iterator[tuple[tuple[str, str], float]]:
 
 def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, str], Kept]]:
     for system, language in product(recipe.chosen_systems, recipe.languages.targets):
-        path, pack = layout.kept(system, language), layout.adapt(system, language) / "pack"
+        path = layout.kept(system, language)
+        pack = layout.adapt(system, language) / "pack"
         if path.exists():
-            kept, strength = (
-                read_model(path, Kept, "delete that file"),
-                recipe.adapt.of(system).strength,
-            )
+            kept = read_model(path, Kept, "delete that file")
+            strength = recipe.adapt.of(system).strength
             if (kept.pack, kept.strength) == (identity(pack), strength):  # else of another training
                 yield (system.name, language), kept
 
 
 def _changes(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, str], Changes]]:
     for system, language in product(recipe.chosen_systems, recipe.languages.targets):
-        path, pack = layout.changes(system, language), layout.adapt(system, language) / "pack"
+        path = layout.changes(system, language)
+        pack = layout.adapt(system, language) / "pack"
         if path.exists():
             changes = read_model(path, Changes, "delete that file")
             if changes.pack == identity(pack):  # else of another training
@@ -118,7 +118,8 @@ def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
 
 def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[str, str]:
     """{label: text} for the head of the page. finished: time of the last result."""
-    model, adapt = recipe.model, recipe.adapt
+    model = recipe.model
+    adapt = recipe.adapt
     path = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0]) / "run/run.json"
     run = (
         read_model(path, _TrainingRun, "put it back from a copy, or delete it")

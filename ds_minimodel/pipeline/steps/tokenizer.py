@@ -22,7 +22,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     layout = context.layout
     if recipe.base is None:
         return [_training(recipe, layout, language) for language in recipe.languages.all]
-    base, source = recipe.base, layout.tokenizer(recipe.languages.source)
+    base = recipe.base
+    source = layout.tokenizer(recipe.languages.source)
 
     def take_over() -> None:
         check_base(base, recipe.pooling)  # before anything is made by it
@@ -35,7 +36,9 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 
 
 def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    section, out, corpus = recipe.tokenizer, layout.tokenizer(language), layout.corpus(language)
+    section = recipe.tokenizer
+    out = layout.tokenizer(language)
+    corpus = layout.corpus(language)
     base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)
     kept = [layout.corpus(own) for own in recipe.languages_kept]
     corpora = [corpus] if language in recipe.languages_of_corpora else []
