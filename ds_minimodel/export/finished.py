@@ -21,8 +21,8 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact, write_json
 from ds_minimodel.hf.lazy import DTYPES, Lazy, LazyTensors, save_tensors
 from ds_minimodel.hf.names.architecture import PROJECTIONS
-from ds_minimodel.hf.sentence import is_sentence_model, projection_files, settings_files
-from ds_minimodel.hf.source import CONFIG, WEIGHTS, Folder, name_there
+from ds_minimodel.hf.sentence import is_sentence_model, settings_files
+from ds_minimodel.hf.source import CONFIG, WEIGHTS, Folder, name_there, projection_files
 from ds_minimodel.hf.tokenizers import write_tokenizer
 from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.low_rank import changed_name

@@ -7,7 +7,6 @@ classes there is a closed list here, none is imported, and each folder lies insi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +14,6 @@ from pydantic import ConfigDict, Field
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import Stored, read_json, read_model
-from ds_minimodel.hf.lazy import Lazy
-from ds_minimodel.hf.names.architecture import PROJECTIONS
 from ds_minimodel.models.heads import AnyHead, LabelHead, Projection, Prompt, SentenceHead
 from ds_minimodel.models.kind import BodyConfig
 
@@ -275,29 +272,11 @@ def settings_files(folder: Path) -> list[Path]:
     return [folder / MODULES, folder / SETTINGS, folder / PROMPTS, *parts]
 
 
-def projection_files(folder: Path) -> list[Path]:
-    """The files of the weights of a model's Dense modules, in order."""
-    from ds_minimodel.hf.source import PICKLE, WEIGHTS
-
+def projection_folders(folder: Path) -> list[Path]:
+    """The folders of a model's Dense modules, in order."""
     if not is_sentence_model(folder):
         return []
-    found = []
-    for kind, place in _modules(folder):
-        if kind == "Dense":
-            safe = place / WEIGHTS
-            found.append(safe if safe.is_file() else place / PICKLE)
-    return found
-
-
-def projection_headers(folder: Path) -> dict[str, Lazy]:
-    """The tensors of a model's Dense modules, by the names that tables of names have."""
-    from ds_minimodel.hf.source import headers_of
-
-    tensors: dict[str, Lazy] = {}
-    for number, path in enumerate(projection_files(folder)):
-        own: Mapping[str, Lazy] = headers_of(path)
-        tensors |= {f"{PROJECTIONS}.{number}.{name}": lazy for name, lazy in own.items()}
-    return tensors
+    return [place for kind, place in _modules(folder) if kind == "Dense"]
 
 
 def _label_head(folder: Path, theirs: Any, config: BodyConfig) -> LabelHead:

@@ -23,13 +23,8 @@ from torch import Tensor
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.files import MANIFEST, NameInside, Stored, read_json, read_model
 from ds_minimodel.hf.lazy import Lazy, LazyTensors, open_tensors
-from ds_minimodel.hf.names.architecture import Architecture
-from ds_minimodel.hf.sentence import (
-    lowercases,
-    projection_files,
-    projection_headers,
-    settings_files,
-)
+from ds_minimodel.hf.names.architecture import PROJECTIONS, Architecture
+from ds_minimodel.hf.sentence import lowercases, projection_folders, settings_files
 from ds_minimodel.hf.tokenizers import GENERATION_FILE, protobuf
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE
@@ -148,7 +143,7 @@ class Folder(Source):
         self, architecture: Architecture, config: BodyConfig
     ) -> tuple[dict[str, Lazy], Path]:
         where, *parts = self._weights()
-        headers = projection_headers(self.path)
+        headers = _projection_headers(self.path)
         if not parts:
             return {**headers, **headers_of(where)}, where
         index = read_model(where, _Index, ADVICE).weight_map
@@ -344,6 +339,24 @@ def headers_of(path: Path) -> Mapping[str, Lazy]:
         name: Lazy(tuple(tensor.shape), tensor.dtype, tensor.clone)
         for name, tensor in tensors.items()
     }
+
+
+def projection_files(folder: Path) -> list[Path]:
+    """The files of the weights of a model's Dense modules, in order."""
+    found = []
+    for place in projection_folders(folder):
+        safe = place / WEIGHTS
+        found.append(safe if safe.is_file() else place / PICKLE)
+    return found
+
+
+def _projection_headers(folder: Path) -> dict[str, Lazy]:
+    """The tensors of a model's Dense modules, by the names that tables of names have."""
+    tensors: dict[str, Lazy] = {}
+    for number, path in enumerate(projection_files(folder)):
+        for name, lazy in headers_of(path).items():
+            tensors[f"{PROJECTIONS}.{number}.{name}"] = lazy
+    return tensors
 
 
 def as_transformers_names(

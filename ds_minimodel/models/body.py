@@ -523,16 +523,6 @@ class Body(nn.Module, ABC):
         """A fresh norm of the last states, as a head begins with; None where a family has none."""
         return None
 
-    def fresh_heads(self) -> nn.ModuleDict:
-        """Heads at the body's depths: the language model's, or the finished one that its
-        configuration has.
-        """
-        if self.config.head is None:
-            return nn.ModuleDict({str(depth): self.language_head() for depth in self.head_depths})
-        from ds_minimodel.models.sentence import finished_head  # which is made of what is here
-
-        return nn.ModuleDict({str(depth): finished_head(self) for depth in self.head_depths})
-
     @abstractmethod
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
         """What the lowest layer reads, before dropout, of token embeddings.

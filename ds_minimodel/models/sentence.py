@@ -86,9 +86,19 @@ def _in_fp32(linear: Linear, x: Tensor) -> Tensor:
     return F.linear(x, linear.weight.float(), None if bias is None else bias.float())
 
 
-def finished_head(body: Body) -> nn.Module:
-    """Fresh modules of the finished head that a body's configuration has."""
-    return VectorHead(body) if isinstance(body.config.head, SentenceHead) else ScoreHead(body)
+def fresh_heads(body: Body) -> nn.ModuleDict:
+    """Heads at a body's depths: the language model's, or the finished one that its configuration
+    has.
+    """
+    heads = nn.ModuleDict()
+    for depth in body.head_depths:
+        head = body.config.head
+        if head is None:
+            module = body.language_head()
+        else:
+            module = VectorHead(body) if isinstance(head, SentenceHead) else ScoreHead(body)
+        heads[str(depth)] = module
+    return heads
 
 
 class SentenceEncoder(TaskModel):

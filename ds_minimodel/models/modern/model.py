@@ -24,6 +24,7 @@ from ds_minimodel.models.body import (
     Rows,
 )
 from ds_minimodel.models.modern import ModernConfig, Rotation
+from ds_minimodel.models.sentence import fresh_heads
 
 AnyLinear = TypeVar("AnyLinear", bound=Linear)
 
@@ -169,7 +170,7 @@ class ModernBody(Body):
         self.layers = nn.ModuleList(
             ModernLayer(config, index) for index in range(config.num_layers)
         )
-        self.heads = self.fresh_heads()
+        self.heads = fresh_heads(self)
 
     def language_head(self) -> nn.Module:
         return Head(self.config)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ds_minimodel import ops
 from ds_minimodel.models import body
 from ds_minimodel.models.roberta import RobertaConfig
+from ds_minimodel.models.sentence import fresh_heads
 
 # Row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
 FIRST_POSITION = 2
@@ -75,7 +76,7 @@ class RobertaBody(body.Body):
         self.layers = nn.ModuleList(
             RobertaLayer(config, index) for index in range(config.num_layers)
         )
-        self.heads = self.fresh_heads()
+        self.heads = fresh_heads(self)
         self.apply(body.init_weights)
         with torch.no_grad():
             self.positions.normal_(0, body.INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
