@@ -47,13 +47,14 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
             if isinstance(cause, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             cause = cause.__cause__ or cause.__context__
-        reason = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
+        first_lines = " ".join(str(error).split("\n")[:2]).strip()
+        reason = first_lines or type(error).__name__
         raise UserError(f"{path}: {what} ({reason:.200})") from None
 
 
 @contextlib.contextmanager
 def _no_terminal() -> Iterator[None]:
-    """Let standard input and standard error lead to nothing, for this process and what it starts."""
+    """Let standard input and error lead to nothing, in this process and in what it starts."""
     stdin = sys.stdin
     kept = {}
     with open(os.devnull, "r+") as nothing, contextlib.redirect_stderr(nothing):

@@ -58,6 +58,7 @@ def _loss_and_logit_grad_reference(
 ) -> Tensor:
     losses, scores, log_normaliser, used, column = _losses(logits, bias, targets)
     if needs_grad:
+        # The gradient is the probabilities, less 1 in the target's column; 0 where none counts.
         probs = scores.sub_(log_normaliser[:, None]).exp_()
         probs.scatter_add_(-1, column, probs.new_full((), -1.0).expand(column.shape))
         logits.copy_(probs.mul_(used[:, None]))
@@ -96,7 +97,9 @@ def scores(
     """
     if base_KH is None:
         return product(x_RH, weight_NH.T, out=out)
-    return torch.cat((product(x_RH, base_KH.T), product(x_RH, weight_NH.T)), -1, out=out)
+    by_base_RK = product(x_RH, base_KH.T)
+    by_weight_RN = product(x_RH, weight_NH.T)
+    return torch.cat((by_base_RK, by_weight_RN), -1, out=out)
 
 
 def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, needs_bias):

@@ -79,7 +79,8 @@ def dropout_reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:
     """Compute `dropout` in torch, without a gradient; the others are scaled by 1 / (1 - p)."""
     if row_keys is None or p == 0:
         return x
-    return torch.where(keep_mask(row_keys, x.shape[-1], p), x * (1 / (1 - p)), 0)
+    is_kept = keep_mask(row_keys, x.shape[-1], p)
+    return torch.where(is_kept, x * (1 / (1 - p)), 0)
 
 
 def _reference(x: Tensor, p: float, row_keys: Tensor | None) -> Tensor:

@@ -87,6 +87,7 @@ def _backward_reference(
     if grad_sum is not None:
         grad_total = grad_total + grad_sum
     grad_x = dropout_reference(grad_total, p, row_keys)
+    # Without dropout the gradient of x is that of the residual, which is returned once.
     needs_grad_x = grad_x is not grad_total or not has_residual
     empty = grad.new_empty(0)
     return (

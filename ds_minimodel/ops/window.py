@@ -81,7 +81,9 @@ def _backward_reference(
     def drop(x: Tensor) -> Tensor:
         return dropout_reference(x.flatten(1, 2), p, row_keys).view(x.shape)
 
-    grad_context = grad.unflatten(-1, (*q.shape[1:3], -1)).movedim(1, 3).to(q.dtype)
+    num_key_heads, share = q.shape[1:3]
+    grad_heads = grad.unflatten(-1, (num_key_heads, share, -1))  # (B,Q,K,N/K,D)
+    grad_context = grad_heads.movedim(1, 3).to(q.dtype)
     grad_probs = drop(grad_context @ v.mT)
     grad_scores = probs * (grad_probs - (grad_probs * probs).sum(-1, keepdim=True)) * scale
     # Heads of queries that share keys add up their gradients.

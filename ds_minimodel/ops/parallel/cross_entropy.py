@@ -127,7 +127,8 @@ def _loss_and_logit_grad(
     )
     probs_RV = scores_RV.sub_(normaliser_R[:, None]).exp_()
     probs_RV.scatter_add_(-1, column, -is_local[:, None].to(probs_RV.dtype))
-    return losses_R.sum(), probs_RV.mul_((targets_R != IGNORED)[:, None]).to(logits_RV.dtype)
+    grad_RV = probs_RV.mul_((targets_R != IGNORED)[:, None])
+    return losses_R.sum(), grad_RV.to(logits_RV.dtype)
 
 
 def losses(
