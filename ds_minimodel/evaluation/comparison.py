@@ -163,17 +163,7 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         probe: what both were asked.
         language: that was added, if one was.
     """
-    samples = [
-        Sample(
-            kind=prompt.kind,
-            opening=prompt.text,
-            before=one,
-            after=other,
-            was_right=bool(prompt.question and prompt.question.is_right(one)),
-            is_right=bool(prompt.question and prompt.question.is_right(other)),
-        )
-        for prompt, one, other in zip(probe.prompts, before.answers, after.answers, strict=True)
-    ]
+    samples = _samples(before, after, probe)
     sentences = list[str]()
     worse = list[str]()
     measures = list[Measure]()
@@ -198,28 +188,21 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         if not answers:
             continue
         name = f"answers to {len(answers)} {name} that"
-        row = _counted(f"{name} loop", answers, loops)
-        measures.append(row)
-        if row.after - row.before > MAX_POINTS_LOST / 100 * len(answers):
-            worse.append(f"{name} loop: {row.after - row.before:.0f} more: {MORE_REPLAY}.")
+        looping = _counted(f"{name} loop", answers, loops)
+        more = looping.after - looping.before
+        measures.append(looping)
+        if more > MAX_POINTS_LOST / 100 * len(answers):
+            worse.append(f"{name} loop: {more:.0f} more: {MORE_REPLAY}.")
         if is_in_language:
             measures.append(_counted(f"{name} are in {language}", answers, is_in_language))
-    for name, bits in before.bits.items():
-        rise = 100 * (after.bits[name] / bits - 1)
-        measures.append(
-            Measure(what=name, unit="bits per byte", before=bits, after=after.bits[name])
-        )
-        tokens = Measure(
-            what=name,
-            unit=f"tokens of {PAGE_BYTES:,} bytes",
-            before=before.tokens[name],
-            after=after.tokens[name],
-            decimals=0,
-        )
-        measures.append(tokens)
+    for name in before.bits:
+        bits, tokens = _measures_of_text(name, before, after)
+        measures += [bits, tokens]
+        rise = 100 * (bits.after / bits.before - 1)
         if rise > MAX_RISE:
             worse.append(f"{name}: {rise:.1f} % more bits: give such text to --known-text.")
     sentences += [measure.sentence for measure in measures]
+    # Answers that were lost come first.
     samples.sort(key=lambda sample: not sample.was_right or sample.is_right)
     return Comparison(
         asked=len(questions),
@@ -229,6 +212,38 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
         measures=measures,
         samples=samples,
     )
+
+
+def _samples(before: Look, after: Look, probe: Probe) -> list[Sample]:
+    samples: list[Sample] = []
+    answers = zip(before.answers, after.answers, strict=True)
+    for prompt, (former, latter) in zip(probe.prompts, answers, strict=True):
+        question = prompt.question
+        sample = Sample(
+            kind=prompt.kind,
+            opening=prompt.text,
+            before=former,
+            after=latter,
+            was_right=question is not None and question.is_right(former),
+            is_right=question is not None and question.is_right(latter),
+        )
+        samples.append(sample)
+    return samples
+
+
+def _measures_of_text(name: str, before: Look, after: Look) -> tuple[Measure, Measure]:
+    """Return the bits per byte of a text, and its tokens."""
+    bits = Measure(
+        what=name, unit="bits per byte", before=before.bits[name], after=after.bits[name]
+    )
+    tokens = Measure(
+        what=name,
+        unit=f"tokens of {PAGE_BYTES:,} bytes",
+        before=before.tokens[name],
+        after=after.tokens[name],
+        decimals=0,
+    )
+    return bits, tokens
 
 
 def _counted(what: str, answers: Sequence[Sample], test: Callable[[str], bool]) -> Measure:
