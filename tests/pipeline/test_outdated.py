@@ -24,6 +24,8 @@ TABLE: dict[str, set[str]] = {
     "tokenizer.input_sentences": {"tokenizer"},
     "data.text data.column data.draw data.min_words": {"corpus"},
     "data.chats": {"prepare/the-chats-of-xx"},
+    "data.pairs data.test_pairs": {"corpus/the-pairs-of-xx"},
+    "data.pair_columns": {"corpus/the-pairs-of-xx"},
     "data.blocks": ON_TEXT,
     "data.held_out": ON_TEXT | {"corpus"},
     "data.workers": set(),
@@ -66,6 +68,8 @@ NAMES = {
     "languages.source",
     "languages.targets",
     "base",
+    "pooling",
+    "model.head",
 }  # that say which jobs there are
 
 
@@ -90,6 +94,9 @@ def with_another(recipe, key, files):
         "data.text": {language: [files["other"]] for language in recipe.languages.all},
         "data.column": "other",
         "data.chats": {"xx": recipe.data.text["xx"]},
+        "data.pairs": {"xx": [files["other"]]},
+        "data.test_pairs": {"xx": [files["other"]]},
+        "data.pair_columns": ["en", "other"],
         "data.min_words": {"en": 2, "xx": 2},
         "data.blocks": "none",
         "data.workers": 7,
@@ -148,7 +155,10 @@ def planned(tmp_path_factory):
     (folder / "base/model.safetensors").write_bytes(b"")
     replaying = recipe.adapt.model_copy(update={"replay": 0.1, "replay_from": "base"})
     able = [name for name, system in SYSTEMS.items() if system.starts_from_base]
-    data = recipe.data.model_copy(update={"chats": {"xx": [str(other)]}})
+    (pairs := folder / "pairs.tsv").write_text("en\txx\none\tsome\n")
+    data = recipe.data.model_copy(
+        update={"chats": {"xx": [str(other)]}, "pairs": {"xx": [str(pairs)]}}
+    )
     over_base = {"base": str(folder / "base"), "adapt": replaying, "systems": able, "data": data}
     return recipe, recipe.model_copy(update=over_base), {"other": str(other)}
 
@@ -163,6 +173,7 @@ def test_a_key_outdates_the_jobs_that_read_it_and_no_other(planned, key):
     recipe = (
         over_base
         if key in ("adapt.replay_from", "adapt.replay_kl", "adapt.chat_share", "data.chats")
+        or "pair" in key
         else recipe
     )
     before = records(recipe)
