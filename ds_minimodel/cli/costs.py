@@ -110,8 +110,9 @@ def _plan(options: steps.Options) -> int:
         adapt = recipe.adapt
         tokens = adapt.steps * adapt.batch_size * adapt.seq_length
         what = (
-            f"What extend would train: {recipe.systems[0]} with {recipe.tokenizer.vocab_size:,} new "
-            f"tokens, {adapt.steps:,} steps of {adapt.batch_size} x {adapt.seq_length} tokens, "
+            f"What extend would train: {recipe.systems[0]} with "
+            f"{recipe.tokenizer.vocab_size:,} new tokens, {adapt.steps:,} steps of "
+            f"{adapt.batch_size} x {adapt.seq_length} tokens, "
             f"{tokens:,} in all. KEY=VALUE (adapt.steps=100, tokenizer.vocab_size=1000) plans "
             "another size."
         )
@@ -192,9 +193,9 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") 
     notes.append(
         f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for "
         f"each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one device at the "
-        "fullest moment of a step, and sent by each rank in one step; state: gradients, fp32 copies "
-        "and Adam's moments. Predicted, within some 20 %. Micro-batches of up to so many samples "
-        "fit, and ZeRO stages from the lowest named on."
+        "fullest moment of a step, and sent by each rank in one step; state: gradients, fp32 "
+        "copies and Adam's moments. Predicted, within some 20 %. Micro-batches of up to so many "
+        "samples fit, and ZeRO stages from the lowest named on."
     )
     if first["tensor_parallel"] > 1:
         notes.append(

@@ -140,8 +140,8 @@ def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
         return folders
     from ds_minimodel.artifacts.models import load_model, model_below
 
-    own = model_below(model)
-    return {load_model(own)[1].language: own}
+    model_folder = model_below(model)
+    return {load_model(model_folder)[1].language: model_folder}
 
 
 def _compare(options: Options) -> None:

@@ -59,8 +59,8 @@ class _Text(Manifest):
 
 
 def base_of(model: Path) -> dict[str, str | None]:
-    """What PEFT's configuration says of the base: its name and commit where it came from the Hub,
-    else its folder, or the name that it gives itself.
+    """Return what PEFT's configuration says of the base: its name and commit where it came from
+    the Hub, else its folder, or the name that it gives itself.
     """
     about = _About.of(model, model)
     name = hub_name(about.origin.base_model)
@@ -78,11 +78,15 @@ def model_card(
     task: str | None,
     text_license: str | None = None,
 ) -> str:
-    """Return README.md of the export of a model, mini-model or task model with a language pack,
-    perhaps its own.
+    """Return README.md of the export of a model with a language pack.
 
-    class_name: of transformers. task: name of the task in the recipe. text_license: of the text
-    that it was trained on, where somebody has said it.
+    Args:
+        pack: folder of the language pack, or the model.
+        model: folder of the model, mini-model or task model.
+        class_name: of transformers.
+        num_layers: of the exported body.
+        task: name of the task in the recipe; None of a language model.
+        text_license: of the text that the pack was trained on, where somebody has said it.
     """
     about = _About.of(pack, model)
     facts = about.facts
@@ -101,13 +105,12 @@ def model_card(
         "license of the text": text_license or "not stated",
         **{name.replace("_", " "): value for name, value in training.items()},
     }
-    made = (
-        "by mini-model adaptation (Marchisio et al., ACL 2023)"
-        if facts.steps
-        else "of a base, not trained,"
-    )
     if about.trains_body:
         made = "by training token embeddings and the body (a LoRA, or all weights)"
+    elif facts.steps:
+        made = "by mini-model adaptation (Marchisio et al., ACL 2023)"
+    else:
+        made = "of a base, not trained,"
     lines = [
         f"# {class_name} with the language pack {escape_markdown(facts.language)}",
         *(place.verdict(facts, task) if place else ()),
@@ -119,25 +122,25 @@ def model_card(
     lines += ["\n```python", f"from transformers import AutoTokenizer, {class_name}\n"]
     is_causal = class_name.endswith("ForCausalLM")
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
-    lines += ['tokenizer.padding_side = "left"  # of batches'] * is_causal
-    settings = tokenizer_in(pack) / SETTINGS_FILE  # of a tokenizer that was taken over
-    of_tokenizer = (
-        read_model(settings, dict[str, Any], "put the folder back from a copy")
-        if settings.is_file()
-        else {}
-    )
-    chats = is_causal and bool(of_tokenizer.get("chat_template"))
-    lines += ['messages = [{"role": "user", "content": "TEXT"}]'] * chats
-    options = "add_generation_prompt=True, return_dict=True, "
-    call = f"tokenizer.apply_chat_template(messages, {options}" if chats else 'tokenizer("TEXT", '
-    lines += [f'inputs = {call}return_tensors="pt")']
-    lines += [
-        "print(tokenizer.decode(model.generate(**inputs)[0]))"
-        if is_causal
-        else "print(model(**inputs))",
-        "```",
-    ]
-    return _page(front, lines)
+    if is_causal:
+        lines.append('tokenizer.padding_side = "left"  # of batches')
+    # Only a tokenizer that was taken over has settings, and perhaps a template of chats
+    settings_path = tokenizer_in(pack) / SETTINGS_FILE
+    settings: dict[str, Any] = {}
+    if settings_path.is_file():
+        settings = read_model(settings_path, dict[str, Any], "put the folder back from a copy")
+    chats = is_causal and bool(settings.get("chat_template"))
+    call = 'tokenizer("TEXT", '
+    if chats:
+        lines.append('messages = [{"role": "user", "content": "TEXT"}]')
+        options = "add_generation_prompt=True, return_dict=True, "
+        call = f"tokenizer.apply_chat_template(messages, {options}"
+    lines.append(f'inputs = {call}return_tensors="pt")')
+    if is_causal:
+        lines.append("print(tokenizer.decode(model.generate(**inputs)[0]))")
+    else:
+        lines.append("print(model(**inputs))")
+    return _page(front, [*lines, "```"])
 
 
 def adapter_card(
@@ -245,7 +248,7 @@ def _page(front: ModelCardData, lines: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class _About:
-    """What every card says. facts: manifest of the pack, or of the model where that is its own."""
+    """What every card says. facts: manifest of the pack, or of the model where it has the pack."""
 
     model: ModelManifest
     facts: ModelManifest | AdaptationManifest
@@ -254,16 +257,19 @@ class _About:
 
     @classmethod
     def of(cls, pack: Path, model: Path) -> _About:
-        own = read_artifact(model, ModelManifest)
+        manifest = read_artifact(model, ModelManifest)
         origin = as_model(
-            own.model_dump(exclude={"body"}), _Origin, model / MANIFEST, "put it back from a copy"
+            manifest.model_dump(exclude={"body"}),
+            _Origin,
+            model / MANIFEST,
+            "put it back from a copy",
         )
-        facts = own if is_model(pack) else read_artifact(pack, AdaptationManifest)
-        return cls(own, facts, origin, _Place.of(pack))
+        facts = manifest if is_model(pack) else read_artifact(pack, AdaptationManifest)
+        return cls(manifest, facts, origin, _Place.of(pack))
 
     @property
     def languages(self) -> list[str]:
-        """The base's, and those that were added."""
+        """The base's language, and those that were added."""
         names = dict.fromkeys([self.model.language, *self.facts.language.split("+")])
         return [name for name in names if name != UNKNOWN_LANGUAGE]
 
@@ -277,7 +283,7 @@ class _About:
 
     @property
     def front(self) -> dict[str, Any]:
-        """What a Hub reads of the base."""
+        """The keys of the front matter by which a Hub knows the base."""
         codes = [name for name in self.languages if re.fullmatch(LANGUAGE_CODE, name)]
         return {
             "language": codes or None,
@@ -318,7 +324,7 @@ class _Place:
 
     @classmethod
     def of(cls, pack: Path) -> _Place | None:
-        """None where it lies elsewhere."""
+        """Return the place of a pack; None where it lies in no workdir."""
         folder = pack.resolve()
         for parent in folder.parents:
             system = folder.relative_to(parent).parts[0]
@@ -327,25 +333,28 @@ class _Place:
         return None
 
     def verdict(self, pack: ModelManifest | AdaptationManifest, task: str | None) -> list[str]:
-        """Sentences of the report on the pack: on `task`, or without one on all tasks that are not
-        finetuned.
+        """Return the report's sentences on the pack: on `task`, or without one on all tasks that
+        are not finetuned.
         """
         path = self.root / REPORT / VERDICTS_FILE
-        for own in (
-            read_model(path, list[Verdict], "run the step `report` again") if path.is_file() else ()
-        ):
-            if (own.system, own.language, own.steps) == (self.system, pack.language, pack.steps):
-                finetuned = {
-                    name for name in own.clauses if any(self.root.glob(f"{FINETUNE}/*/{name}"))
-                }
-                tasks = own.clauses.keys() & ({task} if task else own.clauses.keys() - finetuned)
-                lines = [own.sentence(tasks), *own.kept, *own.worse]
-                return [f"\n{escape_markdown(line)}" for line in lines] if tasks else []
+        if not path.is_file():
+            return []
+        of_pack = (self.system, pack.language, pack.steps)
+        for verdict in read_model(path, list[Verdict], "run the step `report` again"):
+            if (verdict.system, verdict.language, verdict.steps) != of_pack:
+                continue
+            tasks = {
+                name
+                for name in verdict.clauses
+                if (name == task if task else not any(self.root.glob(f"{FINETUNE}/*/{name}")))
+            }
+            lines = [verdict.sentence(tasks), *verdict.kept, *verdict.worse]
+            return [f"\n{escape_markdown(line)}" for line in lines] if tasks else []
         return []
 
     def text(self, language: str) -> str | None:
-        """Names of the text that the pack was trained on, and its tokens; None where that is
-        gone.
+        """Return the names of the text that the pack was trained on, and the count of its tokens;
+        None where the text is gone.
         """
         folder = self.root / TOKENS / language
         if not (folder / MANIFEST).is_file():
@@ -354,8 +363,8 @@ class _Place:
         return f"{', '.join(facts.text)} ({facts.tokens:,} tokens)"
 
     def pairs(self, language: str) -> str | None:
-        """Names of the kinds of text whose pairs were learned from, with their numbers; None where
-        they are gone.
+        """Return the names of the texts whose pairs were learned from, with the count of pairs;
+        None where they are gone.
         """
         folder = WorkdirLayout(self.root).pairs(language)
         if not (folder / MANIFEST).is_file():

@@ -106,7 +106,7 @@ def write_finished(
 
 
 def _changed(body: BodyArtifact, language: Adaptation, strength: float) -> dict[str, Lazy]:
-    """The tensors that are not the base's, by the names of transformers' model."""
+    """Return the tensors that are not the base's, by the names of transformers' model."""
     architecture = body.architecture
     assert architecture is not None
     tensors = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
@@ -128,12 +128,12 @@ def write_modules(folder: Path, head: SentenceHead, width: int) -> None:
         parts["Normalize"] = "2_Normalize"
     modules: list[dict[str, Any]] = [
         {
-            "idx": place,
-            "name": str(place),
+            "idx": index,
+            "name": str(index),
             "path": path,
             "type": f"sentence_transformers.models.{name}",
         }
-        for place, (name, path) in enumerate(parts.items())
+        for index, (name, path) in enumerate(parts.items())
     ]
     write_json(folder / "modules.json", modules)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": head.max_length})
@@ -141,5 +141,4 @@ def write_modules(folder: Path, head: SentenceHead, width: int) -> None:
         "pooling_mode_mean_tokens": head.pooling == "mean",
         "pooling_mode_cls_token": head.pooling == "cls",
     }
-    place = folder / parts["Pooling"] / CONFIG
-    write_json(place, {"word_embedding_dimension": width, **reads})
+    write_json(folder / parts["Pooling"] / CONFIG, {"word_embedding_dimension": width, **reads})

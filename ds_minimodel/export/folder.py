@@ -66,17 +66,24 @@ def export_hf(
     """Write a model, mini-model or task model with a language as a Hugging Face folder.
 
     A model becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of
-    `depth` (default: the deepest) and the layers below it; a task model the class of its kind
-    (tasks/), such as RobertaForSequenceClassification; a folder that `extend` made the model that it
-    added the language to. language: of an adaptation; default the model's own, or that which
-    `extend` added. dtype: of the weights, as in ops/precision.py; default the model's. pool: "mean" or
-    "first", by which sentence-transformers makes vectors of length 1 of an encoder's last states.
-    strength: share of what the body has learned that it keeps. text_license: of the text that the
-    pack was trained on, for the card. Raises UserError where a part is
-    missing or does not fit, or that library has no such bodies.
+    `depth` and the layers below it; a task model the class of its kind, such as
+    RobertaForSequenceClassification; a folder that `extend` made the model that it added the
+    language to. A model with a finished head comes out as the folder that it was taken from, with
+    the language's vocabulary and embeddings (export/finished.py).
 
-    A model with a finished head comes out as the folder that it was taken from, with the language's
-    vocabulary and embeddings (export/finished.py).
+    Args:
+        artifact: folder of the model, or one that `extend` made.
+        out: folder to write, which must not exist.
+        language: folder of an adaptation; default: the model itself, or what `extend` added.
+        depth: layers below the language-model head; default: those of the deepest.
+        dtype: of the weights, as in ops/precision.py; default: the model's.
+        pool: "mean" or "first", by which sentence-transformers makes vectors of length 1 of an
+            encoder's last states.
+        strength: share of what the body has learned that it keeps.
+        text_license: of the text that the pack was trained on, for the card.
+
+    Raises:
+        UserError: a part is missing or does not fit, or transformers has no such bodies.
     """
     artifact, language = _parts_of(Path(artifact), language)
     out = Path(out)
@@ -88,8 +95,8 @@ def export_hf(
     place = Path(language or model_folder)
     added = load_model(place)[1] if is_model(place) else load_adaptation(place)
     check_space(place, added.space, body.space)
-    own = whole(added, base)
-    check_fit(place, own, body)
+    adaptation = whole(added, base)
+    check_fit(place, adaptation, body)
     tokenizer = tokenizer_in(place)
     vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
     for what, given, known in (("pool", pool, ("mean", "first")), ("dtype", dtype, DTYPES)):
@@ -109,7 +116,7 @@ def export_hf(
                 temporary,
                 model_folder,
                 body,
-                own,
+                adaptation,
                 tokenizer,
                 strength=strength,
                 dtype=DTYPES[dtype] if dtype else None,
@@ -117,7 +124,7 @@ def export_hf(
             card = finished_card(place, model_folder, class_name, head)
             (temporary / CARD).write_text(card, encoding="utf-8")
         return
-    model = exported(artifact, body, own, vocabulary, depth, strength)
+    model = exported(artifact, body, adaptation, vocabulary, depth, strength)
     as_type = DTYPES[dtype] if dtype else lazily(base.embeddings)["tokens"].dtype
     with atomic_folder(out, is_new=True) as temporary:
         config = body.config.with_layers(model.num_layers)
@@ -152,8 +159,17 @@ def export_adapter(
     strength: float = 1.0,
     text_license: str | None = None,
 ) -> None:
-    """Write a low-rank adaptation for PEFT, beside its tokenizer; strength, text_license: as of
-    export_hf. adaptation: default that which `extend` added, where it made the folder `model`.
+    """Write a low-rank adaptation for PEFT, beside its tokenizer.
+
+    Args:
+        model: folder of the base, or one that `extend` made.
+        out: folder to write, which must not exist.
+        adaptation: its folder; default: what `extend` added.
+        strength: as of export_hf.
+        text_license: as of export_hf.
+
+    Raises:
+        UserError: the adaptation has no LoRA, or something that an adapter does not hold.
     """
     model, adaptation = _parts_of(Path(model), adaptation)
     if adaptation is None:
@@ -202,8 +218,10 @@ class Exported:
     tensors: LazyTensors
 
     def in_type(self, dtype: torch.dtype, where: str | os.PathLike[str] = "") -> LazyTensors:
-        """Its tensors cast to a type; UserError, which names `where`, for a number outside of the
-        type's range.
+        """Return its tensors cast to a type.
+
+        Raises:
+            UserError: a number, of the folder `where`, is outside of the type's range.
         """
 
         def cast(name: str, tensor: Tensor) -> Tensor:
@@ -218,13 +236,13 @@ class Exported:
         return LazyTensors({name: lazy.map(partial(cast, name), dtype) for name, lazy in entries})
 
     def module(self, dtype: torch.dtype = torch.float32) -> Any:
-        """The module of transformers, its weights of a dtype; what rotates positions stays in fp32
-        there.
+        """Return transformers' module with weights of a dtype; what rotates positions stays in
+        fp32 there.
         """
         transformers.utils.logging.disable_progress_bar()
-        own = getattr(transformers, self.class_name)
-        config = own.config_class.from_dict(self.config)
-        return own.from_pretrained(
+        model_class = getattr(transformers, self.class_name)
+        config = model_class.config_class.from_dict(self.config)
+        return model_class.from_pretrained(
             None, config=config, state_dict=dict(self.in_type(dtype)), dtype=dtype
         )
 
@@ -237,17 +255,17 @@ def exported(
     depth: int | None = None,
     strength: float = 1.0,
 ) -> Exported:
-    """The model of the folder `artifact`, whose content is `body`, with a language that fits it;
-    depth, strength: as of export_hf.
+    """Return the model of the folder `artifact`, whose content is `body`, with a language that
+    fits it; depth, strength: as of export_hf.
     """
     architecture = architecture_of(body.config.kind)
-    num_layers = body.config.num_layers
-    extra = {}
     if architecture is None:
         raise UserError(
             f"{artifact}: Hugging Face's library has no bodies of kind {body.config.kind}"
         )
     changed = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
+    num_layers = body.config.num_layers
+    extra = {}
     if body.task is not None:
         if depth is not None:
             raise UserError(

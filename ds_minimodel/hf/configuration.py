@@ -50,8 +50,8 @@ _OF_LABELS = {"id2label", "label2id", "problem_type"} | {
 @dataclass(frozen=True)
 class Foreign:
     """A foreign model. theirs: transformers' configuration; config: ours. notes: what its
-    config.json says besides, by keys that transformers' configuration does not have. name: on the Hub; revision: commit
-    there.
+    config.json says besides, by keys that transformers' configuration does not have. name: on the
+    Hub; revision: commit there.
     """
 
     source: Source

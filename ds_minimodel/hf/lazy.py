@@ -82,8 +82,8 @@ class LazyTensors(Mapping[str, Tensor]):
 
     def under(self, prefix: str) -> LazyTensors:
         """Those whose names start with `prefix`, without it."""
-        own = {name: lazy for name, lazy in self.entries.items() if name.startswith(prefix)}
-        return LazyTensors({name.removeprefix(prefix): lazy for name, lazy in own.items()})
+        chosen = {name: lazy for name, lazy in self.entries.items() if name.startswith(prefix)}
+        return LazyTensors({name.removeprefix(prefix): lazy for name, lazy in chosen.items()})
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -112,9 +112,8 @@ def open_tensors(path: Path, advice: str) -> LazyTensors:
             )
         with _readable(path, advice), safe_open(path, "pt") as file:
             tensor: Tensor = file.get_tensor(name).clone()  # no view of a file that stays open
-        if tensor.numel() and not all(
-            end.isfinite() for end in tensor.aminmax()
-        ):  # takes no memory
+        # The smallest and the largest number show it without a mask as large as the tensor
+        if tensor.numel() and not all(end.isfinite() for end in tensor.aminmax()):
             raise UserError(f"{path}: {name!r:.80} holds NaN or infinite numbers; {advice}")
         return tensor
 
@@ -123,7 +122,8 @@ def open_tensors(path: Path, advice: str) -> LazyTensors:
         return Lazy(tuple(part.get_shape()), DTYPES.get(kind, _OTHER), lambda: read(name, kind))
 
     with _readable(path, advice), safe_open(path, "pt") as file:
-        return LazyTensors({name: entry(name, file.get_slice(name)) for name in file.keys()})  # noqa: SIM118
+        names = list(file.keys())
+        return LazyTensors({name: entry(name, file.get_slice(name)) for name in names})
 
 
 @contextlib.contextmanager

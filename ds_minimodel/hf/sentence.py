@@ -121,7 +121,8 @@ def read_head(
         return _label_head(folder, theirs, config)
     if pooling is None:
         return None
-    return SentenceHead(pooling=pooling, max_length=_max_length(folder, None, config))  # type: ignore[arg-type]
+    max_length = _max_length(folder, None, config)
+    return SentenceHead(pooling=pooling, max_length=max_length)  # type: ignore[arg-type]
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:

@@ -173,12 +173,15 @@ def _vocabulary(folder: Path, theirs: Any, file: TokenizerJson, body: BodyConfig
     text.
     """
     with one_line(folder, "the tokenizer does not run"):
-        first, second = (theirs(text, add_special_tokens=False)["input_ids"] for text in ("a", "b"))
+        first = theirs("a", add_special_tokens=False)["input_ids"]
+        second = theirs("b", add_special_tokens=False)["input_ids"]
         single = theirs("a")["input_ids"]
         pair = theirs("a", "b", return_token_type_ids=True)
-    place = next((at for at in range(len(single)) if single[at : at + len(first)] == first), 0)
-    before = single[:place]
-    after = single[place + len(first) :]
+    start = next(
+        (index for index in range(len(single)) if single[index : index + len(first)] == first), 0
+    )
+    before = single[:start]
+    after = single[start + len(first) :]
     special = {role: getattr(theirs, f"{role}_token_id") for role in ("pad", "unk", "mask")}
     special |= {
         "bos": before[0] if before else None,

@@ -26,9 +26,10 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
     GPUs. Language packs alone can be had without plots.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
-    if (own := device()).type == "cuda":
+    accelerator = device()
+    if accelerator.type == "cuda":
         check_gpus(ranks)
-    resolve_precision(recipe.engine.precision, own)
+    resolve_precision(recipe.engine.precision, accelerator)
     check_text(recipe)
     check_tasks(recipe)
     for section in text_steps(recipe, recipe.chosen_systems).values():

@@ -50,15 +50,13 @@ def _rows(recipe: Recipe, base: Path) -> list[dict[str, Any]]:
     kept = words_of(layout.corpus(language) for language in recipe.languages_kept)
     for language in recipe.languages.targets:
         corpus = Corpus(layout.corpus(language))
-        own = recipe.tokenizer.vocab_size if recipe.num_base else 0
+        recipe_size = recipe.tokenizer.vocab_size if recipe.num_base else 0
         words = corpus.words()
         guard = guarded_words(recipe.languages.source, words)
-        extension = read_extension(base, words, kept, max(SIZES[-1], own), guard)
-        sizes = {
-            *SIZES,
-            own,
-            *([extension.often] if extension.often < SIZES[1] else []),
-        }  # of a short text
+        extension = read_extension(base, words, kept, max(SIZES[-1], recipe_size), guard)
+        sizes = {*SIZES, recipe_size}
+        if extension.often < SIZES[1]:  # of a short text
+            sizes.add(extension.often)
         sizes = {size for size in sizes if size <= len(extension.pieces)}
         of_language = [
             _row(recipe, language, extension, corpus.share_counted, size) for size in sorted(sizes)

@@ -65,10 +65,10 @@ class StepConfig(Section):
     checkpoint: Annotated[CheckpointPolicy, DECIDES_NOTHING]
 
     @classmethod
-    def of(cls, recipe: Recipe, **own: Any) -> Self:
-        """The part of a recipe that a step reads. own: what is the step's alone."""
+    def of(cls, recipe: Recipe, **fields: Any) -> Self:
+        """Return the part of a recipe that a step reads. fields: those of the step alone."""
         shared = {name: getattr(recipe, name) for name in StepConfig.model_fields}
-        return cls(**shared | own)
+        return cls(**shared | fields)
 
 
 class TextStepConfig(StepConfig):
@@ -85,14 +85,14 @@ class TextStepConfig(StepConfig):
     training: Training
 
     @classmethod
-    def of(cls, recipe: Recipe, **own: Any) -> Self:
+    def of(cls, recipe: Recipe, **fields: Any) -> Self:
         """As of a StepConfig."""
         shared = {
             "source": recipe.languages.source,
             "objective": recipe.trained_by.name,
             "data": recipe.data,
         }
-        return super().of(recipe, **shared, **own)
+        return super().of(recipe, **shared, **fields)
 
     def recorded(self) -> dict[str, Any]:
         """As of a Section."""
@@ -241,16 +241,16 @@ def line_sampler(context: Context, step: TextStepConfig, language: str) -> LineS
     layout = context.layout
     section = step.training
 
-    def examples(place: Path, own: str) -> Examples:
+    def examples(folder: Path, text: str) -> Examples:
         context.world.broadcast_from_rank0(
-            lambda: _store(context, place, own, verify=True).num_tokens
+            lambda: _store(context, folder, text, verify=True).num_tokens
         )
-        return examples_of(_store(context, place, own), section.seq_length)
+        return examples_of(_store(context, folder, text), section.seq_length)
 
     if language == step.source:
         targets = list(step.data.pairs)
-        sides = [examples(layout.tokens(own) / SOURCE, language) for own in targets]
-        shown = np.concatenate([Targets(layout.targets(own)).whole() for own in targets])
+        sides = [examples(layout.tokens(target) / SOURCE, language) for target in targets]
+        shown = np.concatenate([Targets(layout.targets(target)).whole() for target in targets])
         return LineSampler(together(*sides), shown, section.batch_size, step.seed)
     share = section.replay if isinstance(section, Adapt) else 0.0
     return LineSampler(
@@ -281,22 +281,26 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
         tables = layout.root / TOKENS
         return _sampler(context, step, store, step.seed, blocks, tables)
 
-    own = sampler(layout.tokens(language), language)
+    samples = sampler(layout.tokens(language), language)
     if not isinstance(section, Adapt) or language == step.source:
-        return own
+        return samples
     if language in step.data.chats:
         chats = sampler(layout.chats(language), language, "complete_doc")
         share = section.chat_share
-        own = Sampler(
-            MixedReader(own.reader, chats.reader, share, Stream.CHATS), own.objective, section
+        samples = Sampler(
+            MixedReader(samples.reader, chats.reader, share, Stream.CHATS),
+            samples.objective,
+            section,
         )
     if not section.replay:
-        return own
+        return samples
     if section.replays_own:  # its texts were cut off, so that no block may go on with the next
         others = sampler(layout.own_replay(), step.source, "complete_doc")
     else:
         others = sampler(layout.tokens(step.source), step.source)
-    return Sampler(MixedReader(own.reader, others.reader, section.replay), own.objective, section)
+    return Sampler(
+        MixedReader(samples.reader, others.reader, section.replay), samples.objective, section
+    )
 
 
 def held_out_sampler(
@@ -410,10 +414,10 @@ def train_on_source(
 
 EVALUATIONS = 20  # of a run, about
 # Share of the training's cost, a forward pass counted as a training step on the same samples
-MOST_COST = 0.02
-SHORT_COST = 0.1  # the same of runs so short that FEWEST_SAMPLES cost more than MOST_COST
-FEWEST_SAMPLES = 16
-MOST_SAMPLES = 4096
+MAX_COST = 0.02
+SHORT_COST = 0.1  # the same of runs so short that MIN_SAMPLES cost more than MAX_COST
+MIN_SAMPLES = 16
+MAX_SAMPLES = 4096
 GROWING_BATCHES = 4  # of a run that may grow: as many samples as these have, however long it is
 
 
@@ -440,8 +444,8 @@ def held_out_evaluation(
     none.
 
     Its samples, their order and what is hidden in them are the same at every step, for any seed and
-    number of ranks. They are so many that all evaluations together cost MOST_COST of the training
-    at most, but FEWEST_SAMPLES at least where the text has them: of a short run there are fewer
+    number of ranks. They are so many that all evaluations together cost MAX_COST of the training
+    at most, but MIN_SAMPLES at least where the text has them: of a short run there are fewer
     evaluations. Steps decide no number of a run that may grow.
     """
     objective = step.trained_by
@@ -454,18 +458,16 @@ def held_out_evaluation(
     if sampler is None:
         return Evaluation()
     growing = (
-        max(FEWEST_SAMPLES, GROWING_BATCHES * section.batch_size)
-        if run.schedule.stable_steps
-        else 0
+        max(MIN_SAMPLES, GROWING_BATCHES * section.batch_size) if run.schedule.stable_steps else 0
     )
-    affordable = int(SHORT_COST * section.steps * section.batch_size / (growing or FEWEST_SAMPLES))
+    affordable = int(SHORT_COST * section.steps * section.batch_size / (growing or MIN_SAMPLES))
     every = max(1, -(-section.steps // min(EVALUATIONS, max(1, affordable))))
     snapshots = body.snapshots if body else ()
     steps = {*range(0, section.steps, every), section.steps, *snapshots}
     whole_costs = body.num_layers / body.trained_layers if body else 0
     passes = len(steps) + len(snapshots) * whole_costs
-    affordable = growing or int(MOST_COST * section.steps * section.batch_size / passes)
-    count = min(max(FEWEST_SAMPLES, min(affordable, MOST_SAMPLES)), len(sampler.reader.blocks))
+    affordable = growing or int(MAX_COST * section.steps * section.batch_size / passes)
+    count = min(max(MIN_SAMPLES, min(affordable, MAX_SAMPLES)), len(sampler.reader.blocks))
     data = world.data
     micro = world.replicated(lambda: run.execution.split(data.size)).micro
     has_chats = language in step.data.chats

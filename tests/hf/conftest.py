@@ -193,11 +193,11 @@ def save_task_model(ours, kind, labels, folder, config=None, name="t"):
     module = randomise(
         KINDS[kind].module(config or body.config, len(pack.embeddings["tokens"]), labels), seed=5
     )
-    own = {
+    tensors = {
         name: tensor for name, tensor in module.state_dict().items() if not name.startswith("pack.")
     }
     task = {"name": name, "kind": kind, "labels": labels}
-    artifact = BodyArtifact(module.body.config, module.body.head_depths, own, body.space, task)
+    artifact = BodyArtifact(module.body.config, module.body.head_depths, tensors, body.space, task)
     save_body(folder, artifact, "task-model", ours)
     load_into(module, pack.embeddings, "pack.")
     return module

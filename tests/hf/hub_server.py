@@ -24,8 +24,8 @@ class Hub:
         """Environment of a process that takes this for the Hub, and keeps what it fetches in
         `folder`.
         """
-        own = {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-        return own | {"HF_HOME": f"{folder}/hf"}
+        variables = {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        return variables | {"HF_HOME": f"{folder}/hf"}
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer_file(self, data):
         if data is None:
             return self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
-        own = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X_Repo_Commit": COMMIT}
+        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X_Repo_Commit": COMMIT}
         if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             first = int(found[1])
             last = min(int(found[2] or len(data) - 1), len(data) - 1)
-            own["Content_Range"] = f"bytes {first}-{last}/{len(data)}"
-            return self._answer(206, body=data[first : last + 1], **own)
-        return self._answer(body=data, **own)
+            headers["Content_Range"] = f"bytes {first}-{last}/{len(data)}"
+            return self._answer(206, body=data[first : last + 1], **headers)
+        return self._answer(body=data, **headers)
 
     do_GET = do_HEAD = do_POST = _serve

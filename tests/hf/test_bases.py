@@ -139,23 +139,21 @@ def base(request, tmp_path_factory):
 def test_ids_and_token_types(base):
     """Both read the file that is kept, in which no text becomes a special id: not "<e>" either."""
     theirs, ours, exported = base
-    old, new = (
-        AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
-        for folder in (theirs, exported)
-    )
-    own = open_tokenizer(ours)
+    old = AutoTokenizer.from_pretrained(theirs, split_special_tokens=True)
+    new = AutoTokenizer.from_pretrained(exported, split_special_tokens=True)
+    kept = open_tokenizer(ours)
     roles = {"bos": "cls", "eos": "sep", "pad": "pad", "unk": "unk", "mask": "mask"}
-    assert own.vocabulary.special == {
+    assert kept.vocabulary.special == {
         ours: getattr(old, f"{role}_token_id") for ours, role in roles.items()
     }
     assert old.get_vocab() == new.get_vocab() and len(
-        set(own.pieces())
-    ) == own.vocabulary.size == len(old)
-    (bos,), (eos,) = own.vocabulary.frame
+        set(kept.pieces())
+    ) == kept.vocabulary.size == len(old)
+    (bos,), (eos,) = kept.vocabulary.frame
     lines = [*TEXTS, *ODD_TEXTS, *WITH_ADDED, *varied_lines(2000)]
-    for line, ids in zip(lines, own.encode(lines), strict=True):
+    for line, ids in zip(lines, kept.encode(lines), strict=True):
         assert [bos, *ids, eos] == old(line)["input_ids"] == new(line)["input_ids"], line
-        assert own.encode_with_offsets(line)[0] == ids
+        assert kept.encode_with_offsets(line)[0] == ids
     pair = old("a boat", "sees Straße")
     again = new("a boat", "sees Straße")
     assert pair["input_ids"] == again["input_ids"]
@@ -169,9 +167,8 @@ def test_logits(base):
     again = AutoTokenizer.from_pretrained(exported)
     masked = f"a {tokenizer.mask_token} b{tokenizer.mask_token}, c</s>"
     assert tokenizer(masked)["input_ids"] == again(masked)["input_ids"]
-    before, after = (
-        AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, exported)
-    )
+    before = AutoModelForMaskedLM.from_pretrained(theirs).eval()
+    after = AutoModelForMaskedLM.from_pretrained(exported).eval()
     texts = (
         [TEXTS[0][:20], TEXTS[1], "a", TEXTS[3][:9]],
         ["the wind", "b", TEXTS[0][:30], "Straße boat"],
@@ -206,7 +203,8 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
         ("boat " * 40, "the wind"),
         ("a", "the great harbour " * 30),
     ]
-    firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
+    firsts = [pair[0] for pair in pairs]
+    seconds = [pair[1] for pair in pairs]
     texts = firsts, seconds
     batch = tokenizer(
         firsts,
@@ -310,9 +308,8 @@ def test_the_names_that_the_first_berts_have(bert, tmp_path, name, prefix):
     )
     refer(folder, tmp_path / "ours")
     for one, other in zip(load_model(tmp_path / "ours"), load_model(ours)):
-        one, other = (
-            dict(getattr(part, "tensors", None) or part.embeddings) for part in (one, other)
-        )
+        one = dict(getattr(one, "tensors", None) or one.embeddings)
+        other = dict(getattr(other, "tensors", None) or other.embeddings)
         torch.testing.assert_close(one, other, atol=0, rtol=0)
 
 

@@ -191,9 +191,8 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     rows = ([("user", f"{at}?"), ("assistant", said)] for said in "01." for at in range(200))
     chats = write(tmp_path / "chats.jsonl", *rows)
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
-    trained, held_out = (
-        TokenStore(tmp_path / "store" / part).num_documents for part in ("", HELD_OUT)
-    )
+    trained = TokenStore(tmp_path / "store").num_documents
+    held_out = TokenStore(tmp_path / "store" / HELD_OUT).num_documents
     assert (
         trained + held_out == 600
         and 90 < held_out == 3 * len(held_out_questions([chats], 0.25, 200)) < 210

@@ -39,8 +39,10 @@ def save_llama(text_file, folder, single, tied=True, template=None):
     tokenizer.post_processor = processors.TemplateProcessing(
         single=single, special_tokens=[(END, 0), (BEGIN, 1)]
     )
-    own = dict(bos_token=BEGIN, eos_token=END, chat_template=template)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **own).save_pretrained(folder)
+    settings = dict(bos_token=BEGIN, eos_token=END, chat_template=template)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings).save_pretrained(
+        folder
+    )
     sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
     config = transformers.LlamaConfig(
         vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes
@@ -69,9 +71,9 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
     save_adaptation(tmp_path / "pack", pack, tmp_path / "new")
     export_hf(tmp_path / "ours", tmp_path / "same")
     export_hf(tmp_path / "ours", tmp_path / "out", tmp_path / "pack")
-    old, same, new = (
-        AutoTokenizer.from_pretrained(tmp_path / name) for name in ("theirs", "same", "out")
-    )
+    old = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    same = AutoTokenizer.from_pretrained(tmp_path / "same")
+    new = AutoTokenizer.from_pretrained(tmp_path / "out")
     for text in [*TEXTS, *ODD_TEXTS, "1234"]:
         assert old(text)["input_ids"] == same(text)["input_ids"]
         ids = new(text)["input_ids"]
@@ -108,7 +110,8 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
     model.save_pretrained(theirs)
     refer(theirs, tmp_path / "ours", "en")
     export_hf(tmp_path / "ours", tmp_path / "out")
-    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
+    old = AutoTokenizer.from_pretrained(theirs)
+    new = AutoTokenizer.from_pretrained(tmp_path / "out")
     messages = [{"role": "user", "content": TEXTS[0]}, {"role": "assistant", "content": TEXTS[1]}]
     assert old.apply_chat_template(messages) == new.apply_chat_template(messages)
     for what in (
@@ -121,9 +124,8 @@ def test_a_chat_model_comes_out_as_it_came_in(text_file, tmp_path):
         assert getattr(old, what) == getattr(new, what)
     assert old(TEXTS, padding=True)["input_ids"] == new(TEXTS, padding=True)["input_ids"]
     for read in (transformers.AutoConfig, transformers.GenerationConfig):
-        before, after = (
-            read.from_pretrained(folder).to_dict() for folder in (theirs, tmp_path / "out")
-        )
+        before = read.from_pretrained(theirs).to_dict()
+        after = read.from_pretrained(tmp_path / "out").to_dict()
         ids = [
             key
             for key in before

@@ -46,9 +46,8 @@ def files(hub, roberta, tmp_path, monkeypatch):  # noqa: F811
 def test_a_model_is_fetched(hub, files, roberta, tmp_path):  # noqa: F811
     refer(f"{NAME}@main", tmp_path / "there", "en")
     refer(roberta, tmp_path / "here", "en")
-    there, here = (
-        json.loads((tmp_path / place / "manifest.json").read_text()) for place in ("there", "here")
-    )
+    there = json.loads((tmp_path / "there/manifest.json").read_text())
+    here = json.loads((tmp_path / "here/manifest.json").read_text())
     assert there["files"] == here["files"] and there["body"] == here["body"]
     assert (there["imported_from"], there["base_model"], there["revision"]) == (NAME, NAME, COMMIT)
     assert "revision" not in here
@@ -86,7 +85,8 @@ def test_a_sentence_encoder_is_fetched_with_what_its_head_needs(
     assert "safetensors" not in " ".join(hub.requests)
     refer("someone/vectors", tmp_path / "there", "en")
     refer(folder, tmp_path / "here", "en")
-    there, here = (read_json(tmp_path / place / "manifest.json") for place in ("there", "here"))
+    there = read_json(tmp_path / "there/manifest.json")
+    here = read_json(tmp_path / "here/manifest.json")
     assert there["body"] == here["body"]
     assert "2_Dense/model.safetensors" in " ".join(hub.requests)
     assert "openvino" not in " ".join(hub.requests)
@@ -101,7 +101,8 @@ def test_a_hub_that_is_not_reached(hub, files, tmp_path, monkeypatch, capsys):  
     refer(NAME, tmp_path / "offline", "en")
     refer(NAME, tmp_path / "again", "en")
     assert len(hub.requests) == asked and capsys.readouterr().err.count("is not reached; /") == 1
-    there, offline = (read_json(tmp_path / name / "manifest.json") for name in ("there", "offline"))
+    there = read_json(tmp_path / "there/manifest.json")
+    offline = read_json(tmp_path / "offline/manifest.json")
     assert there == offline
     with pytest.raises(UserError, match="someone/other on http.*offline"):
         refer("someone/other", tmp_path / "out")

@@ -124,7 +124,8 @@ def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
     assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, (
         "a file's name is none on the Hub"
     )
-    one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, folder))
+    one = AutoTokenizer.from_pretrained(pack)
+    other = AutoTokenizer.from_pretrained(folder)
     for text in (text_file.read_text()[:300], "a  1", *TEXTS, *ODD_TEXTS):
         assert one(text)["input_ids"] == other(text)["input_ids"], text
 
@@ -144,10 +145,10 @@ def test_other_families(folder, tmp_path, kind):
         head_dim=8,
         tie_word_embeddings=kind != "qwen2",
     )
-    own = {"query_pre_attn_scalar": 8, "sliding_window": 16} if kind == "gemma3" else {}
+    of_kind = {"query_pre_attn_scalar": 8, "sliding_window": 16} if kind == "gemma3" else {}
     theirs = tmp_path / "theirs"
     config = transformers.AutoConfig.for_model(
-        kind if kind != "gemma3" else "gemma3_text", **sizes, **heads, **own
+        kind if kind != "gemma3" else "gemma3_text", **sizes, **heads, **of_kind
     )
     randomise(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(theirs)
     AutoTokenizer.from_pretrained(folder).save_pretrained(theirs)
@@ -334,7 +335,8 @@ def test_sentencepiece_files(text_file, tmp_path):
         theirs, tmp_path / "tiny.gguf", tokens={"model": "llama", "pre": "default", **tokens}
     )
     pack = comes_in_as(theirs, path, tmp_path)
-    one, other = (AutoTokenizer.from_pretrained(place) for place in (pack, theirs))
+    one = AutoTokenizer.from_pretrained(pack)
+    other = AutoTokenizer.from_pretrained(theirs)
     for text in (*TEXTS, *ODD_TEXTS):
         assert one(text)["input_ids"] == other(text)["input_ids"], text
     facts = {"tokenizer.ggml.add_space_prefix": False}

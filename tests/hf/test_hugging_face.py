@@ -70,10 +70,12 @@ def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     _, ours = imported
     config = roberta(2, 16, 2, 24, 64)
     (body, pack) = load_model(ours)
-    own = body.adaptation("en", dict(pack.embeddings), update={"positions": torch.randn(66, 16)})
-    save_adaptation(tmp_path / "pack", own, ours / "tokenizer")
+    adaptation = body.adaptation(
+        "en", dict(pack.embeddings), update={"positions": torch.randn(66, 16)}
+    )
+    save_adaptation(tmp_path / "pack", adaptation, ours / "tokenizer")
     module = save_task_model(ours, "classification", ["a", "b", "c"], tmp_path / "model", config)
-    plug(module, own, load_body(tmp_path / "model"))
+    plug(module, adaptation, load_body(tmp_path / "model"))
     export_hf(tmp_path / "model", tmp_path / "out", tmp_path / "pack")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}

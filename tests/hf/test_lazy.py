@@ -32,8 +32,8 @@ def test_files_are_safetensors(tmp_path):
         for found in (load_file(path), dict(ours)):
             assert found.keys() == TENSORS.keys()
             assert all(
-                found[name].equal(own) and found[name].dtype == own.dtype
-                for name, own in TENSORS.items()
+                found[name].equal(tensor) and found[name].dtype == tensor.dtype
+                for name, tensor in TENSORS.items()
             )
 
 

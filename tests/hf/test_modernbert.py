@@ -82,8 +82,8 @@ def save_model(folder, tokenizer, single, pair, special, family="modernbert"):
     sizes = dict(
         hidden_size=16, intermediate_size=24, num_attention_heads=2, max_position_embeddings=64
     )
-    own = OWN[family] | {"vocab_size": tokenizer.get_vocab_size() + 7}
-    config = AutoConfig.for_model(family, **sizes, **own, **numbers)
+    of_family = OWN[family] | {"vocab_size": tokenizer.get_vocab_size() + 7}
+    config = AutoConfig.for_model(family, **sizes, **of_family, **numbers)
     randomise(AutoModelForMaskedLM.from_config(config)).save_pretrained(
         folder, max_shard_size="20KB"
     )
@@ -101,15 +101,13 @@ def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     save_modernbert(text_file, theirs, family)
     refer(theirs, ours, "en")
     export_hf(ours, tmp_path / "out")
-    before, after = (
-        AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (theirs, tmp_path / "out")
-    )
-    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (theirs, tmp_path / "out"))
+    before = AutoModelForMaskedLM.from_pretrained(theirs).eval()
+    after = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    old = AutoTokenizer.from_pretrained(theirs)
+    new = AutoTokenizer.from_pretrained(tmp_path / "out")
     texts = [*TEXTS[:6], "the [MASK] sees", "a" * 100]
-    batch, again = (
-        each(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
-        for each in (old, new)
-    )
+    batch = old(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
+    again = new(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
     assert batch["input_ids"].equal(again["input_ids"]) and type(after) is type(before)
     torch.testing.assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
 
@@ -151,7 +149,8 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
         refer(tmp_path / "refused", tmp_path / "none")
     refer(tmp_path / "num_base", tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "out")
-    old, new = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("num_base", "out"))
+    old = AutoTokenizer.from_pretrained(tmp_path / "num_base")
+    new = AutoTokenizer.from_pretrained(tmp_path / "out")
     tokenizer = open_tokenizer(tmp_path / "ours")
     sizes = np.array(tokenizer.num_bytes())
     lines = [*TEXTS, *ODD_TEXTS, *varied_lines(200)]
@@ -227,8 +226,8 @@ def test_a_new_language_has_the_bases_special_tokens(base, text_file, tmp_path, 
     assert tokenizer.special == of_base.special and tokenizer.split == (
         of_base.split if kind == "byte-bpe" else None
     )
-    own = body.adaptation("de", {"tokens": torch.randn(size, 16), "bias": torch.randn(size)})
-    save_adaptation(tmp_path / "pack", own, tmp_path / "tokenizer")
+    adaptation = body.adaptation("de", {"tokens": torch.randn(size, 16), "bias": torch.randn(size)})
+    save_adaptation(tmp_path / "pack", adaptation, tmp_path / "tokenizer")
     export_hf(ours, tmp_path / "out", tmp_path / "pack")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     vocabulary = tokenizer.vocabulary

@@ -79,7 +79,8 @@ def test_beginnings_of_known_text_are_half_of_it(text_file, tmp_path):
 def test_a_seed_repeats(text_file, tmp_path):
     base = base_of(tmp_path, text_file, None)
     one, again, other = (
-        written_by(base, tmp_path / f"out-{at}", 100, seed) for at, seed in enumerate((1, 1, 2))
+        written_by(base, tmp_path / f"out-{index}", 100, seed)
+        for index, seed in enumerate((1, 1, 2))
     )
     assert one == again != other
 

@@ -98,7 +98,8 @@ def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # 
     recipe = make_recipe(tmp_path, roberta)
     for step in ("corpus", "tokenizer"):
         run_step(STEPS[step], load_recipe(recipe, ["tokenizer={kind: byte-bpe, vocab_size: 280}"]))
-    base, target = (open_tokenizer(tmp_path / folder) for folder in ("base", "run/tokenizer/xx"))
+    base = open_tokenizer(tmp_path / "base")
+    target = open_tokenizer(tmp_path / "run/tokenizer/xx")
     assert (target.special, target.split) == (
         base.special,
         base.split,

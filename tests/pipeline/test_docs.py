@@ -194,13 +194,13 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             "by_api/pack" not in (printed := run_script(code, folder))
             and "data/news.en.txt en " in printed
         )
-        own = [
+        pieces = [
             text
             for page in PAGES
             for text in blocks(name_of(page), "python")
             if "extended-de" in text and "onnx" not in text
         ]
-        peft, adds, asks = (text.replace("data/sample/text", "data") for text in own)
+        peft, adds, asks = (text.replace("data/sample/text", "data") for text in pieces)
         assert run_script(f"{adds.replace('hours=1', 'tokens=5000')}\n{asks}\n{peft}", folder)
 
 

@@ -127,8 +127,8 @@ def tokenizer_with(template, special=True, eos=EOS):
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in MARKS])
     tokenizer.add_tokens([AddedToken("\n\n", normalized=False)])
-    own = {"eos_token": eos} if eos else {}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **own)
+    settings = {"eos_token": eos} if eos else {}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **settings)
 
 
 @pytest.mark.parametrize("special", [True, False])

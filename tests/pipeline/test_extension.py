@@ -78,9 +78,8 @@ def test_new_rows_begin_as_the_mean_of_their_parts(folder):
         folder / "run/adapt/bl_base/xx/snapshots/step-00000000/embeddings.safetensors"
     )["tokens"]
     old = load_model(folder / "base")[1].embeddings["tokens"]
-    theirs, new = (
-        AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "run/tokenizer/xx")
-    )
+    theirs = AutoTokenizer.from_pretrained(folder / "theirs")
+    new = AutoTokenizer.from_pretrained(folder / "run/tokenizer/xx")
     for id in range(ROWS, ROWS + NEW):
         parts = theirs(new.decode([id]), add_special_tokens=False)["input_ids"]
         torch.testing.assert_close(first[id - ROWS], old[parts].mean(0))
@@ -91,16 +90,17 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
     pack = folder / "run/adapt/bl_base/xx/pack"
     out = tmp_path / "hf"
     done("export-hf", body, out, "--pack", pack)
-    before, after = (AutoTokenizer.from_pretrained(place) for place in (folder / "theirs", out))
-    old, new = (
-        AutoModelForCausalLM.from_pretrained(place).eval() for place in (folder / "theirs", out)
-    )
+    before = AutoTokenizer.from_pretrained(folder / "theirs")
+    after = AutoTokenizer.from_pretrained(out)
+    old = AutoModelForCausalLM.from_pretrained(folder / "theirs").eval()
+    new = AutoModelForCausalLM.from_pretrained(out).eval()
     english, added = ((folder / f"{language}.txt").read_text()[:600] for language in ("en", "xx"))
     ids = before(english, return_tensors="pt")["input_ids"][:, :64]
     assert after(english, return_tensors="pt")["input_ids"][:, :64].equal(ids)
     with torch.inference_mode():
         assert new(ids).logits[..., :ROWS].equal(old(ids).logits)
-    ids_after, ids_before = (tokenizer(added)["input_ids"] for tokenizer in (after, before))
+    ids_after = after(added)["input_ids"]
+    ids_before = before(added)["input_ids"]
     assert len(ids_after) < len(ids_before) and after.decode(ids_after) == added
     assert after.special_tokens_map == before.special_tokens_map
     options = dict(max_new_tokens=9, do_sample=False)
@@ -132,19 +132,18 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
         "bits", folder / "theirs", "--context-bytes", 40, "--json", tmp_path / "en.txt"
     )
     assert code == 0, err
-    (own,) = json.loads(answer)
+    (row,) = json.loads(answer)
     unequal = refused("bits", folder / "base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
     assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith(
         "give --context-bytes 63 or fewer"
     )
     rows = {(Path(row["text"]).stem, row["pack"]): row for row in json.loads(out)}
-    assert own == rows["en", "old"] | {"pack": "theirs"}, "as transformers has it"
+    assert row == rows["en", "old"] | {"pack": "theirs"}, "as transformers has it"
     assert rows["en", "new"]["bits_per_byte"] >= rows["en", "old"]["bits_per_byte"]
     assert rows["en", "new"]["bytes_per_token"] == rows["en", "old"]["bytes_per_token"]
     assert rows["xx", "new"]["bytes_per_token"] > rows["xx", "old"]["bytes_per_token"]
-    model, tokenizer = (
-        kind.from_pretrained(folder / "theirs") for kind in (AutoModelForCausalLM, AutoTokenizer)
-    )
+    model = AutoModelForCausalLM.from_pretrained(folder / "theirs")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "theirs")
     nats = 0.0
     for document in (tmp_path / "en.txt").read_text().split("\n\n"):
         part = [tokenizer.bos_token_id]

@@ -97,8 +97,8 @@ def written(path, content):
 
 
 def flipped(content):
-    at = len(content) // 2
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 def pending(workdir, *folders):

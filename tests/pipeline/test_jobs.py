@@ -185,7 +185,7 @@ def test_an_artifact_that_is_deleted_is_made_again(tmp_path, above):
 
 
 def test_a_job_waits_for_its_parents(tmp_path, job):
-    child = job_in(tmp_path / "work" / "adapt", {}, [job])
+    child = job_in(tmp_path / "work/adapt", {}, [job])
     with pytest.raises(UserError, match=f"{job.folder}: missing or not finished; run the step"):
         begin(child)
     stop(job)
@@ -194,8 +194,8 @@ def test_a_job_waits_for_its_parents(tmp_path, job):
     assert run(job, child) and not run(job, child)
 
 
-@pytest.mark.parametrize("at", [0, 2**21, -1])
-def test_text_that_was_edited_is_other_text(tmp_path, at):
+@pytest.mark.parametrize("index", [0, 2**21, -1])
+def test_text_that_was_edited_is_other_text(tmp_path, index):
     """Its time may be as before."""
     text = tmp_path / "en.txt"
     folder = tmp_path / "work/tokens"
@@ -204,7 +204,7 @@ def test_text_that_was_edited_is_other_text(tmp_path, at):
     former = Job(folder, {"text": identity_of_text([text])}, (), Counter(folder))
     run(former)
     content = bytearray(text.read_bytes())
-    content[at] = ord("b")
+    content[index] = ord("b")
     text.write_bytes(content)
     os.utime(text, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     job = Job(folder, {"text": identity_of_text([text])}, (), Counter(folder))
@@ -263,7 +263,8 @@ def test_what_killed_processes_were_writing_is_swept(tmp_path):
 
 
 def test_a_child_does_without_a_parent_that_is_gone_once_it_is_complete(tmp_path, job):
-    child, other = (job_in(tmp_path / "work" / name, {}, [job]) for name in ("adapt", "other"))
+    child = job_in(tmp_path / "work/adapt", {}, [job])
+    other = job_in(tmp_path / "work/other", {}, [job])
     run(job, child)
     shutil.rmtree(job.folder / "body")
     assert is_complete(child)

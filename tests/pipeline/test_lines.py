@@ -102,8 +102,13 @@ def test_an_epoch_has_every_line(count, batch_size):
 
 def test_epochs_and_seeds_have_their_own_orders():
     examples, targets = some_lines(200)
-    first, other = (LineSampler(examples, targets, 8, seed) for seed in (1, 2))
-    orders = [numbers(sampler.batch(at, at + 200)) for sampler in (first, other) for at in (0, 200)]
+    first = LineSampler(examples, targets, 8, 1)
+    other = LineSampler(examples, targets, 8, 2)
+    orders = [
+        numbers(sampler.batch(start, start + 200))
+        for sampler in (first, other)
+        for start in (0, 200)
+    ]
     assert len({tuple(order) for order in orders}) == 4
     assert numbers(LineSampler(examples, targets, 8, 1).batch(0, 200)) == orders[0]
 
@@ -112,7 +117,7 @@ def test_any_slices_are_parts_of_one_order():
     sampler = LineSampler(*some_lines(100), 8, seed=1)
     whole = sampler.batch(0, 300)
     for step in (1, 4, 16):
-        slices = [sampler.batch(at, min(at + step, 300)) for at in range(0, 300, step)]
+        slices = [sampler.batch(start, min(start + step, 300)) for start in range(0, 300, step)]
         assert sum(map(numbers, slices), []) == numbers(whole)
         keys = np.concatenate([batch["sample_keys"] for batch in slices])
         assert (keys == whole["sample_keys"]).all()
@@ -129,7 +134,9 @@ def test_a_share_of_samples_are_other_sides_with_the_same_targets():
     of_tokens = batch["tokens"][:, 0] - 1000 * is_other
     assert (of_tokens == batch["targets"][:, 0]).all()
     assert {*of_tokens.tolist()} == {*range(500)}
-    again = np.concatenate([sampler.batch(at, at + 5)["tokens"][:, 0] for at in range(0, 500, 5)])
+    again = np.concatenate(
+        [sampler.batch(start, start + 5)["tokens"][:, 0] for start in range(0, 500, 5)]
+    )
     assert (again == batch["tokens"][:, 0]).all()
 
 
@@ -141,7 +148,7 @@ def test_examples_stand_one_after_another():
 
 def test_batches_are_of_like_length_and_in_random_order():
     sampler = LineSampler(*some_lines(4096), 16, seed=1)
-    batches = [sampler.batch(at, at + 16) for at in range(0, 4096, 16)]
+    batches = [sampler.batch(start, start + 16) for start in range(0, 4096, 16)]
     filled = sum(batch["lengths"].sum() for batch in batches)
     assert filled / sum(batch["tokens"].size for batch in batches) > 0.85  # 0.5 in any order
     widths = [batch["tokens"].shape[1] for batch in batches]
@@ -154,7 +161,7 @@ ALONE = World(0, 1, torch.device("cpu"), None, Group(0, 1), SOLO)
 
 def vectors(examples):
     """What a model makes of lines, which depends on their tokens alone."""
-    return np.array([[own.sum(), len(own)] for own in rows_with_numbers(examples)], np.float32)
+    return np.array([[row.sum(), len(row)] for row in rows_with_numbers(examples)], np.float32)
 
 
 def rows_with_numbers(examples):

@@ -34,7 +34,7 @@ def with_many_samples(arguments):
     """`ds-minimodel ARGUMENTS`; steps, where they decide how many held-out samples there are, do so
     from few on.
     """
-    training.MOST_COST = 5.0
+    training.MAX_COST = 5.0
     main(arguments)
 
 

@@ -74,20 +74,20 @@ def test_memory_decides(base, device, gigabytes, ranks, stage, tokens, again):
 @pytest.mark.parametrize("tokens, rank", [(1_000_000, 16), (8_000_000, 32), (1 << 40, 256)])
 def test_more_text_takes_a_larger_rank(base, tokens, rank):
     """Of 151,552 numbers a rank."""
-    own = read_base(str(base))
+    of_base = read_base(str(base))
     config = ExtendConfig(model=base, text="xx.txt", language="xx", out=base)
-    values = first_values(config, own, tokens=1 << 41)
-    set_sizes(values, own, tokens=1 << 41, text_tokens=tokens, seq_length=128, is_timed=False)
+    values = first_values(config, of_base, tokens=1 << 41)
+    set_sizes(values, of_base, tokens=1 << 41, text_tokens=tokens, seq_length=128, is_timed=False)
     assert values["adapt"]["rank"] == rank
 
 
 @pytest.mark.parametrize("ranks, words", [(1, []), (2, []), (3, ["batch of 9, which 3 ranks"])])
 def test_ranks_that_change_the_batch_are_said(base, ranks, words):
-    own = read_base(str(base))
+    of_base = read_base(str(base))
     config = ExtendConfig(model=base, text="xx.txt", language="xx", out=base)
-    values = first_values(config, own, tokens=9000)
+    values = first_values(config, of_base, tokens=9000)
     said = set_sizes(
-        values, own, tokens=9000, text_tokens=9000, seq_length=128, is_timed=False, ranks=ranks
+        values, of_base, tokens=9000, text_tokens=9000, seq_length=128, is_timed=False, ranks=ranks
     )
     assert [line[: len("batch of 9, which 3 ranks")] for line in said if "batch" in line] == words
 

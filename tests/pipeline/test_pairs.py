@@ -50,8 +50,8 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
         key: {"xx": [str(tmp_path / name) for name in names]}
         for key, names in (("pairs", ["help.tsv", "words.tsv"]), ("test_pairs", ["other.tsv"]))
     }
-    own = recipe(**files)
-    run_step(STEPS["corpus"], own)
+    of_pairs = recipe(**files)
+    run_step(STEPS["corpus"], of_pairs)
     corpus = PairCorpus(tmp_path / "run/corpus/the-pairs-of-xx")
     assert [text.name for text in corpus.training] == ["help", "words"]
     assert [len(text.pairs) for text in corpus.tests] == [20]
@@ -65,11 +65,11 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
     assert "3 equal on both sides" in capsys.readouterr().err
 
     before = (tmp_path / "run/corpus/the-pairs-of-xx/manifest.json").read_bytes()
-    run_step(STEPS["corpus"], own)
+    run_step(STEPS["corpus"], of_pairs)
     assert (tmp_path / "run/corpus/the-pairs-of-xx/manifest.json").read_bytes() == before
     write_pairs(tmp_path / "help.tsv", 201)
     with pytest.raises(UserError, match="made from another recipe or other data"):
-        run_step(STEPS["corpus"], own)
+        run_step(STEPS["corpus"], of_pairs)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_pairs_of_no_target_are_refused(recipe, data, said):
 
 
 def test_a_missing_file_of_pairs_is_named(recipe, tmp_path):
-    own = recipe(pairs={"xx": [str(tmp_path / "none.tsv")]})
+    of_pairs = recipe(pairs={"xx": [str(tmp_path / "none.tsv")]})
     with pytest.raises(UserError, match=r"none\.tsv: no such file of pairs"):
-        run_step(STEPS["corpus"], own)
+        run_step(STEPS["corpus"], of_pairs)

@@ -86,8 +86,8 @@ def test_a_flipped_byte_of_anything_that_was_made_is_found(recipe, capsys):
         path.name: path for path in made if path.suffix in (".json", ".safetensors", ".model")
     }.values():
         content = path.read_bytes()
-        at = len(content) // 2
-        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
         with pytest.raises(AssertionError, match=f"is damaged: .*{path.name}"):
             do(capsys, "status", recipe, "--verify")
         path.write_bytes(content)

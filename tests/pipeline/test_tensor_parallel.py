@@ -70,19 +70,16 @@ def assert_same_but_for_rounding(found, whole):
     for file, tensors in whole.items():
         assert found[file].keys() == tensors.keys(), file
         for name, tensor in tensors.items():
-            at = f"{file} {name}: {{}}".format
-            assert_close(found[file][name], tensor, rtol=0, atol=2e-4, msg=at)
+            message = f"{file} {name}: {{}}".format
+            assert_close(found[file][name], tensor, rtol=0, atol=2e-4, msg=message)
 
 
 @pytest.mark.parametrize("task", ["topic", "qa"])
 def test_scores_are_those_of_one_process(world, split, task):
     """But for a decision or two that rounding turns."""
-    expected, found = (
-        json.loads(
-            (folder / "evaluate" / "minipost" / "xx" / task / "seed-3/scores.json").read_text()
-        )
-        for folder in (world.parent / "run", split)
-    )
+    scores = f"evaluate/minipost/xx/{task}/seed-3/scores.json"
+    expected = json.loads((world.parent / "run" / scores).read_text())
+    found = json.loads((split / scores).read_text())
     assert [{**row, "score": None} for row in found] == [{**row, "score": None} for row in expected]
     assert [row["score"] for row in found] == pytest.approx(
         [row["score"] for row in expected], abs=4

@@ -88,8 +88,8 @@ def test_peft_reads_the_adapter(folder, tmp_path):
         assert not (tmp_path / "whole" / strength / "adapter_config.json").exists()
         adapter = tmp_path / "adapter" / strength
         names = dict[str, Any]()
-        own = json.loads((adapter / "adapter_config.json").read_text())
-        assert own["base_model_name_or_path"] == str(folder / "theirs")
+        settings = json.loads((adapter / "adapter_config.json").read_text())
+        assert settings["base_model_name_or_path"] == str(folder / "theirs")
         (code,) = re.findall("```python\n(.*)```", (adapter / "README.md").read_text(), re.DOTALL)
         exec(code.replace("FOLDER", str(adapter)), names)
         adapted = names["model"].eval()
@@ -115,7 +115,7 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     done("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
     name = "layers.1.ffn_out.weight"
     body = load_model(model)[0]
-    ((_, own),) = updated(
+    ((_, merged),) = updated(
         {name: body.tensors[name]},
         {
             key: tensor
@@ -126,7 +126,7 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     theirs = (
         AutoModelForCausalLM.from_pretrained(tmp_path / "hf").model.layers[1].mlp.down_proj.weight
     )
-    torch.testing.assert_close(theirs.data, torch.lerp(body.tensors[name], own, 0.25))
+    torch.testing.assert_close(theirs.data, torch.lerp(body.tensors[name], merged, 0.25))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,8 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
     ]
     done("run", folder / "recipe.yaml", *SETTINGS, *more)
     name = "run/evaluate/full/xx/bits/seed-1/scores.json"
-    forgets, keeps = (json.loads((place / name).read_text())[-1] for place in (folder, tmp_path))
+    forgets = json.loads((folder / name).read_text())[-1]
+    keeps = json.loads((tmp_path / name).read_text())[-1]
     assert keeps["on_source_bits_per_byte"] < forgets["on_source_bits_per_byte"]
     refusal = refused(
         "run", folder / "recipe.yaml", "adapt.replay=0.5", "tokenizer.vocabulary=replace"

@@ -38,20 +38,21 @@ class Architecture:
     end in no parameter.
 
     model_type: in config.json. classes: prefix of the names of its model classes. endings: suffixes
-    of those that are served. own: our configuration class. sizes: fields of every kind -> keys of
-    config.json; keys: further fields of `own`. fixed: keys of config.json with the same value in every export. tokens, output:
-    modules of the embeddings, and of output matrix and bias. others: our parameters and modules
-    outside of layers and heads -> theirs. layers: prefix of layer N's name, `layers.N`. layer: our
-    module in a layer -> theirs, whose rows it concatenates. head: our modules of a language model's
-    head -> theirs. tasks: modules of RoBERTa's task heads -> this type's. fields: computes from
-    their configuration the fields of ours that are not a key's value, of `field_keys`; values: from
-    ours such keys of config.json.
+    of those that are served. config_class: our configuration. sizes: fields of every kind -> keys
+    of config.json; keys: further fields of `config_class`. fixed: keys of config.json with the same
+    value in every export. tokens, output: modules of the embeddings, and of output matrix and bias.
+    others: our parameters and modules outside of layers and heads -> theirs. layers: prefix of
+    layer N's name, `layers.N`. layer: our module in a layer -> theirs, whose rows it
+    concatenates. head: our modules of a language model's head -> theirs. tasks: modules of
+    RoBERTa's task heads -> this type's. fields: computes from their configuration the fields of
+    ours that are not a key's value, of `field_keys`; values: from ours such keys of
+    config.json.
     """
 
     model_type: str
     classes: str
     endings: tuple[str, ...]
-    own: type[BodyConfig]
+    config_class: type[BodyConfig]
     keys: Mapping[str, str]
     fixed: Mapping[str, Any]
     tokens: str
@@ -84,7 +85,7 @@ class Architecture:
                 )
         keys = {**self.sizes, **self.keys}
         values = {ours: getattr(theirs, key) for ours, key in keys.items()}
-        return self.own(**{**values, **self.fields(theirs)})
+        return self.config_class(**{**values, **self.fields(theirs)})
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
         """The content of config.json for a body, but for the class of the model."""
@@ -142,16 +143,18 @@ class Architecture:
         """
         if config.head is None:
             return self.language_model_head(depth)
-        place, own = f"body.heads.{depth}.", self._head(depth)
+        place = f"body.heads.{depth}."
+        of_language_model = self._head(depth)
         if isinstance(config.head, SentenceHead):
-            norm = {name: theirs for name, theirs in own.items() if name == f"{place}final_norm"}
+            norm_name = f"{place}final_norm"
+            norm = {name: theirs for name, theirs in of_language_model.items() if name == norm_name}
             projections = {
                 f"{place}projections.{number}": f"{PROJECTIONS}.{number}.linear"
                 for number in range(len(config.head.projections))
             }
             return norm | projections
         names = {f"{place}dense": "classifier.dense", f"{place}out": "classifier.out_proj"}
-        return self.task_head(config, names) | (own if config.tasks_read_head else {})
+        return self.task_head(config, names) | (of_language_model if config.tasks_read_head else {})
 
     def language_model_head(self, depth: int) -> dict[str, str]:
         """What only a language model has, its head after `depth` layers: our parameters and modules
@@ -166,8 +169,8 @@ class Architecture:
         """What only a task's model has. names: modules of its head -> those of transformers'
         RoBERTa.
         """
-        own = self._head(config.num_layers) if config.tasks_read_head else {}
-        return own | {ours: self.tasks.get(theirs, theirs) for ours, theirs in names.items()}
+        read = self._head(config.num_layers) if config.tasks_read_head else {}
+        return read | {ours: self.tasks.get(theirs, theirs) for ours, theirs in names.items()}
 
     def _head(self, depth: int) -> dict[str, str]:
         return {f"body.heads.{depth}.{ours}": theirs for ours, theirs in self.head.items()}

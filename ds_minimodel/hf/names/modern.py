@@ -15,7 +15,8 @@ from ds_minimodel.hf.names.architecture import Architecture
 from ds_minimodel.models import modern
 from ds_minimodel.models.kind import BodyConfig
 
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_GLOBAL = "full_attention"
+_LOCAL = "sliding_attention"
 # GroupedConfig.rotary_scaling's original by which all waves, each longer than a position, are
 # slowed down whole.
 _LINEAR = 1
@@ -93,7 +94,8 @@ def _modernbert_keys(config: Any) -> dict[str, Any]:
 
 
 def _grouped_fields(theirs: Any) -> dict[str, Any]:
-    size, even = getattr(theirs, "head_dim", None), theirs.hidden_size // theirs.num_attention_heads
+    size = getattr(theirs, "head_dim", None)
+    even = theirs.hidden_size // theirs.num_attention_heads
     return {
         "num_kv_heads": theirs.num_key_value_heads or theirs.num_attention_heads,
         "head_size": None if size == even else size,
@@ -103,10 +105,8 @@ def _grouped_fields(theirs: Any) -> dict[str, Any]:
 
 
 def _grouped_keys(config: Any) -> dict[str, Any]:
-    heads, angles = (
-        {"num_key_value_heads": config.num_key_heads, "head_dim": config.head_width},
-        _angles_of(config),
-    )
+    heads = {"num_key_value_heads": config.num_key_heads, "head_dim": config.head_width}
+    angles = _angles_of(config)
     scaling = {
         "type": angles["rope_type"],
         **{key: angles[key] for key in angles if key not in _angles(0)},
@@ -162,14 +162,15 @@ def _period(kinds: Sequence[str], named: int, first: int) -> int:
 class ModernArchitecture(Architecture):
     """A family there. shifted_norms: whether weights of norms are stored as what is added to 1."""
 
-    own: type[modern.ModernConfig]
+    config_class: type[modern.ModernConfig]
     fields: Callable[[Any], dict[str, Any]] = _grouped_fields
     field_keys: tuple[str, ...] = _GROUPED_KEYS
     values: Callable[[Any], dict[str, Any]] = _grouped_keys
     shifted_norms: bool = False
 
     def config(self, theirs: Any) -> BodyConfig:
-        config, kinds = super().config(theirs), getattr(theirs, "layer_types", None)
+        config = super().config(theirs)
+        kinds = getattr(theirs, "layer_types", None)
         if kinds and kinds != _layer_types(config):
             raise ValueError(
                 f"layer_types: {self.model_type} is served with {_layer_types(config)!s:.80}"
@@ -221,7 +222,7 @@ MODERNBERT = ModernArchitecture(
     model_type="modernbert",
     classes="ModernBert",
     endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
-    own=modern.ModernBertConfig,
+    config_class=modern.ModernBertConfig,
     keys={**_KEYS, "norm_eps": "norm_eps", "dropout": "mlp_dropout"},
     fixed={"hidden_activation": "gelu"},
     fields=_modernbert_fields,
@@ -248,7 +249,7 @@ MODERNBERT = ModernArchitecture(
 
 
 def _grouped(
-    model_type: str, classes: str, own: type[modern.ModernConfig], **differs: Any
+    model_type: str, classes: str, config_class: type[modern.ModernConfig], **differs: Any
 ) -> ModernArchitecture:
     values: dict[str, Any] = dict(
         endings=("ForCausalLM",),
@@ -262,7 +263,7 @@ def _grouped(
         tasks=_TASKS,
     )
     return ModernArchitecture(
-        model_type=model_type, classes=classes, own=own, **{**values, **differs}
+        model_type=model_type, classes=classes, config_class=config_class, **{**values, **differs}
     )
 
 
@@ -303,6 +304,6 @@ GEMMA3 = _grouped(
     shifted_norms=True,
 )
 MODERN = {
-    architecture.own.model_fields["kind"].default: (architecture,)
+    architecture.config_class.model_fields["kind"].default: (architecture,)
     for architecture in (MODERNBERT, EUROBERT, LLAMA, QWEN2, QWEN3, OLMO2, GEMMA3)
 }

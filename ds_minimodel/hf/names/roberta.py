@@ -71,11 +71,11 @@ class RobertaArchitecture(Architecture):
         self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
     ) -> dict[str, Lazy]:
         positions = tensors["body.positions"]
-        own = positions.rows(FIRST_POSITION - self.first_position, positions.shape[0])
+        read = positions.rows(FIRST_POSITION - self.first_position, positions.shape[0])
         no_types = {}
         if "body.types" in self.others:
             no_types = {self.others["body.types"]: Lazy.of(torch.zeros(1, config.hidden_size))}
-        return no_types | super().to_theirs({**tensors, "body.positions": own}, config, head)
+        return no_types | super().to_theirs({**tensors, "body.positions": read}, config, head)
 
 
 def _architecture(
@@ -95,7 +95,7 @@ def _architecture(
             "type_vocab_size": ours.token_types,
         },
         endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
-        own=RobertaConfig,
+        config_class=RobertaConfig,
         keys=_KEYS,
         fixed={"hidden_act": "gelu"},
         tokens=f"{name}.embeddings.word_embeddings",
@@ -123,7 +123,7 @@ BERT = (
         "bert",
         "Bert",
         "bert",
-        own=BertConfig,
+        config_class=BertConfig,
         output="cls.predictions",
         head={
             "dense": "cls.predictions.transform.dense",
@@ -138,7 +138,7 @@ DISTILBERT = (
         "distilbert",
         "DistilBert",
         "distilbert",
-        own=DistilBertConfig,
+        config_class=DistilBertConfig,
         first=0,
         sizes={
             "num_layers": "n_layers",

@@ -119,13 +119,12 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
         ]
         left = [
             Path(path)
-            for own in patterns
-            for path in glob.glob(own, recursive=True)
+            for pattern in patterns
+            for path in glob.glob(pattern, recursive=True)
             if os.path.isfile(path)
         ]
-        facts = itemgetter(
-            "name", "bytes", "bytes" if draw else "sha256"
-        )  # which parts are drawn depends on all files
+        # Which parts are drawn depends on all files
+        facts = itemgetter("name", "bytes", "bytes" if draw else "sha256")
         there, _ = as_json([*map(facts, identity_of_text(left))], record.hashes)
         fit = all(map(any, fits)) and all(map(any, zip(*fits, strict=True)))
         if fit and {*map(tuple, there)} <= {*map(facts, taken)}:
@@ -172,7 +171,7 @@ def write_tests(
         many = {line for line, number in pages.items() if number >= MANY_PAGES}
         many = many if len(many) < len(pages) else set()  # of such pages alone
         scored = [[line for line in document if line not in many] for document in documents]
-        text = "".join("\n".join([*own, "\n"]) for own in scored if any(map(str.strip, own)))
+        text = "".join("\n".join([*lines, "\n"]) for lines in scored if any(map(str.strip, lines)))
         for left in Path(path).parent.glob(f"{Path(path).name}.tmp*"):  # of a call that was killed
             left.unlink()
         with atomic_write(path) as file:

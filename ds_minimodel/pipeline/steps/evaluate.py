@@ -158,11 +158,11 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
     task = step.task
     kind = step.kind
     packs = _packs(layout, step, system)
-    own = packs[world.data.rank :: world.data.size]
-    if not own:
+    packs_of_rank = packs[world.data.rank :: world.data.size]
+    if not packs_of_rank:
         return []
     of_job = f"evaluate {system.name} {language} {step.name} seed {step.seed}"
-    progress = Progress(of_job, len(own), "scores", quiet=not world.is_main)
+    progress = Progress(of_job, len(packs_of_rank), "scores", quiet=not world.is_main)
     model_folder = _model(layout, step, system)
     tokenizer = open_tokenizer(layout.tokenizer(language))
     model = load_body(model_folder)
@@ -185,7 +185,7 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
         )
     module = module_of(source.rows if step.in_source else tokenizer.vocabulary.size)
     rows: list[Row] = []
-    for folder, number in own:
+    for folder, number in packs_of_rank:
         pack = (
             source
             if folder is None

@@ -162,7 +162,7 @@ def development_evaluation(
     data = world.data
 
     def scores(_: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
-        own = []
+        of_rank = []
         for first in range(0, len(batches), data.size):
             is_filler = first + data.rank >= len(batches)  # all ranks run the model equally often
             index, batch = batches[first if is_filler else first + data.rank]
@@ -170,8 +170,8 @@ def development_evaluation(
             del tensors["targets"]
             logits = module(tensors).float().cpu().numpy()
             if not is_filler and world.tensor.rank == 0:
-                own.append((index, logits))
-        outputs = [pair for pairs in world.all_gather_object(lambda: own) for pair in pairs]
+                of_rank.append((index, logits))
+        outputs = [pair for pairs in world.all_gather_object(lambda: of_rank) for pair in pairs]
         values = world.broadcast_from_rank0(
             lambda: kind.score(task, source, records, encoded, outputs)
         )

@@ -21,7 +21,7 @@ from ds_minimodel.text.reader import find_text, identity_of_text
 from ds_minimodel.text.workers import MpiRanks
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
-MOST_OWN = 200_000  # tokens that a base writes by itself, where more are trained on
+MAX_OWN_TOKENS = 200_000  # tokens that a base writes by itself, where more are trained on
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
@@ -92,14 +92,14 @@ def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
 
 
 def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
-    """What the base writes by itself, as much as step 2 trains on, up to MOST_OWN tokens."""
+    """What the base writes by itself, as much as step 2 trains on, up to MAX_OWN_TOKENS tokens."""
     base = recipe.base
     assert base is not None
     section = recipe.adapt
     tokenizer = layout.tokenizer(recipe.languages.source)
     out = layout.own_replay()
     trained = section.steps * section.batch_size * section.seq_length
-    tokens = max(1, min(round(section.replay * trained), MOST_OWN))
+    tokens = max(1, min(round(section.replay * trained), MAX_OWN_TOKENS))
 
     def make() -> None:
         from ds_minimodel.pipeline.own_replay import (

@@ -155,8 +155,8 @@ def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[st
 
 
 def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
-    """Names and sizes of the target languages' text and pairs, and whether what is held out of it is new to
-    training.
+    """Return names and sizes of the target languages' text and pairs, and whether what is held out
+    is new to training.
     """
     lines = {}
     for language in recipe.data.pairs:

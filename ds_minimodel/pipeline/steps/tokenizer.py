@@ -40,7 +40,7 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
     out = layout.tokenizer(language)
     corpus = layout.corpus(language)
     base = None if recipe.base is None else layout.tokenizer(recipe.languages.source)
-    kept = [layout.corpus(own) for own in recipe.languages_kept]
+    kept = [layout.corpus(language) for language in recipe.languages_kept]
     corpora = [corpus] if language in recipe.languages_of_corpora else []
     pairs = [layout.pairs(language)] if language in recipe.data.pairs and base else []
     made_by = section.recorded()
