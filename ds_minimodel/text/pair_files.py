@@ -252,7 +252,8 @@ def _catalog_pairs(file: PairFile) -> RawPairs:
 # translation and quoted examples are taken.
 DICTIONARIES = (".index", ".ifo", ".idx", ".dict", ".dz")  # suffixes
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of dictd's numbers
-_MARKUP = re.compile(r"<[^>]*>|\[[^\]]*\]|\{[^}]*\}|/[^/ ]+/")
+# Signs of at most so many characters: a line of "<" alone would be searched to its end from each.
+_MARKUP = re.compile(r"<[^>]{0,300}>|\[[^\]]{0,300}\]|\{[^}]{0,300}\}|/[^/ ]+/")
 _EXAMPLE = re.compile(r'\s*"([^"]+)"\s+- (.+)')
 _REMARK = re.compile(r"see:|see also:|synonyms?:|antonyms?:|note:|cf\b", re.IGNORECASE)
 _NUMBER = re.compile(r"^\W*\d+[.)]\s*")

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import struct
+import time
 from string import ascii_lowercase
 
 import pytest
@@ -182,6 +183,15 @@ def test_stardict(kind, bits, tmp_path):
     for name in (path, path.with_suffix(".idx")):
         (text,) = read_pairs([name], LANGUAGES)
         assert text.is_dictionary and text.pairs == [("house", "Haus"), ("door", "Tür")]
+
+
+@pytest.mark.parametrize("sign", ["<", "[", "{", "/", '"', "<br", "1"])
+def test_an_entry_of_one_sign_takes_no_longer_than_it_is_long(sign, tmp_path):
+    entries = {"house": f"x\n{sign * 200_000}\n", "door": "x\nTür <noun>\n"}
+    began = time.process_time()
+    (text,) = read_pairs([dictd(tmp_path, entries)], LANGUAGES)
+    assert time.process_time() - began < 5  # 20 and more where each is searched to the end
+    assert ("door", "Tür") in text.pairs
 
 
 def test_the_direction_of_a_dictionary_is_told_by_its_words(tmp_path):
