@@ -26,7 +26,7 @@ BODIES: dict[str, type[BodyConfig]] = {
 
 
 def _config_of_kind(value: object) -> BodyConfig:
-    """A configuration, as JSON has it, of the kind that it names; ValueError where it is none."""
+    """Return a configuration, from its JSON, of the kind that it names; else raise ValueError."""
     kind = value.get("kind") if isinstance(value, Mapping) else None
     if not isinstance(kind, str) or kind not in BODIES:
         raise ValueError(f"kind {kind!r:.40}: there are {', '.join(BODIES)}")
@@ -38,4 +38,5 @@ def _config_of_kind(value: object) -> BodyConfig:
         raise ValueError(f"{where and where + ': '}{reason_of(first)}") from None
 
 
-BodyConfigOfKind = Annotated[BodyConfig, PlainValidator(_config_of_kind)]  # of a JSON file
+# A configuration as a field of a JSON file.
+BodyConfigOfKind = Annotated[BodyConfig, PlainValidator(_config_of_kind)]

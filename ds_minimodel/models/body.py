@@ -27,22 +27,23 @@ from ds_minimodel.models.kind import BodyConfig
 
 
 class Unpadding:
-    """Places of the real tokens of a padded batch, and conversion between the padded and the
-    unpadded layout.
+    """The real tokens of a padded batch, and conversion between its padded and unpadded layout.
 
-    token_index_T: int64 index of each real token in the batch's B*S positions, rising. num_rows: R,
-    at least T. The rows beyond T are zero wherever they enter, count as position 0 of sample 0, and
-    come out nowhere: they make the shapes of products few (ops.rows_for_few_shapes) and change no
-    result.
+    The rows beyond T are zero wherever they enter, count as position 0 of sample 0, and come out
+    nowhere: they make the shapes of products few (ops.rows_for_few_shapes) and change no result.
+
+    Args:
+        token_index_T: int64 index of each real token in the batch's B*S positions, rising.
+        batch_size: B.
+        width: S.
+        num_rows: R, at least T.
     """
 
     def __init__(self, token_index_T: Tensor, batch_size: int, width: int, num_rows: int):
-        self.token_index_T, self.batch_size, self.width, self.num_rows = (
-            token_index_T,
-            batch_size,
-            width,
-            num_rows,
-        )
+        self.token_index_T = token_index_T
+        self.batch_size = batch_size
+        self.width = width
+        self.num_rows = num_rows
         self.row_R = self.extend(token_index_T // width, 0)
         self.position_R1 = self.extend(token_index_T % width, 0)[:, None]
 
@@ -53,9 +54,10 @@ class Unpadding:
 
     def unpad(self, x_BSH: Tensor) -> Tensor:
         """(B, S, H) -> (R, 1, H)"""
-        return _Moved.apply(x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place)[
-            :, None
-        ]
+        rows_RH = _Moved.apply(
+            x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place
+        )
+        return rows_RH[:, None]
 
     def pad(self, x_R1H: Tensor) -> Tensor:
         """(R, 1, H) -> (B, S, H), zero where there is no token."""
@@ -65,7 +67,8 @@ class Unpadding:
         return placed_PH.unflatten(0, (self.batch_size, self.width))
 
 
-_Move = Callable[[Tensor, Tensor, int], Tensor]  # of rows, by an index, to so many rows
+# A function of rows, an index, and how many rows it shall return.
+_Move = Callable[[Tensor, Tensor, int], Tensor]
 
 
 class _Moved(torch.autograd.Function):
@@ -79,7 +82,8 @@ class _Moved(torch.autograd.Function):
         ctx: Any, x: Tensor, token_index_T: Tensor, size: int, move: _Move, back: _Move
     ) -> Tensor:
         ctx.save_for_backward(token_index_T)
-        ctx.size, ctx.back = len(x), back
+        ctx.size = len(x)
+        ctx.back = back
         return move(x, token_index_T, size)
 
     @staticmethod
@@ -102,25 +106,33 @@ def _place(x_RH: Tensor, token_index_T: Tensor, num_positions: int) -> Tensor:
 
 
 INIT_STD = 0.02
-BASE_ROWS = "base_"  # before the names of rows that an extended language has of its base
+# This stands before the names of the rows that an extended language has of its base.
+BASE_ROWS = "base_"
 
 
 class Dropout:
     """Dropout of one forward pass: every bit is a function of (sample key, site, position,
     element).
 
-    sample_keys_B: int32, a key for each sample; None without dropout. So the bits do not depend on
-    how a batch is split over ranks and micro-batches, nor on which positions a layer computes. p,
-    attention_p: rates.
+    So the bits do not depend on how a batch is split over ranks and micro-batches, nor on which
+    positions a layer computes.
+
+    Args:
+        sample_keys_B: int32, a key for each sample; None without dropout.
+        p: rate after embeddings and blocks.
+        attention_p: rate of attention probabilities.
     """
 
     def __init__(self, sample_keys_B: Tensor | None, p: float = 0.0, attention_p: float = 0.0):
-        self.sample_keys_B, self.p, self.attention_p = sample_keys_B, p, attention_p
+        self.sample_keys_B = sample_keys_B
+        self.p = p
+        self.attention_p = attention_p
 
     def row_keys(self, site: int | range, positions: Tensor) -> Tensor | None:
-        """Row keys (B, S) of dropout `site` at `positions` (S,) or (B, M); None without dropout.
+        """Return row keys (B, S) of dropout `site` at `positions`; None without dropout.
 
-        A range of sites is that of attention probabilities, one for each head: (B, N, Q).
+        `positions` are (S,), or (B, M) with keys (B, M). A range of sites is that of attention
+        probabilities, one for each head: (B, N, Q).
         """
         if not (self.attention_p if isinstance(site, range) else self.p):
             return None
@@ -128,18 +140,20 @@ class Dropout:
         return ops.row_keys(self.sample_keys_B, site, positions)
 
     def of_tokens(self, row_T: Tensor) -> Dropout:
-        """The same dropout for tokens that are rows of their own; `row_T` is the sample of each."""
+        """Return the same dropout for unpadded tokens, of which `row_T` is the sample of each."""
         if self.sample_keys_B is None:
             return self
         return Dropout(self.sample_keys_B[row_T], self.p, self.attention_p)
 
 
-NO_DROPOUT = Dropout(None)  # evaluation
+# The dropout of evaluation.
+NO_DROPOUT = Dropout(None)
 
 
 class Rows(NamedTuple):
-    """The rows of hidden states that are computed: positions, (S,) of all samples or (B, M), and
-    dropout.
+    """The rows of hidden states that are computed.
+
+    positions: (S,) of all samples, or (B, M). dropout: of the pass.
     """
 
     positions: Tensor
@@ -147,23 +161,24 @@ class Rows(NamedTuple):
 
     @property
     def p(self) -> float:
+        """Rate of the dropout."""
         return self.dropout.p
 
     def keys(self, site: int) -> Tensor | None:
-        """Row keys of dropout `site`; None without dropout."""
+        """Return the row keys of dropout `site`; None without dropout."""
         return self.dropout.row_keys(site, self.positions)
 
     def drop(self, x: Tensor, site: int) -> Tensor:
-        """x after dropout `site`."""
+        """Return x after dropout `site`."""
         return ops.dropout(x, self.p, self.keys(site))
 
     def unpadded(self, unpadding: Unpadding) -> Rows:
-        """The same of an unpadded batch."""
+        """Return the same rows of an unpadded batch."""
         return Rows(unpadding.position_R1, self.dropout.of_tokens(unpadding.row_R))
 
 
 def gather_rows(x_BSH: Tensor, read_BM: Tensor) -> Tensor:
-    """Rows of each sequence at the positions `read_BM` -> (B, M, H)."""
+    """Return the rows of each sequence at the positions `read_BM`, (B, M, H)."""
     return x_BSH.gather(1, read_BM[..., None].expand(-1, -1, x_BSH.shape[-1]))
 
 
@@ -172,7 +187,7 @@ def _padded(x: Tensor, unpadding: Unpadding | None) -> Tensor:
 
 
 def init_weights(module: nn.Module) -> None:
-    """fairseq's initialisation of linear layers: N(0, 0.02), biases 0."""
+    """Initialise a linear layer as fairseq does: N(0, 0.02), biases 0."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, 0, INIT_STD)
         if module.bias is not None:
@@ -186,7 +201,10 @@ def _drawn(*shape: int) -> Tensor:
 class Linear(nn.Linear):
     """nn.Linear by ops.linear, which is fast in bf16 on every CPU.
 
-    blocks: outputs of each of the matrices that the weight holds below each other.
+    Args:
+        inputs: width of what goes in.
+        blocks: outputs of each of the matrices that the weight holds below each other.
+        bias: whether it has a bias.
     """
 
     def __init__(self, inputs: int, *blocks: int, bias: bool = True):
@@ -205,33 +223,44 @@ class GeluLinear(Linear):
 
 
 class Projection(Linear):
-    """Queries, keys and values of the heads of attention. sites: of the dropouts of its heads."""
+    """Queries, keys and values of the heads of attention.
+
+    Args:
+        config: of the body.
+        sites: dropout's sites, one for each head.
+        bias: whether it has a bias.
+    """
 
     def __init__(self, config: BodyConfig, sites: range, bias: bool = True):
-        self.head_width, self.sites = config.head_width, sites
-        heads = (config.num_heads, config.num_key_heads, config.num_key_heads)
-        super().__init__(
-            config.hidden_size, *(number * config.head_width for number in heads), bias=bias
-        )
+        self.head_width = config.head_width
+        self.sites = sites
+        queries = config.num_heads * config.head_width
+        keys = config.num_key_heads * config.head_width
+        super().__init__(config.hidden_size, queries, keys, keys, bias=bias)
 
     @property
     def num_heads(self) -> int:
+        """Heads of queries, on this rank."""
         return self.blocks[0] // self.head_width
 
     @property
     def num_key_heads(self) -> int:
+        """Heads of keys and values, on this rank."""
         return self.blocks[1] // self.head_width
 
-    def forward(self, x_BSH: Tensor, x_BQH: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        """(keys and values of x_BSH side by side, queries of x_BQH), or (all three of x_BSH side by
-        side, None).
+    def forward(  # type: ignore[override]
+        self, x_BSH: Tensor, x_BQH: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (keys and values of x_BSH side by side, queries of x_BQH), or without x_BQH (all
+        three of x_BSH side by side, None).
         """
         if x_BQH is None:
             return super().forward(x_BSH), None
         sizes = [self.blocks[0], sum(self.blocks[1:])]
         query, key_value = self.weight.split(sizes)
         query_bias, key_value_bias = (None, None) if self.bias is None else self.bias.split(sizes)
-        return ops.linear(x_BSH, key_value, key_value_bias), ops.linear(x_BQH, query, query_bias)
+        keys_values = ops.linear(x_BSH, key_value, key_value_bias)
+        return keys_values, ops.linear(x_BQH, query, query_bias)
 
 
 class Norm(nn.Module):
@@ -241,7 +270,8 @@ class Norm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
-        self.eps, self.rms = eps, rms
+        self.eps = eps
+        self.rms = rms
 
     def forward(
         self,
@@ -250,13 +280,13 @@ class Norm(nn.Module):
         p: float = 0.0,
         row_keys: Tensor | None = None,
     ) -> Tensor:
-        """The norm of residual + dropout(x)."""
+        """Return the norm of residual + dropout(x)."""
         return self.and_sum(x, residual, p, row_keys)[0]
 
     def and_sum(
         self, x: Tensor, residual: Tensor | None, p: float = 0.0, row_keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The norm of residual + dropout(x), and that sum."""
+        """Return the norm of residual + dropout(x), and that sum."""
         return ops.residual_norm(
             x, residual, self.weight, self.bias, self.eps, p, row_keys, self.rms
         )
@@ -293,9 +323,8 @@ class Layer(nn.Module, ABC):
         "ffn_in": "column",
         "ffn_out": "row",
     }
-    recomputes = (
-        False  # whether its input alone is kept, and the backward pass computes the rest again
-    )
+    # Whether its input alone is kept, and the backward pass computes the rest again.
+    recomputes = False
     qkv: Projection
     attention_out: Linear
     ffn_in: Linear
@@ -306,28 +335,29 @@ class Layer(nn.Module, ABC):
         self.sites = config.dropout_sites.layer(index)
 
     def before_attention(self, x_BSH: Tensor) -> Tensor:
-        """What attention reads."""
+        """Return what attention reads."""
         return x_BSH
 
     def queries_apart(self, x_BSH: Tensor) -> bool:
-        """Whether `attend` takes queries by themselves, of a product of their own, where all
-        positions are read.
+        """Return whether `attend` takes queries from a separate product where all positions are
+        read.
         """
         return False
 
     @abstractmethod
     def attend(self, given: AttentionInputs) -> Tensor:
-        """The context of the queries, (B, Q, N*D)."""
+        """Return the context of the queries, (B, Q, N*D)."""
 
     @abstractmethod
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
-        """The layer's output, from its input and what attention gives."""
+        """Return the layer's output, from its input and what attention gives."""
 
     def activate(self, inner: Tensor) -> Tensor:
-        """What is between ffn_in and ffn_out."""
+        """Return what ffn_out reads of what ffn_in gives."""
         return inner
 
     def feed_forward(self, x_BQH: Tensor) -> Tensor:
+        """Return the output of the feed-forward block."""
         inner = self.ffn_in(x_BQH)
         active = self.activate(inner)
         with self.made_again(active, self.activate, inner):
@@ -336,12 +366,12 @@ class Layer(nn.Module, ABC):
     def made_again(
         self, x: Tensor, make: Callable[[Tensor], Tensor], given: Tensor
     ) -> AbstractContextManager:
-        """Context in which `x`, which `make` made of `given`, is not kept for the backward pass,
-        but made again.
+        """Return a context in which `x`, which `make` made of `given`, is not kept for the backward
+        pass, but made again.
         """
-        return (
-            nullcontext() if x is given or self.recomputes else _made_again(x, partial(make, given))
-        )
+        if x is given or self.recomputes:
+            return nullcontext()
+        return _made_again(x, partial(make, given))
 
     def forward(
         self,
@@ -351,27 +381,38 @@ class Layer(nn.Module, ABC):
         read_BM: Tensor | None = None,
         unpadding: Unpadding | None = None,
     ) -> Tensor:
-        """Hidden states after the layer: (B, S, H), or (B, M, H) at the positions `read_BM` alone.
+        """Compute the hidden states after the layer.
 
         Keys and values are computed everywhere; with `read_BM`, queries and all that follows only
-        there. With `unpadding`, hidden states in and out are unpadded, (T, 1, H); at `read_BM`
-        still (B, M, H).
+        there.
+
+        Args:
+            x_BSH: hidden states before the layer; with `unpadding` (T, 1, H).
+            lengths_B: real tokens of each row; None where no row is padded.
+            dropout: of the pass.
+            read_BM: positions whose states are wanted; None for all.
+            unpadding: of the batch, where hidden states are unpadded.
+
+        Returns:
+            Hidden states, (B, S, H) or (T, 1, H) like x_BSH; at `read_BM` always (B, M, H).
         """
-        x_BQH, input_BSH = x_BSH, self.before_attention(x_BSH)
-        input_BQH = input_BSH if self.queries_apart(input_BSH) else None
-        if read_BM is not None:
+        input_BSH = self.before_attention(x_BSH)
+        if read_BM is None:
+            x_BQH = x_BSH
+            input_BQH = input_BSH if self.queries_apart(input_BSH) else None
+        else:
             x_BQH = gather_rows(_padded(x_BSH, unpadding), read_BM)
-            input_BQH = (
-                x_BQH if input_BSH is x_BSH else gather_rows(_padded(input_BSH, unpadding), read_BM)
-            )
+            input_BQH = x_BQH
+            if input_BSH is not x_BSH:
+                input_BQH = gather_rows(_padded(input_BSH, unpadding), read_BM)
         with self.made_again(input_BSH, self.before_attention, x_BSH):
             projected, queries = self.qkv(input_BSH, input_BQH)
         projected = _padded(projected, unpadding)
         if queries is not None and read_BM is None:
             queries = _padded(queries, unpadding)
-        positions = (
-            torch.arange(projected.shape[1], device=x_BSH.device) if read_BM is None else read_BM
-        )
+        positions = read_BM
+        if positions is None:
+            positions = torch.arange(projected.shape[1], device=x_BSH.device)
         row_keys = dropout.row_keys(self.qkv.sites, positions)
         given = AttentionInputs(
             projected, queries, positions, lengths_B, dropout.attention_p, row_keys
@@ -379,13 +420,15 @@ class Layer(nn.Module, ABC):
         context_BQH = self.attend(given)
         rows = Rows(positions, dropout)
         if unpadding and read_BM is None:
-            context_BQH, rows = unpadding.unpad(context_BQH), rows.unpadded(unpadding)
+            context_BQH = unpadding.unpad(context_BQH)
+            rows = rows.unpadded(unpadding)
         return self.join(x_BQH, self.attention_out(context_BQH), rows)
 
 
 def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
-    """Context in which `x` is not kept for the backward pass, which calls `make` for it."""
-    storage, size = x.untyped_storage()._cdata, x.numel()
+    """Return a context in which `x` is not kept: the backward pass calls `make` for it."""
+    storage = x.untyped_storage()._cdata
+    size = x.numel()
 
     def pack(kept: Tensor) -> Tensor | torch.Size:
         is_x = (
@@ -402,11 +445,13 @@ def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.s
 
 
 class Table(NamedTuple):
-    """Rows of a language: its own, (N, H), which may train; and before them those of a base that it
-    extends, (K, H).
+    """A table of a language in two parts.
+
+    rows: (N, H), which may train. base: (K, H), the rows before them, of a base that the language
+    extends.
     """
 
-    own: Tensor
+    rows: Tensor
     base: Tensor | None = None
 
 
@@ -414,9 +459,11 @@ class LanguagePack(nn.Module):
     """A language: token embeddings, `tokens`, and an output projection: the same table or `output`,
     and `bias` or none.
 
-    config: of the body, which says what a language has. num_base: how many of the first ids are
-    those of a base that the language extends; their rows are parameters of their own, `base_tokens`
-    and so on, which do not train.
+    Args:
+        vocab_size: ids of the language.
+        config: of the body, which says what a language has.
+        num_base: how many of the first ids are those of a base that the language extends; their
+            rows are separate parameters, `base_tokens` and so on, which do not train.
     """
 
     cuts: ClassVar[Mapping[str, str]] = {"": "vocabulary"}
@@ -425,74 +472,72 @@ class LanguagePack(nn.Module):
 
     def __init__(self, vocab_size: int, config: BodyConfig, num_base: int = 0):
         super().__init__()
+        num_rows = vocab_size - num_base
         for name in config.language_tensors:
             width = () if name == "bias" else (config.hidden_size,)
-            start = (
-                torch.zeros(vocab_size - num_base)
-                if name == "bias"
-                else _drawn(vocab_size - num_base, *width)
-            )
+            start = torch.zeros(num_rows) if name == "bias" else _drawn(num_rows, *width)
             self.register_parameter(name, nn.Parameter(start))
             if num_base:
                 base = nn.Parameter(torch.zeros(num_base, *width), requires_grad=False)
                 self.register_parameter(BASE_ROWS + name, base)
-        self.tied, self.num_base = "output" not in config.language_tensors, num_base
+        self.tied = "output" not in config.language_tensors
+        self.num_base = num_base
 
     def table(self, name: str) -> Table:
-        """Rows of `tokens`, `output` or `bias`.
+        """Return the rows of `tokens`, `output` or `bias`.
 
-        Views: at ZeRO 3 they keep what was gathered of a matrix until the backward pass.
+        They are views: at ZeRO 3 they keep what was gathered of a matrix until the backward pass.
         """
         return Table(*(rows.view_as(rows) for rows in self._rows(name)))
 
     def _rows(self, name: str) -> list[Tensor]:
-        return [
-            getattr(self, prefix + name) for prefix in ("", BASE_ROWS)[: 1 + bool(self.num_base)]
-        ]
+        """Return the language's rows of a table, and then those of its base where it has one."""
+        names = [name, BASE_ROWS + name] if self.num_base else [name]
+        return [getattr(self, part) for part in names]
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
-        """Embeddings of the tokens -> (B, S, H); and the output projection, for `logits` and
+        """Return embeddings of the tokens, (B, S, H), and the output projection for `logits` and
         `cross_entropy`.
         """
         embedded_BSH, table = self.embed(tokens_BS)
         return embedded_BSH, table if self.tied else self.table("output")
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
-        """Embeddings of the tokens, and their table as a tied output projection takes it."""
+        """Return embeddings of the tokens, and their table as a tied output projection takes it."""
         if not self.num_base:
-            embedded_BSH, own = ops.embedding(tokens_BS, self.tokens)
-            return embedded_BSH, Table(own)
-        place_BS, (own, base) = tokens_BS - self.num_base, self._rows("tokens")
-        added_BSH, own = ops.embedding(place_BS.clamp(min=0), own)
+            embedded_BSH, rows = ops.embedding(tokens_BS, self.tokens)
+            return embedded_BSH, Table(rows)
+        # Every token is looked up in both parts, and the embedding of the right one is taken.
+        rows, base = self._rows("tokens")
+        index_BS = tokens_BS - self.num_base
+        added_BSH, rows = ops.embedding(index_BS.clamp(min=0), rows)
         known_BSH = F.embedding(tokens_BS.clamp(max=self.num_base - 1), base)
-        return torch.where(place_BS[..., None] < 0, known_BSH, added_BSH), Table(
-            own, base.view_as(base)
-        )
+        embedded_BSH = torch.where(index_BS[..., None] < 0, known_BSH, added_BSH)
+        return embedded_BSH, Table(rows, base.view_as(base))
 
     def logits(self, x_PH: Tensor, table: Table) -> Tensor:
-        """Scores (P, N) of its own tokens, from a head's outputs; not of a pack that is split."""
-        return ops.linear(
-            x_PH, table.own, self.table("bias").own if hasattr(self, "bias") else None
-        )
+        """Return the scores (P, N) of all tokens but a base's, from a head's outputs; not of a pack
+        that is split.
+        """
+        bias = self.table("bias").rows if hasattr(self, "bias") else None
+        return ops.linear(x_PH, table.rows, bias)
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
-        """Sum of the cross-entropies of predicting the targets from a head's outputs, a float32
-        scalar.
+        """Return the sum of the cross-entropies of the targets, predicted from a head's outputs, a
+        float32 scalar.
         """
-        return ops.linear_cross_entropy(x_PH, table.own, self.bias_of(), targets_P, table.base)
+        return ops.linear_cross_entropy(x_PH, table.rows, self.bias_of(), targets_P, table.base)
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
-        """The cross-entropy of each target, (P,) float32, without a gradient."""
-        return ops.token_losses(x_PH, table.own, self.bias_of(), targets_P, table.base)
+        """Return the cross-entropy of each target, (P,) float32, without a gradient."""
+        return ops.token_losses(x_PH, table.rows, self.bias_of(), targets_P, table.base)
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
-        """Logarithms of the sums of the exponentials of the scores of its own tokens, (P,)
-        float32.
-        """
+        """Return the logarithms of the sums of the exponentials of `logits`, (P,) float32."""
         return self.logits(x_PH, table).float().logsumexp(-1)
 
     def bias_of(self) -> Tensor | None:
-        """The output projection's bias, of a base's tokens too, where there is one."""
+        """Return the output projection's bias, where there is one, a base's tokens first."""
         return torch.cat(self._rows("bias")[::-1]) if hasattr(self, "bias") else None
 
 
@@ -513,26 +558,30 @@ class Body(nn.Module, ABC):
 
     def __init__(self, config: BodyConfig, head_depths: Sequence[int] = ()):
         super().__init__()
-        self.config, self.head_depths = config, tuple(head_depths)
+        self.config = config
+        self.head_depths = tuple(head_depths)
 
     def language_head(self) -> nn.Module:
-        """A fresh head of a language model."""
+        """Return a fresh head of a language model."""
         raise NotImplementedError
 
     def final_norm(self) -> Norm | None:
-        """A fresh norm of the last states, as a head begins with; None where a family has none."""
+        """Return a fresh norm of the last states, with which a head begins, where there is one."""
         return None
 
     @abstractmethod
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
-        """What the lowest layer reads, before dropout, of token embeddings.
+        """Return what the lowest layer reads, before dropout, of token embeddings.
 
-        positions: of the tokens, (S,) or, unpadded, (T, 1). second: position from which on a row
-        has token type 1, (B, 1) or (T, 1); None where all have type 0.
+        Args:
+            embedded_BSH: token embeddings.
+            positions: of the tokens, (S,) or, unpadded, (T, 1).
+            second: position from which on a row has token type 1, (B, 1) or (T, 1); None where all
+                have type 0.
         """
 
     def dropout(self, sample_keys_B: Tensor | None) -> Dropout:
-        """Dropout for one forward pass in the module's present mode (training or evaluation)."""
+        """Return the dropout of a forward pass in the module's mode, training or evaluation."""
         if not self.training:
             return NO_DROPOUT
         return Dropout(sample_keys_B, self.config.dropout, self.config.attention_dropout)
@@ -547,22 +596,26 @@ class Body(nn.Module, ABC):
         second_B: Tensor | None = None,
         pads_back: bool = True,
     ) -> tuple[Tensor, ...]:
-        """Hidden states at the positions read, a tuple of (B, M, H) for each head; without heads
-        the last layer's.
+        """Compute the hidden states that the heads read.
 
-        embedded_BSH: token embeddings. lengths_B: real tokens of each row, None where no row is
-        padded. read_BM: positions wanted, None for all (then (B, S, H)); the last layer is run only
-        there. unpadding: then embedded_BSH is (T, 1, H), the real tokens alone (Unpadding); what is
-        returned is the same, but zero at padding. second_B: position from which on a row has token
-        type 1; None where all have type 0. pads_back: else the last layer's states of all positions
-        stay unpadded, (T, 1, H).
+        Args:
+            embedded_BSH: token embeddings; with `unpadding` (T, 1, H), the real tokens alone.
+            lengths_B: real tokens of each row; None where no row is padded.
+            dropout: of the pass.
+            read_BM: positions wanted, where alone the last layer is run; None for all.
+            unpadding: of the batch, where its padding is left out; what is returned is zero there.
+            second_B: position from which on a row has token type 1; None where all have type 0.
+            pads_back: whether the last layer's states of all positions are padded again, else they
+                stay (T, 1, H).
+
+        Returns:
+            Hidden states for each head, without heads the last layer's: (B, M, H), or (B, S, H) of
+            all positions.
         """
         rows = Rows(torch.arange(embedded_BSH.shape[1], device=embedded_BSH.device), dropout)
         if unpadding:
-            rows, second_B = (
-                rows.unpadded(unpadding),
-                None if second_B is None else second_B[unpadding.row_R],
-            )
+            rows = rows.unpadded(unpadding)
+            second_B = None if second_B is None else second_B[unpadding.row_R]
         x_BSH = self.embed(
             embedded_BSH, rows.positions, None if second_B is None else second_B[:, None]
         )

@@ -7,11 +7,14 @@ Which products a body makes is declared with its kind (models/kind.py).
 
 The paper's formulas assume that every layer runs at every position and that a frozen layer costs
 its forward pass twice. What is executed differs from that:
-- the last layer computes queries, attention output and feed-forward only at the positions that are read;
-- the backward pass of the two attention products (QK^T, and the product with V) goes to both operands, also
-  where weights are frozen (the "additional backward computation" that the paper's footnote 11 leaves out);
+- the last layer computes queries, attention output and feed-forward only at the positions that are
+  read;
+- the backward pass of the two attention products (QK^T, and the product with V) goes to both
+  operands, also where weights are frozen (the "additional backward computation" that the paper's
+  footnote 11 leaves out);
 - a position that sees a window, or what is before it, is counted with the keys that it sees;
-- in step 1b the lowest trainable layer leaves out only the gradient of its input, not its whole dL/dx.
+- in step 1b the lowest trainable layer leaves out only the gradient of its input, not its whole
+  dL/dx.
 """
 
 from collections.abc import Sequence
@@ -22,19 +25,18 @@ from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.kind import LayerProducts, keys_seen
 
 EFLOP = 1e18
-EFLOPS_PER_V100_DAY = (
-    30e12 * 24 * 3600 / EFLOP
-)  # 30 TFLOP/s are the paper's estimate of a V100 (section 3)
+# The paper's estimate of a V100 is 30 TFLOP/s (section 3).
+EFLOPS_PER_V100_DAY = 30e12 * 24 * 3600 / EFLOP
 
 
 @dataclass(frozen=True)
 class Workload:
     """What goes through a body: `steps` x `batch_size` sequences of `seq_length` tokens.
 
-    share_read: share of the positions that the heads read (Objective.share_read); with the head's
-    products, 0 for none. num_base: ids of the vocabulary whose rows do not train in step 2, as an
-    extended language has them of its base. predicts_tokens: whether heads and the output projection
-    score tokens; a finished head costs next to nothing.
+    share_read: share of the positions that the heads read (Objective.share_read); 0 for none.
+    num_base: ids of the vocabulary whose rows do not train in step 2, as an extended language has
+    them of its base. predicts_tokens: whether heads and the output projection score tokens; a
+    finished head costs next to nothing.
     """
 
     body: BodyConfig
@@ -48,6 +50,7 @@ class Workload:
 
     @property
     def num_sequences(self) -> int:
+        """Sequences of all steps."""
         return self.batch_size * self.steps
 
     @property
@@ -56,7 +59,7 @@ class Workload:
         return self.share_read * self.seq_length
 
     def layers(self, num_layers: int) -> tuple[LayerProducts, ...]:
-        """Products of the lowest layers of a body of so many, which may be more than the
+        """Return the products of a body's lowest `num_layers` layers, which may be more than the
         configuration has.
         """
         return self.body.with_layers(num_layers).products.layers
@@ -73,32 +76,30 @@ class Cost(NamedTuple):
 
 
 def layer_flops(work: Workload, layer: LayerProducts) -> float:
-    """FLOP_layer of the paper: 24sh^2 + 4hs^2 for RoBERTa's layer where f = 4h."""
+    """Return FLOP_layer of the paper: 24sh^2 + 4hs^2 for RoBERTa's layer where f = 4h."""
     s = work.seq_length
     return s * (layer.key + layer.query + layer.output) + _pairs(work, layer, s) * layer.pair
 
 
 def _pairs(work: Workload, layer: LayerProducts, num_queries: float) -> float:
-    """Pairs of a query and a key that it sees."""
+    """Return the count of pairs of a query and a key that it sees."""
     return num_queries * keys_seen(layer.window, work.seq_length)
 
 
 def output_flops(work: Workload) -> float:
-    """FLOPs of the h x V output projection at the read positions: the paper's p FLOP_outproj."""
+    """Return FLOPs of the h x V output projection where it is read: the paper's p FLOP_outproj."""
     if not work.predicts_tokens:
         return 0.0
     return 2 * work.num_read * work.body.hidden_size * work.vocab_size
 
 
 def output_gradient_flops(work: Workload) -> float:
-    """FLOPs of the gradient of the output projection's rows that train."""
+    """Return FLOPs of the gradient of the output projection's rows that train."""
     return output_flops(work) * (1 - work.num_base / work.vocab_size)
 
 
 def lm_head_flops(work: Workload) -> float:
-    """FLOP_lm of the paper: a head's own products at the read positions, and the output
-    projection.
-    """
+    """Return FLOP_lm of the paper: a head's products and the output projection where it is read."""
     head = work.body.products.head if work.predicts_tokens else 0.0
     return work.num_read * head + output_flops(work)
 
@@ -111,19 +112,18 @@ def _all_layers(work: Workload, num_layers: int) -> float:
 
 
 def pretrain_flops(work: Workload, num_layers: int, num_heads: int = 1) -> float:
-    """Step 1, equation A1: forward and backward through the stack, and through each of `num_heads`
-    heads.
+    """Return the cost of step 1, equation A1: forward and backward through the stack, and through
+    each of `num_heads` heads.
 
     With two heads this is the paper's cost of MiniJoint (footnote 2): the layers run once for both.
     """
-    return (
-        3 * work.num_sequences * (_all_layers(work, num_layers) + num_heads * lm_head_flops(work))
-    )
+    stack = _all_layers(work, num_layers)
+    return 3 * work.num_sequences * (stack + num_heads * lm_head_flops(work))
 
 
 def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> float:
-    """Step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top trained, the head
-    frozen.
+    """Return the cost of step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top
+    trained, the head frozen.
 
     A new layer costs three passes, the lowest of them two: the gradient of its input is not needed.
     """
@@ -133,8 +133,8 @@ def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> flo
 
 
 def adapt_flops(work: Workload, num_layers: int, trains_body: bool = False) -> float:
-    """Step 2, equation A3: body frozen, embeddings trained through it, tied output projection
-    trained.
+    """Return the cost of step 2, equation A3: body frozen, embeddings trained through it, tied
+    output projection trained.
 
     trains_body: all weights of the body train as well.
     """
@@ -152,12 +152,16 @@ def executed_layer(
     trains: bool = False,
     passes_back: bool = False,
 ) -> float:
-    """FLOPs of one layer on one sequence, forward and backward.
+    """Return FLOPs of one layer on one sequence, forward and backward.
 
-    num_queries  positions whose output is computed; keys and values are computed at all
-    trains       weight gradients are computed
-    passes_back  the gradient of the layer's input is computed
-    With neither the layer belongs to a frozen prefix and only runs forward.
+    Without `trains` and `passes_back` the layer belongs to a frozen prefix and only runs forward.
+
+    Args:
+        work: what goes through.
+        layer: its products.
+        num_queries: positions whose output is computed; keys and values are computed at all.
+        trains: whether weight gradients are computed.
+        passes_back: whether the gradient of the layer's input is computed.
     """
     inputs = num_queries * layer.query + work.seq_length * layer.key
     pairs = _pairs(work, layer, num_queries) * layer.pair
@@ -179,28 +183,27 @@ def _executed_stack(
     trains: bool,
     lowest_passes_back: bool = True,
 ) -> float:
-    """FLOPs of `layers` on one sequence, forward and backward; the last only at the loss
+    """Return FLOPs of `layers` on one sequence, forward and backward; the last only at the loss
     positions.
     """
     flops = 0.0
-    for place, layer in enumerate(layers):
-        num_queries = num_read if place == len(layers) - 1 else work.seq_length
-        flops += executed_layer(
-            work, layer, num_queries, trains, passes_back=lowest_passes_back or place > 0
-        )
+    for index, layer in enumerate(layers):
+        num_queries = num_read if index == len(layers) - 1 else work.seq_length
+        passes_back = lowest_passes_back or index > 0
+        flops += executed_layer(work, layer, num_queries, trains=trains, passes_back=passes_back)
     return flops
 
 
 def executed_pretrain(work: Workload, depths: Sequence[int]) -> float:
-    """Step 1 with a head at each of `depths`; only the deepest layer is narrowed to the loss
-    positions.
+    """Return what step 1 executes with a head at each of `depths`; only the deepest layer is
+    narrowed to the loss positions.
     """
     stack = _executed_stack(work, work.layers(max(depths)), work.num_read, trains=True)
     return work.num_sequences * (stack + 3 * len(depths) * lm_head_flops(work))
 
 
 def executed_build_mini(work: Workload, frozen_layers: int, new_layers: int) -> float:
-    """Step 1b: prefix forward only; the lowest new layer needs no gradient of its input."""
+    """Return what step 1b executes: the prefix only forward, the new layers both ways."""
     layers = work.layers(frozen_layers + new_layers)
     prefix = sum(executed_layer(work, layer, work.seq_length) for layer in layers[:frozen_layers])
     new = _executed_stack(
@@ -210,22 +213,21 @@ def executed_build_mini(work: Workload, frozen_layers: int, new_layers: int) -> 
 
 
 def executed_adapt(work: Workload, num_layers: int, trains_body: bool = False) -> float:
-    """Step 2: every layer passes the gradient back, weights get one where they train; the output
-    projection trains.
+    """Return what step 2 executes: every layer passes the gradient back, weights get one where they
+    train, and the output projection trains.
     """
     stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=trains_body)
     return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 def divergence_flops(work: Workload, num_layers: int) -> float:
-    """What `replay_kl` adds if all samples are replayed: the pass of the body without its updates
-    with its scores over the base's ids, and the scores of the trained one, whose own loss has them
-    too, with their gradients.
+    """Return what `replay_kl` adds if all samples are replayed: the pass of the body without its
+    updates with its scores over the base's ids, and the scores of the trained one, whose loss has
+    them too, with their gradients.
     """
     teacher = sum(executed_layer(work, layer, work.seq_length) for layer in work.layers(num_layers))
-    scores = (2 + work.num_base / work.vocab_size) * output_flops(work) + output_gradient_flops(
-        work
-    )
+    scores = (2 + work.num_base / work.vocab_size) * output_flops(work)
+    scores += output_gradient_flops(work)
     return work.num_sequences * (teacher + scores)
 
 
@@ -240,36 +242,48 @@ def step_flops(
     trains_body: bool = False,
     low_rank: int = 0,
 ) -> Cost:
-    """Cost of `work` in the step "pretrain", "build-mini" or "adapt"; work.steps = 1 gives one
-    update.
+    """Return the cost of `work` in a step; work.steps = 1 gives one update.
 
-    depths: where heads sit, the deepest being the number of layers that run. frozen_layers: layers
-    below the new ones, in step 1b. trains_body: in step 2 all weights train. low_rank: numbers in
-    low-rank updates that train in step 2, of which each costs a product forward and two backward.
+    Args:
+        step: "pretrain", "build-mini" or "adapt".
+        work: what goes through.
+        depths: where heads sit, the deepest being the number of layers that run.
+        frozen_layers: layers below the new ones, in step 1b.
+        trains_body: whether all weights train in step 2.
+        low_rank: numbers in low-rank updates that train in step 2.
     """
     num_layers = max(depths)
     if step == "pretrain":
         return Cost(pretrain_flops(work, num_layers, len(depths)), executed_pretrain(work, depths))
     if step == "build-mini":
-        layers = frozen_layers, num_layers - frozen_layers
-        return Cost(build_mini_flops(work, *layers), executed_build_mini(work, *layers))
+        new_layers = num_layers - frozen_layers
+        return Cost(
+            build_mini_flops(work, frozen_layers, new_layers),
+            executed_build_mini(work, frozen_layers, new_layers),
+        )
     assert step == "adapt", step
+    # Each number of an update costs a product forward and two backward, of 2 FLOPs each.
     more = 6.0 * low_rank * work.num_sequences * work.seq_length
-    formula, executed = (
-        count(work, num_layers, trains_body) for count in (adapt_flops, executed_adapt)
+    return Cost(
+        adapt_flops(work, num_layers, trains_body) + more,
+        executed_adapt(work, num_layers, trains_body) + more,
     )
-    return Cost(formula + more, executed + more)
 
 
 def finetune_flops(work: Workload, num_outputs: int, reads_start: bool) -> Cost:
-    """Cost of finetuning, embeddings frozen, positions, embedding norm and all above trained.
+    """Return the cost of finetuning all but the embeddings.
 
-    reads_start: the head is `num_outputs` scores at one position, after the dense layer of a kind
-    that has one; else it is these scores at every position. work.seq_length is the mean number of
-    tokens of an example. The paper has no formula for this step; `formula` is A1 with the task head
-    in place of the language model's.
+    The paper has no formula for this step; `formula` is A1 with the task head in place of the
+    language model's.
+
+    Args:
+        work: its seq_length is the mean number of tokens of an example.
+        num_outputs: scores of the head.
+        reads_start: whether these are at one position, after the dense layer of a kind that has
+            one, else at every position.
     """
-    h, num_layers = work.body.hidden_size, work.body.num_layers
+    h = work.body.hidden_size
+    num_layers = work.body.num_layers
     num_queries = 1 if reads_start else work.seq_length
     head = 2.0 * h * num_outputs + (work.body.products.head if work.body.tasks_read_head else 0)
     if reads_start and work.body.task_activation:

@@ -44,20 +44,21 @@ class FinishedHead(Section):
     """What of the last states is read: their mean, or the first one."""
     max_length: Length
 
-    hugging_face_class: ClassVar[str]  # how the name of transformers' class ends
+    # How the name of transformers' class ends.
+    hugging_face_class: ClassVar[str]
 
     def outputs(self, hidden_size: int) -> int:
-        """Numbers that it gives for a text, over states of so many."""
+        """Return the count of numbers that it gives for a text, over states of `hidden_size`."""
         raise NotImplementedError
 
     def prompt(self, *names: str) -> str:
-        """The text of the first of these prompts that there is, else of the default one, else
-        nothing.
+        """Return the text of the first of these prompts that there is, else of the default one,
+        else nothing.
         """
         return ""
 
     def share_read(self, length: int) -> float:
-        """Share of the positions of a text of `length` tokens that are read."""
+        """Return the share of the positions of a text of `length` tokens that are read."""
         return 1.0 if self.pooling == "mean" else 1 / length
 
 
@@ -82,8 +83,10 @@ class SentenceHead(FinishedHead):
 
     def prompt(self, *names: str) -> str:
         texts = {prompt.name: prompt.text for prompt in self.prompts}
-        known = [name for name in (*names, self.default_prompt) if name in texts]
-        return texts[known[0]] if known else ""  # type: ignore[index]
+        for name in (*names, self.default_prompt):
+            if name is not None and name in texts:
+                return texts[name]
+        return ""
 
 
 class LabelHead(FinishedHead):

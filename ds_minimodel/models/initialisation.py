@@ -18,10 +18,13 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.tokenizers.alignment import Mixtures
 
-Pack = Mapping[str, Tensor]  # tokens (V, H), output (V, H), bias (V)
-Tensors = dict[str, Tensor]  # of a first pack, with the source's names
+# A pack's tensors: tokens (V, H), output (V, H), bias (V).
+Pack = Mapping[str, Tensor]
+# The tensors of a first pack, with the source's names.
+Tensors = dict[str, Tensor]
 
-_CHUNK = 1024  # columns whose mean and deviation are computed at a time
+# Columns whose mean and deviation are computed at a time; rows that are mixed at a time.
+_CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Pieces:
 
 
 def random(target: Pieces, pack: Pack, seed: int) -> Tensors:
-    """All rows N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
+    """Draw all rows from N(0, 0.02), special tokens too (step 2 of language-model-plasticity)."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {name: torch.zeros(len(target), *pack[name].shape[1:]) for name in _in_order(pack)}
     for name, tensor in tensors.items():
@@ -47,8 +50,8 @@ def random(target: Pieces, pack: Pack, seed: int) -> Tensors:
 
 
 def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> Tensors:
-    """Rows of pieces that the source has too are copied, the others N(0, 0.02) (the paper, footnote
-    1).
+    """Copy the rows of pieces that the source has too, and draw the others from N(0, 0.02) (the
+    paper, footnote 1).
     """
     tensors = random(target, pack, seed)
     into, out_of = _shared(target, source)
@@ -61,10 +64,16 @@ def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> Tensors:
 def pieces(
     target: Pieces, source: Pieces, pack: Pack, parts: Sequence[Sequence[int]], seed: int
 ) -> Tensors:
-    """Each row is the mean of the source's rows of its `parts`, the ids by which the source's
-    tokenizer cuts the piece.
+    """Make each row the mean of the source's rows of its parts.
 
     Special tokens are copied; a piece of no parts is drawn from the source's mean and deviation.
+
+    Args:
+        target: the new vocabulary.
+        source: the source's.
+        pack: the source pack's tensors.
+        parts: for each piece the ids by which the source's tokenizer cuts it.
+        seed: of what is drawn.
     """
     rows = _drawn(len(target), pack, len(source), seed)
     for id, ids in enumerate(parts):
@@ -83,15 +92,23 @@ def aligned(
     mixed: Mixtures,
     seed: int,
 ) -> Tensors:
-    """Each row is the weighted mean of the source's rows that pairs align its piece to, at the mean
-    of their norms in each tensor; a mean of several is shorter than each.
+    """Make each row the weighted mean of the source's rows that pairs align its piece to.
 
-    Pieces that the source has too are copied. Those that no pair aligns are as of `pieces`, whose
-    `parts` these are. mixed: what each piece of the target is mixed of.
+    It is scaled to the mean of their norms in each tensor, since a mean of several is shorter than
+    each. Pieces that the source has too are copied. Those that no pair aligns are as of `pieces`.
+
+    Args:
+        target: the new vocabulary.
+        source: the source's.
+        pack: the source pack's tensors.
+        parts: as of `pieces`.
+        mixed: what each piece of the target is mixed of.
+        seed: of what is drawn.
     """
     tensors = pieces(target, source, pack, parts, seed)
-    with_shares = mixed.source, mixed.weight, mixed.starts
-    of_source, weight, starts = (torch.from_numpy(array) for array in with_shares)
+    source_ids = torch.from_numpy(mixed.source)
+    weight = torch.from_numpy(mixed.weight)
+    starts = torch.from_numpy(mixed.starts)
     ids = torch.from_numpy(mixed.target)
     for name, tensor in tensors.items():
         table = _as_columns(pack[name])
@@ -100,7 +117,7 @@ def aligned(
             bounds = starts[first : first + _CHUNK + 1]
             used = slice(int(bounds[0]), int(bounds[-1]))
             sizes = bounds.diff()
-            rows = table[of_source[used]].double()
+            rows = table[source_ids[used]].double()
             mean = torch.segment_reduce(rows * weight[used, None], "sum", lengths=sizes)
             if name != "bias":
                 norms = torch.segment_reduce(rows.norm(dim=1), "mean", lengths=sizes)
@@ -114,10 +131,11 @@ def aligned(
 
 
 def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
-    """Ids in the target and in the source of the pieces that both have; the special tokens are
-    among them.
+    """Return the ids in the target and in the source of the pieces that both have; the special
+    tokens are among them.
     """
-    special, source_special = target.vocabulary.special_ids, set(source.vocabulary.special_ids)
+    special = target.vocabulary.special_ids
+    source_special = set(source.vocabulary.special_ids)
     source_ids = {piece: id for id, piece in enumerate(source.strings) if id not in source_special}
     shared = {
         id: source_ids[piece] for id, piece in enumerate(target.strings) if piece in source_ids
@@ -139,37 +157,36 @@ def _shared_special(target: Pieces, source: Pieces) -> dict[int, int]:
 
 
 def _in_order(pack: Pack) -> list[str]:
-    """The names of a pack's own tensors, as they stand side by side."""
+    """Return the names of a pack's tensors in the order in which they stand side by side."""
     return [name for name in ("tokens", "output", "bias") if name in pack]
 
 
 def _rows(pack: Pack, ids: list[int] | slice) -> Tensor:
-    """All that the pack has of these ids, side by side (ids, columns), fp32."""
+    """Return all that the pack has of these ids, side by side (ids, columns), fp32."""
     return torch.cat([_as_columns(pack[name])[ids].float() for name in _in_order(pack)], 1)
 
 
 def _as_columns(tensor: Tensor) -> Tensor:
-    """A bias (V,) as one column beside the others' (V, H)."""
+    """Return a bias (V,) as one column, and other tensors (V, H) as they are."""
     return tensor if tensor.dim() == 2 else tensor[:, None]
 
 
 def _drawn(num_pieces: int, pack: Pack, num_source: int, seed: int) -> Tensor:
-    """Rows drawn from the mean and deviation of each column of the first rows of `pack`.
+    """Draw rows from the mean and deviation of each column of the first rows of `pack`.
 
     Columns are widened in blocks: tables of an 8B take 2 GB in bf16, and 4 in fp32.
     """
     generator = torch.Generator().manual_seed(seed)
     tables = [_as_columns(pack[name])[:num_source] for name in _in_order(pack)]
     blocks = [block for table in tables for block in table.split(_CHUNK, 1)]
-    mean, std = (
-        torch.cat([of(block.float(), 0) for block in blocks]) for of in (torch.mean, torch.std)
-    )
+    mean = torch.cat([block.float().mean(0) for block in blocks])
+    std = torch.cat([block.float().std(0) for block in blocks])
     return mean + std * torch.randn(num_pieces, len(mean), generator=generator)
 
 
 def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Set the embedding of the padding token (rows, H), where there is one, to zero, in place;
-    returns the table.
+    """Set the padding token's row of `tokens` (V, H), where there is one, to zero, in place; return
+    the table.
     """
     if vocabulary.pad is not None:
         with torch.no_grad():
@@ -178,7 +195,7 @@ def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def _tensors_of(rows: Tensor, pack: Pack, target: Pieces) -> Tensors:
-    """The tensors, as `pack` has them, of `rows`."""
+    """Return the tensors, as `pack` has them, of `rows`."""
     names = _in_order(pack)
     parts = rows.split([pack[name][0].numel() for name in names], 1)
     tensors = {

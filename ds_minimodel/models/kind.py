@@ -40,21 +40,25 @@ class BodyConfig(Section):
     head: AnyHead | None = None
     """What reads the last states of a finished model, in the place of a language model's head."""
 
-    objective: ClassVar[str] = "masked-lm"  # what its language model is trained with
-    separators: ClassVar[int] = 2  # how many </s> stand between the two texts of a pair
-    token_types: ClassVar[int] = (
-        1  # vectors that tell them apart; with one there is none, since positions can hold it
-    )
-    tasks_read_head: ClassVar[bool] = (
-        False  # whether a task's scores are of the last head's outputs, not of its inputs
-    )
-    task_activation: ClassVar[str] = (
-        "tanh"  # after a classifier's own dense layer; empty where it has none
-    )
-    causal: ClassVar[bool] = False  # whether a position sees what is before it alone
-    rotary: ClassVar[bool] = False  # whether positions turn queries and keys
-    output_bias: ClassVar[bool] = True  # whether a language's output projection has a bias
-    gated: ClassVar[bool] = False  # whether feed-forward blocks have a gate beside their activation
+    # What its language model is trained with.
+    objective: ClassVar[str] = "masked-lm"
+    # How many </s> stand between the two texts of a pair.
+    separators: ClassVar[int] = 2
+    # Vectors that tell the two texts apart. A single one would tell nothing, and is part of the
+    # positions.
+    token_types: ClassVar[int] = 1
+    # Whether a task's scores are of the last head's outputs, not of its inputs.
+    tasks_read_head: ClassVar[bool] = False
+    # After a classifier's dense layer; empty where it has none.
+    task_activation: ClassVar[str] = "tanh"
+    # Whether a position sees what is before it alone.
+    causal: ClassVar[bool] = False
+    # Whether positions turn queries and keys.
+    rotary: ClassVar[bool] = False
+    # Whether a language's output projection has a bias.
+    output_bias: ClassVar[bool] = True
+    # Whether feed-forward blocks have a gate beside their activation.
+    gated: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Self:
@@ -79,8 +83,10 @@ class BodyConfig(Section):
         return self
 
     def make_body(self, head_depths: Sequence[int] = ()) -> Any:
-        """Make a fresh Body (body.py) with language-model heads after `head_depths` layers, drawn
-        from torch's default generator.
+        """Make a fresh Body (body.py), drawn from torch's default generator.
+
+        Args:
+            head_depths: layers after which there is a head of a language model.
         """
         raise NotImplementedError
 
@@ -117,12 +123,12 @@ class BodyConfig(Section):
     @property
     def language_tensors(self) -> tuple[str, ...]:
         """Names of the tensors of a language over this body: its embeddings, and what its output
-        projection, which a finished head has not, has of its own.
+        projection, which a finished head does not have, adds.
         """
         if self.head is not None:
             return ("tokens",)
-        own = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
-        return tuple(name for name, has in own.items() if has)
+        has = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
+        return tuple(name for name in has if has[name])
 
     @property
     def dropout_sites(self) -> DropoutSites:
@@ -146,19 +152,21 @@ class BodyConfig(Section):
         return (self.num_layers,) if reads else ()
 
     def recorded(self) -> dict[str, Any]:
-        """As of a Section; without the head where there is no finished one."""
+        """Return what a Section records; without the head where there is no finished one."""
         facts = super().recorded()
         return {key: value for key, value in facts.items() if key != "head" or value is not None}
 
     def with_layers(self, num_layers: int) -> Self:
-        """The same body with another number of layers."""
+        """Return the same body with another number of layers."""
         return self.model_copy(update={"num_layers": num_layers})
 
 
 def keys_seen(window: tuple[int | None, int | None], length: int) -> float:
-    """Keys that a position of a sequence of `length` sees, itself among them, on average.
+    """Return the keys that a position sees, itself among them, on average.
 
-    window: how many before and after its own; None: all.
+    Args:
+        window: how many keys before and after its position; None for all.
+        length: tokens of the sequence.
     """
     reaches = [min(length - 1, length if reach is None else reach) for reach in window]
     return 1 + sum(reach - reach * (reach + 1) / (2 * length) for reach in reaches)
@@ -170,7 +178,7 @@ class LayerProducts(NamedTuple):
     key: at each position, read or not (keys and values). query: at each position whose output is
     computed, before attention. output: there, after attention. pair: of each such position with
     each key that it sees (scores, and the sum of values). window: how many keys before and after
-    its own a position sees; None: all of its sequence.
+    itself a position sees; None: all of its sequence.
     """
 
     key: float

@@ -2,8 +2,8 @@
 outside.
 
 The frozen weight W (O, I) of a layer becomes W + 32/R B A, of which A (R, I), drawn, and B (O, R),
-zero at first, train as parameters `down` and `up` of the layer. The blocks don't know of it, and
-names of parameters stay; `updated` gives weights with it.
+zero at first, train as parameters `down` (lora_A) and `up` (lora_B) of the layer. The blocks don't
+know of it, and names of parameters stay; `updated` gives weights with it.
 """
 
 from __future__ import annotations
@@ -20,33 +20,40 @@ from ds_minimodel import ops
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 
-ALPHA = 32.0  # over the rank, so that a rate is good at every rank (LoRA Without Regret, 2025)
-DOWN, UP = "down", "up"
+# It is divided by the rank, so that a rate is good at every rank (LoRA Without Regret, 2025).
+ALPHA = 32.0
+# Names of lora_A and lora_B as parameters, and so on disk.
+DOWN = "down"
+UP = "up"
 _is_on = True
 
 
 def add_low_rank(body: Body, rank: int, seed: int) -> None:
     """Give every linear layer of the body's layers a low-rank update, which changes nothing as it
     begins.
+
+    Args:
+        body: whose weights are set before.
+        rank: R.
+        seed: of what is drawn.
     """
     draw = torch.Generator().manual_seed(seed)
     for layer in body.layers:
         for linear in layer.modules():
-            if isinstance(linear, Linear):
-                down = (
-                    torch.randn(rank, linear.in_features, generator=draw, device="cpu")
-                    / linear.in_features**0.5
-                )
-                linear.register_parameter(DOWN, nn.Parameter(down.to(linear.weight.device)))
-                up = torch.zeros(linear.out_features, rank, device=linear.weight.device)
-                linear.register_parameter(UP, nn.Parameter(up))
-                ways: dict[type, Callable] = {
-                    GeluLinear: _forward_with_gelu,
-                    Projection: _project,
-                    Linear: _forward,
-                }
-                forward = next(way for kind, way in ways.items() if isinstance(linear, kind))
-                linear.forward = MethodType(forward, linear)  # type: ignore[method-assign]
+            if not isinstance(linear, Linear):
+                continue
+            device = linear.weight.device
+            normal = torch.randn(rank, linear.in_features, generator=draw, device="cpu")
+            lora_A = normal / linear.in_features**0.5
+            lora_B = torch.zeros(linear.out_features, rank, device=device)
+            linear.register_parameter(DOWN, nn.Parameter(lora_A.to(device)))
+            linear.register_parameter(UP, nn.Parameter(lora_B))
+            forward: Callable = _forward
+            if isinstance(linear, GeluLinear):
+                forward = _forward_with_gelu
+            elif isinstance(linear, Projection):
+                forward = _project
+            linear.forward = MethodType(forward, linear)  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -61,7 +68,7 @@ def switched_off() -> Iterator[None]:
 
 
 def low_rank_size(config: BodyConfig, rank: int) -> int:
-    """Numbers in the updates of a body."""
+    """Return the count of numbers in the updates of a body."""
     with torch.device("meta"):
         body = config.make_body()
         add_low_rank(body, rank, 0)
@@ -74,13 +81,14 @@ def _product(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    down: Tensor,
-    up: Tensor,
+    lora_A: Tensor,
+    lora_B: Tensor,
     outputs: slice = ops.ALL,
 ) -> Tensor:
+    """Return x W' + b, where W' are the updated weight's rows `outputs`; lora_B has these alone."""
     if not _is_on:
         return ops.linear(x, weight[outputs], bias)
-    return ops.low_rank_linear(x, weight, bias, down, up, ALPHA / len(down), outputs)
+    return ops.low_rank_linear(x, weight, bias, lora_A, lora_B, ALPHA / len(lora_A), outputs)
 
 
 def _forward(linear: Any, x: Tensor) -> Tensor:
@@ -97,25 +105,35 @@ def _project(
     if x_BQH is None:
         return _forward(linear, x_BSH), None
     sizes = [linear.blocks[0], sum(linear.blocks[1:])]
-    outputs = slice(linear.blocks[0]), slice(linear.blocks[0], None)
-    biases = (None, None) if linear.bias is None else linear.bias.split(sizes)
-    queries, rest = (
-        _product(x, linear.weight, bias, linear.down, up, own)
-        for x, bias, up, own in zip(
-            (x_BQH, x_BSH), biases, linear.up.split(sizes), outputs, strict=True
-        )
+    query_B, key_value_B = linear.up.split(sizes)
+    query_bias, key_value_bias = (None, None) if linear.bias is None else linear.bias.split(sizes)
+    queries = _product(
+        x_BQH,
+        linear.weight,
+        query_bias,
+        lora_A=linear.down,
+        lora_B=query_B,
+        outputs=slice(sizes[0]),
     )
-    return rest, queries
+    keys_values = _product(
+        x_BSH,
+        linear.weight,
+        key_value_bias,
+        lora_A=linear.down,
+        lora_B=key_value_B,
+        outputs=slice(sizes[0], None),
+    )
+    return keys_values, queries
 
 
 def is_low_rank(name: str) -> bool:
-    """Whether this is the name of a parameter of an update."""
+    """Return whether this is the name of a parameter of an update."""
     return name.rpartition(".")[2] in (DOWN, UP)
 
 
 def changed_name(name: str) -> str:
-    """Of which tensor of the body an entry of an update is: its own, or of a low-rank one its
-    layer's weight.
+    """Return the name of the body's tensor that an entry of an update changes: its layer's weight
+    where it is low-rank, else the entry's name.
     """
     return f"{name.rpartition('.')[0]}.weight" if is_low_rank(name) else name
 
@@ -123,28 +141,30 @@ def changed_name(name: str) -> str:
 def updated(
     frozen: Mapping[str, Tensor], update: Mapping[str, Tensor], strength: float = 1.0
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of each of a body's tensors that an update changes, in the type that `frozen`
-    has it in.
+    """Apply an update to a body.
 
-    strength: share of their change from `frozen` that they keep (WiSE-FT, Wortsman et al., CVPR
-    2022).
+    Args:
+        frozen: the body's tensors.
+        update: tensors that replace some of them, or low-rank updates of them.
+        strength: share of their change from `frozen` that they keep (WiSE-FT, Wortsman et al.,
+            CVPR 2022).
+
+    Yields:
+        Name and tensor of each of the body's tensors that changes, in the type of `frozen`.
     """
     for name in sorted({*map(changed_name, update)}):
-        weight, layer = frozen[name], name.rpartition(".")[0]
+        weight = frozen[name]
+        layer = name.rpartition(".")[0]
+        # A strength of 1 has branches of its own, which round nothing more.
         if name in update:
-            whole = update[name].float()
-            yield (
-                name,
-                (whole if strength == 1 else torch.lerp(weight.float(), whole, strength)).to(
-                    weight.dtype
-                ),
-            )
+            changed = update[name].float()
+            if strength != 1:
+                changed = torch.lerp(weight.float(), changed, strength)
         else:
-            down, up = (update[f"{layer}.{part}"].float() for part in (DOWN, UP))
-            change = ALPHA / len(down) * up @ down
-            yield (
-                name,
-                (weight.float() + (change if strength == 1 else strength * change)).to(
-                    weight.dtype
-                ),
-            )
+            lora_A = update[f"{layer}.{DOWN}"].float()
+            lora_B = update[f"{layer}.{UP}"].float()
+            change = ALPHA / len(lora_A) * lora_B @ lora_A
+            if strength != 1:
+                change = strength * change
+            changed = weight.float() + change
+        yield name, changed.to(weight.dtype)

@@ -101,18 +101,18 @@ class _Vocabulary(LanguagePack):
     rows: tuple[range, ...]
 
     def embed(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
-        is_own, place = local_index(tokens_BS, self.rows)
-        embedded_BSH, table = super().embed(place)
-        return reduce(embedded_BSH.masked_fill(~is_own[..., None], 0), self.group), table
+        is_here, index = local_index(tokens_BS, self.rows)
+        embedded_BSH, table = super().embed(index)
+        return reduce(embedded_BSH.masked_fill(~is_here[..., None], 0), self.group), table
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         return linear_cross_entropy(
-            x_PH, table.own, self.bias_of(), targets_P, self.rows, self.group, table.base
+            x_PH, table.rows, self.bias_of(), targets_P, self.rows, self.group, table.base
         )
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         of_part = partial(losses, rows=self.rows, group=self.group)
-        return ops.token_losses(x_PH, table.own, self.bias_of(), targets_P, table.base, of_part)
+        return ops.token_losses(x_PH, table.rows, self.bias_of(), targets_P, table.base, of_part)
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
         return gather(super().log_sums(x_PH, table)[:, None], self.group).logsumexp(-1)
@@ -120,10 +120,10 @@ class _Vocabulary(LanguagePack):
 
 def _put_before(module: nn.Module, first: type[nn.Module], group: Group) -> None:
     """Put the class `first` before the module's own class in its method resolution order."""
-    own = type(module)
-    module.__class__ = (
-        first if issubclass(first, own) else type(first.__name__ + own.__name__, (first, own), {})
-    )
+    kind = type(module)
+    if not issubclass(first, kind):
+        first = type(first.__name__ + kind.__name__, (first, kind), {})
+    module.__class__ = first
     module.group = group  # type: ignore[assignment]
 
 
@@ -147,12 +147,14 @@ def _by_inputs(linear: Linear, group: Group) -> None:
 
 
 def _by_vocabulary(pack: LanguagePack, group: Group) -> None:
-    kept, new = (group.share(size) for size in (pack.num_base, len(pack.tokens)))
-    below = range(pack.num_base + new.start, pack.num_base + new.stop)
-    pack.rows = (kept, below) if pack.num_base else (new,)  # type: ignore[assignment]
+    base = group.share(pack.num_base)
+    new = group.share(len(pack.tokens))
+    # Ids of the new rows follow those of the whole base.
+    new_ids = range(pack.num_base + new.start, pack.num_base + new.stop)
+    pack.rows = (base, new_ids) if pack.num_base else (new,)  # type: ignore[assignment]
     for name, _ in list(pack.named_parameters()):
         shard_parameter(pack, name, group, dim=0)
-    pack.num_base = len(kept) if pack.num_base else 0
+    pack.num_base = len(base) if pack.num_base else 0
     _put_before(pack, _Vocabulary, group)
 
 

@@ -20,7 +20,15 @@ from torch.nn import functional as F
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import FILLER, IGNORED
 from ds_minimodel.models import BodyConfig
-from ds_minimodel.models.body import Body, LanguagePack, Linear, Table, Unpadding, init_weights
+from ds_minimodel.models.body import (
+    Body,
+    LanguagePack,
+    Linear,
+    Rows,
+    Table,
+    Unpadding,
+    init_weights,
+)
 from ds_minimodel.models.low_rank import switched_off
 from ds_minimodel.ops.parallel import own_part
 
@@ -30,38 +38,51 @@ Batch = Mapping[str, Any]
 def encode(
     pack: LanguagePack, body: Body, batch: Batch, pads_back: bool = True
 ) -> tuple[tuple[Tensor, ...], Table]:
-    """(hidden states at the positions that `batch` reads, one tensor for each head's depth; output
-    projection). pads_back: as of a body's forward pass.
+    """Run a body on a batch.
+
+    Args:
+        pack: the language of the batch.
+        body: what runs.
+        batch: see the top of this file.
+        pads_back: as of a body's forward pass.
+
+    Returns:
+        Hidden states at the positions that `batch` reads, one tensor for each head's depth, and the
+        output projection.
     """
-    tokens_BS, unpadding = batch["tokens"], None
+    tokens_BS = batch["tokens"]
+    unpadding = None
     if "token_index" in batch:
         token_index_T = batch["token_index"]
         num_rows = ops.rows_for_few_shapes(len(token_index_T), pack.tokens)
         batch_size, width = tokens_BS.shape
         unpadding = Unpadding(token_index_T, batch_size, width, num_rows)
-        tokens_BS = unpadding.extend(tokens_BS.flatten()[token_index_T], FILLER)[:, None]  # (R, 1)
+        # These are (R, 1): the real tokens alone.
+        tokens_BS = unpadding.extend(tokens_BS.flatten()[token_index_T], FILLER)[:, None]
     embedded_BSH, table = pack(tokens_BS)
     dropout = body.dropout(batch.get("sample_keys"))
-    lengths_B, read_BM, second_B = (
-        batch.get(name) for name in ("lengths", "loss_positions", "second")
-    )
     hidden = body(
-        embedded_BSH, lengths_B, dropout, read_BM, unpadding, second_B, pads_back=pads_back
+        embedded_BSH,
+        lengths_B=batch.get("lengths"),
+        dropout=dropout,
+        read_BM=batch.get("loss_positions"),
+        unpadding=unpadding,
+        second_B=batch.get("second"),
+        pads_back=pads_back,
     )
     return hidden, table
 
 
 def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """A batch of numpy arrays as tensors; without "lengths" where no row is padded, so that no mask
-    is needed.
+    """Return a batch of numpy arrays as tensors; without "lengths" where no row is padded, so that
+    no mask is needed.
     """
     tensors: dict[str, Any] = {
         name: value if isinstance(value, int) else torch.from_numpy(value).to(device)
         for name, value in batch.items()
     }
-    if (
-        batch["lengths"] == tensors["tokens"].shape[1]
-    ).all():  # of the numpy array: no wait for a device
+    # The numpy array is asked, not the tensor, so that nothing waits for a device.
+    if (batch["lengths"] == tensors["tokens"].shape[1]).all():
         del tensors["lengths"]
     if "replayed" in batch and not batch["replayed"].any():
         del tensors["replayed"]
@@ -69,7 +90,7 @@ def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, An
 
 
 def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
-    """`x` (B, S, …) with `value` where the rows of a batch have ended."""
+    """Return `x` (B, S, …) with `value` where the rows of a batch have ended."""
     if batch.get("lengths") is None:
         return x
     positions_S = torch.arange(x.shape[1], device=x.device)
@@ -99,9 +120,11 @@ class NewTokenPenalty(NamedTuple):
     is.
 
     The rows of the source do not train, nor does the body: what its text loses by new pieces hangs
-    on its states alone, which are computed once. states: (N, H), of a head's output after source
-    text. log_sums: (N,) float32, of the scores of the source's ids there. weight: of a state
-    against a trained token. width: states for each sample.
+    on its states alone, which are computed once.
+
+    states: (N, H), of a head's output after source text. log_sums: (N,) float32, of the scores of
+    the source's ids there. weight: of a state against a trained token. width: states for each
+    sample.
     """
 
     states: Tensor
@@ -110,17 +133,16 @@ class NewTokenPenalty(NamedTuple):
     width: int
 
     def loss(self, pack: LanguagePack, table: Table, batch: Batch) -> Tensor:
-        """`weight` times the nats by which source tokens are less likely for the new pieces, a sum
-        over the batch.
+        """Return `weight` times the nats by which source tokens are less likely for the new pieces,
+        a sum over the batch.
 
         A sample stands for as many source tokens as it has targets, by `width` states from where
         its key says.
         """
-        places_BW = batch["sample_keys"][:, None].long() + torch.arange(
-            self.width, device=self.states.device
-        )
-        places_P = places_BW.flatten().remainder(len(self.states))
-        taken_P = F.softplus(pack.log_sums(self.states[places_P], table) - self.log_sums[places_P])
+        steps_W = torch.arange(self.width, device=self.states.device)
+        index_BW = batch["sample_keys"][:, None].long() + steps_W
+        index_P = index_BW.flatten().remainder(len(self.states))
+        taken_P = F.softplus(pack.log_sums(self.states[index_P], table) - self.log_sums[index_P])
         targets_B = (batch["targets"] != IGNORED).sum(1)
         return self.weight * (taken_P.view(-1, self.width).mean(1) * targets_B).sum()
 
@@ -146,23 +168,20 @@ class LanguageModel(Model):
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Sum of the losses of the batch for each head -> (heads,) fp32."""
+        """Return the sum of the losses of the batch for each head, (heads,) fp32."""
         replays = (
             self.replay_kl
             and torch.is_grad_enabled()
             and ("replayed" in batch or self.replays_in_every_batch)
         )
-        teacher = (
-            self._teacher(batch) if replays else None
-        )  # first: ZeRO 3 forgets what an earlier pass has gathered
+        # The teacher comes first: ZeRO 3 forgets what an earlier pass has gathered.
+        teacher = self._teacher(batch) if replays else None
         hidden, table = encode(self.pack, self.body, batch)
         if "replayed" in batch and replays:
-            batch = {
-                **batch,
-                "targets": batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED),
-            }
+            learned = batch["targets"].masked_fill(batch["replayed"][:, None], IGNORED)
+            batch = {**batch, "targets": learned}
         targets = batch["targets"].flatten()
-        # One after the other: of no head the outputs are held beside another's.
+        # A generator makes the heads' outputs one after the other, so that no two are held.
         read = (
             head(x_BMH.flatten(0, 1))
             for head, x_BMH in zip(self.body.heads.values(), hidden, strict=True)
@@ -170,46 +189,44 @@ class LanguageModel(Model):
         losses = torch.stack([self.pack.cross_entropy(x_PH, table, targets) for x_PH in read])
         if teacher is not None:
             divergence = self._divergence(*teacher, hidden[-1], table)
-            losses = (
-                losses + divergence.detach() + self.replay_kl * (divergence - divergence.detach())
-            )
+            # Its value is reported as it is, and its gradient is weighted.
+            weighted = self.replay_kl * (divergence - divergence.detach())
+            losses = losses + divergence.detach() + weighted
         if self.new_token_penalty is None or not torch.is_grad_enabled():
             return losses
         penalty = self.new_token_penalty.loss(self.pack, table, batch)
-        return losses + (penalty - penalty.detach())  # what is reported is the loss of the text
+        # The penalty has a gradient, but what is reported is the loss of the text.
+        return losses + (penalty - penalty.detach())
 
     def _teacher(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows that are replayed, at least one; where they have targets that are learned from;
-        what the head makes there of the body without its updates, (P, H)).
+        """Return the rows that are replayed, at least one; where they have targets that are learned
+        from; and what the head makes there of the body without its updates, (P, H).
         """
-        is_replayed_B = batch.get(
-            "replayed", torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool)
-        )
+        none_B = torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool)
+        is_replayed_B = batch.get("replayed", none_B)
         rows = is_replayed_B.nonzero()[:, 0]
         rows = rows if len(rows) else rows.new_zeros(1)
-        own = {
+        replayed = {
             name: batch[name][rows]
             for name in ("tokens", "lengths", "sample_keys", "targets")
             if name in batch
         }
-        is_target = (own["targets"] != IGNORED) & is_replayed_B[rows, None]
+        is_target = (replayed["targets"] != IGNORED) & is_replayed_B[rows, None]
         head = self.body.heads[str(self.body.head_depths[-1])]
         with torch.no_grad(), switched_off():
-            (x_BSH,), _ = encode(self.pack, self.body, own)
+            (x_BSH,), _ = encode(self.pack, self.body, replayed)
             return rows, is_target, head(x_BSH[is_target])
 
     def _divergence(
         self, rows: Tensor, is_target: Tensor, teacher_PH: Tensor, x_BSH: Tensor, table: Table
     ) -> Tensor:
-        """KL divergence, in nats over the base's ids, of what the body predicts in the rows that
-        are replayed from what it would without its updates, a sum over their targets:
-        self-distillation, with no teacher beside it.
+        """Return the KL divergence, in nats over the base's ids, of what the body predicts in the
+        replayed rows from what it would without its updates, a sum over their targets.
         """
         head = self.body.heads[str(self.body.head_depths[-1])]
         assert table.base is not None
-        return ops.linear_divergence(
-            head(x_BSH[rows][is_target]), teacher_PH, table.own, table.base
-        )
+        student_PH = head(x_BSH[rows][is_target])
+        return ops.linear_divergence(student_PH, teacher_PH, table.rows, table.base)
 
 
 class TaskModel(Model):
@@ -228,41 +245,47 @@ class TaskModel(Model):
         depths: Sequence[int] | None = None,
         num_base: int = 0,
     ):
-        """depths: at which there are heads of the body's, where they are not the configuration's
-        task_depths.
+        """Make a body and a language pack.
+
+        Args:
+            config: of the body.
+            vocab_size: ids of the language.
+            depths: of the body's heads; by default the configuration's task_depths.
+            num_base: first ids that do not train.
         """
         depths = config.task_depths if depths is None else depths
         super().__init__(config, vocab_size, depths, num_base)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Sum of the losses of the batch -> (1,) fp32; of a batch without targets the scores of the
-        head.
+        """Return the sum of the losses of the batch, (1,) fp32; of a batch without targets the
+        scores of the head.
         """
         logits = self.logits(batch)
         return self.loss(logits, batch["targets"])[None] if "targets" in batch else logits
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Sum over what has a target -> () fp32."""
+        """Return the sum over what has a target, () fp32."""
         raise NotImplementedError
 
     def logits(self, batch: Batch) -> Tensor:
-        """Scores of the head, (B, labels) or (B, S, outputs)."""
+        """Return the scores of the head, (B, labels) or (B, S, outputs)."""
         raise NotImplementedError
 
     def where_all_is_seen(self, batch: Batch) -> Batch:
-        """A batch that reads `<s>`, or over a causal body the last token of each row, which alone
-        has seen all.
+        """Return a batch that reads `<s>`, or over a causal body the last token of each row, which
+        alone has seen all.
         """
         if not self.body.config.causal:
             return batch
-        tokens_BS, lengths_B = batch["tokens"], batch.get("lengths")
+        tokens_BS = batch["tokens"]
+        lengths_B = batch.get("lengths")
         if lengths_B is None:
             lengths_B = tokens_BS.new_full((len(tokens_BS),), tokens_BS.shape[1])
         return {**batch, "loss_positions": lengths_B.long()[:, None] - 1}
 
     def read(self, batch: Batch) -> Tensor:
-        """What the scores are of, (B, M, H): hidden states, or what the body's last head makes of
-        them.
+        """Return what the scores are of, (B, M, H): hidden states, or what the body's last head
+        makes of them.
         """
         (x_BMH,), _ = encode(self.pack, self.body, batch)
         for depth in self.body.head_depths:
@@ -279,13 +302,12 @@ class HiddenLikelihoods(TaskModel):
         super().__init__(config, vocab_size, (config.num_layers,))
 
     def logits(self, batch: Batch) -> Tensor:
-        """(B, S) fp32: the logarithm of each target's probability; 0 where there is none."""
+        """Return the logarithm of each target's probability, (B, S) fp32; 0 where there is none."""
         (x_BSH,), table = encode(self.pack, self.body, batch)
-        (head,), targets_BS = self.body.heads.values(), batch["targets"]
-        found_BS, has_BS = (
-            x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32),
-            targets_BS != IGNORED,
-        )
+        (head,) = self.body.heads.values()
+        targets_BS = batch["targets"]
+        found_BS = x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32)
+        has_BS = targets_BS != IGNORED
         found_BS[has_BS] = -self.pack.token_losses(head(x_BSH[has_BS]), table, targets_BS[has_BS])
         return found_BS
 
@@ -296,8 +318,8 @@ class TokenLikelihoods(TaskModel):
     """
 
     def logits(self, batch: Batch) -> Tensor:
-        """(B, S) fp32: the logarithm of each token's probability; 0 for the first of a row, and for
-        padding.
+        """Return the logarithm of each token's probability, (B, S) fp32; 0 for the first of a row
+        and for padding.
         """
         targets_BS = at_padding(batch["tokens"], IGNORED, batch).roll(-1, 1)
         targets_BS[:, -1] = IGNORED
@@ -323,24 +345,18 @@ class SequenceClassifier(TaskModel):
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:
-        """(B, labels)"""
+        """Return the scores of the labels, (B, labels)."""
         batch = self.where_all_is_seen(batch)
         x_B1H = self.read(batch)
-        dropout, sites = (
-            self.body.dropout(batch.get("sample_keys")),
-            self.body.config.dropout_sites.task_head,
-        )
+        rows = Rows(batch["loss_positions"], self.body.dropout(batch.get("sample_keys")))
+        sites = self.body.config.dropout_sites.task_head
         if self.dense is not None:
-            x_B1H = ops.dropout(
-                x_B1H, dropout.p, dropout.row_keys(sites[0], batch["loss_positions"])
-            )
+            x_B1H = rows.drop(x_B1H, sites[0])
             x_B1H = getattr(F, self.body.config.task_activation)(self.dense(x_B1H))
-        return self.out(
-            ops.dropout(x_B1H, dropout.p, dropout.row_keys(sites[1], batch["loss_positions"]))
-        )[:, 0]
+        return self.out(rows.drop(x_B1H, sites[1]))[:, 0]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Sum of cross-entropy over the examples."""
+        """Return the sum of cross-entropy over the examples."""
         return F.cross_entropy(logits.float(), targets[:, 0], ignore_index=IGNORED, reduction="sum")
 
 
@@ -353,19 +369,19 @@ class SpanExtractor(TaskModel):
         self.apply(init_weights)
 
     def logits(self, batch: Batch) -> Tensor:
-        """(B, S, 2); tokens past a row's length are -inf."""
+        """Return the scores, (B, S, 2); tokens past a row's length are -inf."""
         x_BSH = self.read(batch)
         # In fp32: in bf16 near-by scores would tie, and the first of them win.
         logits_BS2 = F.linear(x_BSH.float(), self.out.weight.float(), self.out.bias.float())
         return at_padding(logits_BS2, -torch.inf, batch)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Sum over the examples of the mean of the start and the end cross-entropy."""
+        """Return the sum over the examples of the mean of the start and the end cross-entropy."""
         start, end = (
             F.cross_entropy(
-                logits[..., place], targets[:, place], ignore_index=IGNORED, reduction="sum"
+                logits[..., index], targets[:, index], ignore_index=IGNORED, reduction="sum"
             )
-            for place in (0, 1)
+            for index in (0, 1)
         )
         return (start + end) / 2
 
@@ -388,25 +404,35 @@ def materialise(
     """Give memory to the parameters of a module that was built on the meta device; nothing is
     drawn.
 
-    What trains is fp32, all else of `dtype`. Their numbers are to be put in. defer_frozen: frozen
-    ones get no memory before `ops.parallel.fill`, and load_into notes where its numbers are.
+    Args:
+        module: on the meta device; its numbers are to be put in by `load_into`.
+        dtype: of what does not train; what trains is fp32.
+        device: of the memory.
+        defer_frozen: whether what does not train gets memory only by `ops.parallel.fill`; load_into
+            then notes where its numbers are.
     """
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.is_meta:
-                trains, shape = parameter.requires_grad, parameter.shape
+                trains = parameter.requires_grad
+                shape = parameter.shape
                 waits = defer_frozen and not trains
-                own = torch.empty(
+                # What waits is one number, seen as a tensor of the shape.
+                memory = torch.empty(
                     () if waits else shape, dtype=torch.float32 if trains else dtype, device=device
                 )
-                part._parameters[name] = nn.Parameter(own.expand(shape), requires_grad=trains)
+                part._parameters[name] = nn.Parameter(memory.expand(shape), requires_grad=trains)
                 if waits:
                     part._parameters[name].source = None  # type: ignore[union-attr]
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Copy tensors, one after the other, into the parameters of those names, with `prefix` before
-    them, or this rank's parts of them; each must exist. What `materialise` defers is read later.
+    """Copy tensors, or this rank's parts of them, into parameters one after the other.
+
+    Args:
+        module: whose parameters are filled; what `materialise` deferred is read later.
+        tensors: by name; a parameter of each name must exist.
+        prefix: stands before the names in `module`.
     """
     parameters = dict(module.named_parameters())
     for name in tensors:
@@ -418,7 +444,7 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = ""
 
 
 def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:
-    """The tensors whose names start with `prefix`, without it."""
+    """Return the tensors whose names start with `prefix`, without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()

@@ -115,10 +115,9 @@ def assert_same(got, expected, tolerance=1e-10):
     Or to 0.1: some gradients are zero but for rounding, such as those of the keys' biases.
     """
     assert got[1].keys() == expected[1].keys()
-    for name in ("losses", *expected[1]):
-        tensor, reference = (
-            (got[0], expected[0]) if name == "losses" else (got[1][name], expected[1][name])
-        )
+    found = {"losses": got[0], **got[1]}
+    for name, reference in {"losses": expected[0], **expected[1]}.items():
+        tensor = found[name]
         assert tensor.shape == reference.shape, name
         error = (tensor - reference).abs().max()
         assert error <= tolerance * max(reference.abs().max(), 0.1), f"{name}: off by {error:.1e}"
@@ -157,5 +156,6 @@ def assert_same_as_theirs(ours, batch, head, theirs, loss, tolerance=1e-10):
     expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     found = as_theirs(gradients, ours.body.config, head)
     for by_name in (expected, found):
-        del by_name["roberta.embeddings.token_type_embeddings.weight"]  # ours has none
+        # Our module has no token types.
+        del by_name["roberta.embeddings.token_type_embeddings.weight"]
     assert_same((losses, found), (loss.detach()[None], expected), tolerance)

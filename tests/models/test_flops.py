@@ -165,10 +165,8 @@ SPANS = {"targets": torch.tensor([[1, 3], [2, 5]])}
     "kind, labels, targets", [("sentence-pair", list("abc"), FIRST_READ), ("qa", None, SPANS)]
 )
 def test_finetuning(kind, labels, targets):
-    module, num_outputs = (
-        KINDS[kind].module(WORK.body, WORK.vocab_size, labels),
-        KINDS[kind].num_outputs(labels),
-    )
+    module = KINDS[kind].module(WORK.body, WORK.vocab_size, labels)
+    num_outputs = KINDS[kind].num_outputs(labels)
     batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}
     expected = flops.finetune_flops(WORK, num_outputs, KINDS[kind].reads_start).executed
     assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

@@ -32,42 +32,42 @@ every_head = pytest.mark.parametrize("task", [SENTENCES, SPANS], ids=["sentences
 
 
 def make(kind, *settings, **dropout):
-    return model_cases.randomise(
-        kind(model_cases.body_config(**dropout), VOCAB_SIZE, *settings)
-    ).double()
+    model = kind(model_cases.body_config(**dropout), VOCAB_SIZE, *settings)
+    return model_cases.randomise(model).double()
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
 @every_head
 def test_scores_losses_and_gradients_are_robertas(task, padded):
     kind, settings, theirs, head, batch_of = task
-    model, batch = make(kind, *settings), batch_of(padded)
+    model = make(kind, *settings)
+    batch = batch_of(padded)
     theirs = model_cases.twin(theirs, model, head, num_labels=NUM_LABELS if settings else 2)
     output = theirs(batch["tokens"], model_cases.attention_mask(batch))
-    scores = (
-        torch.stack((output.start_logits, output.end_logits), -1)
-        if task is SPANS
-        else output.logits
-    )
-    real, targets, own_scores = batch["tokens"] != PAD, batch["targets"], model.logits(batch)
+    if task is SPANS:
+        scores = torch.stack((output.start_logits, output.end_logits), -1)
+    else:
+        scores = output.logits
+    real = batch["tokens"] != PAD
+    targets = batch["targets"]
+    own_scores = model.logits(batch)
     if task is SENTENCES:
-        real, classes_second = torch.full((4,), True), scores[..., None]
+        real = torch.full((4,), True)
+        classes_second = scores[..., None]
     else:
         classes_second = scores.masked_fill(~real[..., None], -torch.inf)
         assert (own_scores[~real] == -torch.inf).all()
     torch.testing.assert_close(own_scores[real].double(), scores[real], rtol=0, atol=1e-5)
     loss = cross_entropy(classes_second, targets, ignore_index=IGNORED, reduction="sum")
-    model_cases.assert_same_as_theirs(
-        model, batch, head, theirs, loss / 2 if task is SPANS else loss, 2e-6
-    )
+    if task is SPANS:
+        loss = loss / 2
+    model_cases.assert_same_as_theirs(model, batch, head, theirs, loss, tolerance=2e-6)
 
 
 def test_the_classifiers_own_dropouts_are_two_more():
     """Before the dense layer and before the output, as in RoBERTa, each with bits of its own."""
-    model, batch = (
-        make(SequenceClassifier, NUM_LABELS, dropout=0.4),
-        model_cases.classification_batch(),
-    )
+    model = make(SequenceClassifier, NUM_LABELS, dropout=0.4)
+    batch = model_cases.classification_batch()
     dropped = []
     for linear in (model.dense, model.out):
         linear.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0][:, 0] == 0))
@@ -81,7 +81,8 @@ def test_the_classifiers_own_dropouts_are_two_more():
 @every_head
 def test_an_ignored_target_adds_nothing(task):
     kind, settings, *_, batch_of = task
-    model, batch = make(kind, *settings), batch_of()
+    model = make(kind, *settings)
+    batch = batch_of()
     targets = batch["targets"].clone()
     targets[1] = IGNORED
     expected = losses_and_gradients(model, rows(batch, [0, 2, 3]))

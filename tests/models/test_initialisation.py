@@ -37,7 +37,8 @@ BOTH = with_ids(TARGET), with_ids(SOURCE)
 def source_tensors():
     torch.manual_seed(0)
     tokens = torch.randn(len(SOURCE), 16)
-    tokens[PAD] = 0.5  # training moves it: the projection of the output is tied to the embeddings
+    # Training moves this row: the projection of the output is tied to the embeddings.
+    tokens[PAD] = 0.5
     return {"tokens": tokens, "bias": torch.randn(len(SOURCE))}
 
 
@@ -46,7 +47,8 @@ def test_overlap_is_by_the_strings_of_pieces(source_tensors):
     shared = [piece for piece in TARGET if piece in SOURCE]
     assert len(shared) == 8 and {"<s>", "</s>", "<unk>", "<mask>", ".", "▁in", "s"} < set(shared)
     for piece in shared:
-        into, out_of = TARGET.index(piece), SOURCE.index(piece)
+        into = TARGET.index(piece)
+        out_of = SOURCE.index(piece)
         assert tensors["bias"][into] == source_tensors["bias"][out_of]
         if piece != "<pad>":
             assert tensors["tokens"][into].equal(source_tensors["tokens"][out_of])
@@ -109,9 +111,10 @@ def test_special_tokens_are_shared_by_what_they_are(source_tensors):
         overlap(bert, BOTH[1], source_tensors, seed=3),
         pieces(bert, BOTH[1], source_tensors, [[]] * 7, seed=3),
     ):
-        rows, old = joined(first), joined(source_tensors)
+        rows = joined(first)
+        old = joined(source_tensors)
         np.testing.assert_array_equal(rows[[6, 4, 5]], old[[0, 2, -1]])
         assert rows[0, -1] == old[PAD, -1] and not rows[0, :-1].any()
-        assert (
-            not (rows[2] == old[3]).all() and not (rows[3] == old[0]).all()
-        )  # pieces of text that are spelt so
+        # These are pieces of text that are spelt like special tokens.
+        assert not (rows[2] == old[3]).all()
+        assert not (rows[3] == old[0]).all()

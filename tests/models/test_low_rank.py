@@ -22,10 +22,10 @@ from tests.saved import saved_bytes
 from tests.small_models import masked_lm
 
 SIZES: Any = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
-CONFIGS = [own(**SIZES | ({"num_kv_heads": 1} if own.causal else {})) for own in FAMILIES]
+CONFIGS = [family(**SIZES, **({"num_kv_heads": 1} if family.causal else {})) for family in FAMILIES]
 
 
-@pytest.mark.parametrize("config", [body_config(2), *CONFIGS], ids=lambda own: own.kind)
+@pytest.mark.parametrize("config", [body_config(2), *CONFIGS], ids=lambda config: config.kind)
 def test_merged_weights_compute_what_the_updates_do(config):
     plain, changed = (randomise(masked_lm(config, VOCAB_SIZE)) for _ in range(2))
     add_low_rank(changed.body, 3, 1)
@@ -48,13 +48,13 @@ def test_merged_weights_compute_what_the_updates_do(config):
 @pytest.mark.parametrize(
     "config",
     [CONFIGS[-1], CONFIGS[0].model_copy(update={"dropout": 0.1})],
-    ids=lambda own: own.kind,
+    ids=lambda config: config.kind,
 )
 def test_what_cheap_functions_make_is_made_again(config, low_rank, dtype, monkeypatch):
     """With the gradients that it has where it is kept, and less memory."""
     results = []
-    for own in (body._made_again, lambda *_: contextlib.nullcontext()):
-        monkeypatch.setattr(body, "_made_again", own)
+    for made_again in (body._made_again, lambda *_: contextlib.nullcontext()):
+        monkeypatch.setattr(body, "_made_again", made_again)
         module = masked_lm(config, VOCAB_SIZE)
         if low_rank:
             add_low_rank(module.body, 3, 1)
@@ -62,15 +62,15 @@ def test_what_cheap_functions_make_is_made_again(config, low_rank, dtype, monkey
         live = saved_bytes(module, read_everywhere(mlm_batch()))
         module(read_everywhere(mlm_batch())).sum().backward()
         results.append((live, [parameter.grad for parameter in module.parameters()]))
-    (less, ours), (more, plain) = results
+    (less, gradients), (more, plain) = results
     norms = 1 if config.dropout else 2 * SIZES["num_layers"]
     numbers = SIZES["num_layers"] * SIZES["ffn_size"] + norms * SIZES["hidden_size"]
     assert more - less == numbers * mlm_batch()["tokens"].numel() * dtype.itemsize
-    assert all(map(torch.equal, ours, plain))
+    assert all(map(torch.equal, gradients, plain))
 
 
-def composed(x, weight, bias, down, up, scale):
-    return F.linear(x, weight, bias) + scale * F.linear(F.linear(x, down), up)
+def composed(x, weight, bias, lora_A, lora_B, scale):
+    return F.linear(x, weight, bias) + scale * F.linear(F.linear(x, lora_A), lora_B)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -79,14 +79,17 @@ def test_the_one_function_has_the_gradients_of_the_products_that_it_joins(bias):
     shapes = ((2, 5, 12), (8, 12), (8,), (3, 12), (8, 3))
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     leaves[2] = leaves[2] if bias else None
-    assert gradcheck(lambda *own: ops.low_rank_linear(*own, 2.0), leaves)
+    assert gradcheck(lambda *tensors: ops.low_rank_linear(*tensors, 2.0), leaves)
     for dtype, error in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
-        own = [one if one is None else one.detach().to(dtype).requires_grad_() for one in leaves]
-        wide = [one if one is None else one.detach().double().requires_grad_() for one in own]
-        found, exact = ops.low_rank_linear(*own, 2.0), composed(*wide, 2.0)
-        found.square().sum().backward(), exact.square().sum().backward()
-        of = [(found, exact), *((a.grad, b.grad) for a, b in zip(own, wide) if a is not None)]
-        assert all((one - other).norm() <= error * other.norm() for one, other in of)
+        narrow = [one if one is None else one.detach().to(dtype).requires_grad_() for one in leaves]
+        wide = [one if one is None else one.detach().double().requires_grad_() for one in narrow]
+        found = ops.low_rank_linear(*narrow, 2.0)
+        exact = composed(*wide, 2.0)
+        found.square().sum().backward()
+        exact.square().sum().backward()
+        gradients = [(a.grad, b.grad) for a, b in zip(narrow, wide) if a is not None]
+        for one, other in [(found, exact), *gradients]:
+            assert (one - other).norm() <= error * other.norm()
     frozen = [
         one if one is None else one.detach().requires_grad_(i > 2) for i, one in enumerate(leaves)
     ]
@@ -95,10 +98,10 @@ def test_the_one_function_has_the_gradients_of_the_products_that_it_joins(bias):
 
 
 def test_replayed_rows_are_held_to_what_the_body_was():
-    """By the divergence over the base's ids; their own targets do not count, and none replayed is
+    """By the divergence over the base's ids; their targets do not count, and a batch without any is
     as ever.
     """
-    config = CONFIGS[[own.kind for own in CONFIGS].index("llama")]
+    [config] = [config for config in CONFIGS if config.kind == "llama"]
     model = randomise(LanguageModel(config, VOCAB_SIZE, (2,), num_base=VOCAB_SIZE - 4))
     untouched = copy.deepcopy(model)
     add_low_rank(model.body, 3, 1)
@@ -116,16 +119,19 @@ def test_replayed_rows_are_held_to_what_the_body_was():
         assert model(batch).equal(plain), "an evaluation has the loss of every row"
     found = model(batch)
 
-    def scores(own):
-        (x_BSH,), table = encode(own.pack, own.body, batch)
-        return (own.body.heads["2"](x_BSH) @ torch.cat((table.base, table.own)).T).log_softmax(-1)
+    def scores(model):
+        (x_BSH,), table = encode(model.pack, model.body, batch)
+        rows = torch.cat((table.base, table.rows))
+        return (model.body.heads["2"](x_BSH) @ rows.T).log_softmax(-1)
 
-    student, kept = scores(model), model.pack.num_base
+    student = scores(model)
+    kept = model.pack.num_base
     with torch.no_grad():
         (x_BSH,), table = encode(untouched.pack, untouched.body, batch)
         teacher = (untouched.body.heads["2"](x_BSH) @ table.base.T).log_softmax(-1)
     is_target = batch["targets"] != IGNORED
-    text, again = is_target & ~batch["replayed"][:, None], is_target & batch["replayed"][:, None]
+    text = is_target & ~batch["replayed"][:, None]
+    again = is_target & batch["replayed"][:, None]
     nats = -student[text].gather(1, batch["targets"][text][:, None]).sum()
     divergence = (teacher.exp() * (teacher - student[..., :kept]))[again].sum()
     torch.testing.assert_close(found, (nats + divergence)[None], rtol=1e-4, atol=1e-4)
@@ -134,5 +140,5 @@ def test_replayed_rows_are_held_to_what_the_body_was():
         torch.autograd.grad(found, trained),
         torch.autograd.grad(nats + 9 * divergence, trained),
     )
-    for own, expected in zip(*gradients, strict=True):
-        torch.testing.assert_close(own, expected, rtol=1e-3, atol=1e-4)
+    for gradient, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)

@@ -44,7 +44,8 @@ GEMMA = dict(
     query_pre_attn_scalar=24,
     rope_parameters=BASES,
 )
-SHAPES = {  # kind, layers, keys of config.json
+# Kind, layers, keys of config.json.
+SHAPES = {
     "roberta": (
         "roberta",
         3,
@@ -80,16 +81,15 @@ def config_of(shape, **changes):
 
 
 def ours_of(config):
-    """(our configuration of theirs, ids)"""
-    architecture = next(
-        own for (own, *_) in ARCHITECTURES.values() if own.model_type == config.model_type
-    )
+    """Our architecture, our configuration of theirs, and the count of ids."""
+    firsts = (first for first, *_ in ARCHITECTURES.values())
+    architecture = next(first for first in firsts if first.model_type == config.model_type)
     return architecture, architecture.config(config), config.vocab_size
 
 
 def twins(shape):
-    """(Hugging Face's model with weights that hide nothing, ours with the same, the names of
-    both).
+    """Hugging Face's model with weights that hide nothing, ours with the same, and the names of
+    both.
     """
     torch.manual_seed(0)
     theirs_config = config_of(shape)
@@ -100,17 +100,15 @@ def twins(shape):
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     ours = LanguageModel(config, vocab_size, (config.num_layers,)).eval()
-    own = architecture.from_theirs(lazily(theirs.state_dict()), config, [*ours.state_dict()])
-    ours.load_state_dict(LazyTensors(own))
+    tensors = architecture.from_theirs(lazily(theirs.state_dict()), config, [*ours.state_dict()])
+    ours.load_state_dict(LazyTensors(tensors))
     return theirs, ours, architecture
 
 
 def batch_of():
     draw = torch.Generator().manual_seed(1)
-    tokens, lengths = (
-        torch.randint(3, 90, (3, 40), generator=draw),
-        torch.tensor([40, 25, 11], dtype=torch.int32),
-    )
+    tokens = torch.randint(3, 90, (3, 40), generator=draw)
+    lengths = torch.tensor([40, 25, 11], dtype=torch.int32)
     real = torch.arange(40) < lengths[:, None]
     tokens[~real] = 0
     read = torch.tensor([[1, 5, 39], [0, 3, 24], [2, 3, 10]])
@@ -140,12 +138,11 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
         # have chosen.
         torch.testing.assert_close(logits[real], expected.logits[real], atol=2e-5, rtol=0)
     loss.backward()
-    own_loss = ours(batch)
-    torch.testing.assert_close(own_loss[0], loss)
-    own_loss.sum().backward()
-    shift = (
-        1 if getattr(architecture, "shifted_norms", False) else 0
-    )  # which to_theirs takes from weights
+    our_loss = ours(batch)
+    torch.testing.assert_close(our_loss[0], loss)
+    our_loss.sum().backward()
+    # to_theirs takes 1 from shifted weights, which gradients do not have.
+    shift = 1 if getattr(architecture, "shifted_norms", False) else 0
     gradients = {
         name: parameter.grad + (shift if "norm" in name else 0)
         for name, parameter in ours.named_parameters()
@@ -153,14 +150,15 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
     head = architecture.language_model_head(len(ours.body.layers))
     found = LazyTensors(architecture.to_theirs(lazily(gradients), ours.body.config, head))
     for name, parameter in theirs.named_parameters():
-        if "token_type" in name:  # whose vector ours adds to the positions
+        # Ours adds the vector of the token type to the positions.
+        if "token_type" in name:
             continue
         torch.testing.assert_close(
             found[name],
             parameter.grad,
             atol=1e-4,
             rtol=1e-4,
-            msg=lambda text, at=name: f"{at}: {text}",
+            msg=lambda text, name=name: f"{name}: {text}",
         )
 
 
@@ -195,7 +193,8 @@ def test_rotary_positions_are_theirs_to_the_longest_sequence():
     rotary = ModernBertRotaryEmbedding(
         config_of("modernbert as published", hidden_size=128, num_attention_heads=2)
     )
-    x_BSH, positions = torch.randn(1, 8192, 128), torch.arange(8192)
+    x_BSH = torch.randn(1, 8192, 128)
+    positions = torch.arange(8192)
     heads = x_BSH.unflatten(-1, (2, 64)).transpose(1, 2)
     for kind, wave in (("full_attention", 160_000.0), ("sliding_attention", 10_000.0)):
         expected, _ = apply_rotary_pos_emb(heads, heads, *rotary(x_BSH, positions[None], kind))
@@ -213,7 +212,8 @@ def test_a_configuration_survives_both_ways(shape):
         assert (architecture.config(theirs), theirs.vocab_size) == (body, vocab_size)
 
 
-FULL, SLIDING = ["full_attention"], ["sliding_attention"]
+FULL = ["full_attention"]
+SLIDING = ["sliding_attention"]
 YARN = {**THETA, "rope_type": "yarn", "factor": 4.0}
 QUANTISED = {"quant_method": "fp8"}
 

@@ -57,7 +57,7 @@ def test_losses_and_gradients_are_those_of_the_padded_batch(case, extra_rows, mo
 
 
 def test_no_layer_sees_the_padding():
-    """Every product but those of attention has one row a real token (or a position read)."""
+    """Every product but those of attention has one row for each real token, or position read."""
     model = randomise(SequenceClassifier(body_config(), VOCAB_SIZE, 3))
     batch = packed(model_cases.classification_batch())
     seen = []

@@ -30,9 +30,9 @@ Scale = Annotated[float, Field(ge=1, le=1e7)]
 class Rotation(NamedTuple):
     """What decides the angles of rotary positions.
 
-    base: of the wave lengths. factor: by which long waves are slowed down; those of less than
-    original / high positions stay, those of more than original / low are slowed down whole, between
-    them it goes over (Llama 3.1).
+    base: of the wave lengths. factor: by which long waves are slowed down. Waves of less than
+    original / high positions stay, those of more than original / low are slowed down by the whole
+    factor, and those between by a part of it (Llama 3.1).
     """
 
     base: float
@@ -51,8 +51,10 @@ def _is_scaling(scaling: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class LayerPlan(NamedTuple):
-    """What differs from layer to layer: the keys before and after its own that a query sees (None:
-    all), and angles.
+    """What differs from layer to layer.
+
+    window: how many keys before and after itself a position sees; None: all. rotation: of its
+    rotary positions.
     """
 
     window: tuple[int | None, int | None]
@@ -75,18 +77,26 @@ class ModernConfig(BodyConfig):
     task_activation: ClassVar[str] = ""
     separators: ClassVar[int] = 1
 
-    rms: ClassVar[bool] = True  # norms are RMS norms, else LayerNorm without a bias
-    norms_before: ClassVar[bool] = True  # a norm before each branch
-    norms_after: ClassVar[bool] = False  # a norm after each branch, before it is added
-    first_norm: ClassVar[bool] = True  # of the lowest layer's attention, where norms stand before
-    query_norm: ClassVar[QueryNorm] = (
-        "none"  # of queries and keys: each head by itself, or all as a whole
-    )
-    projection_bias: ClassVar[bool] = False  # of queries, keys and values
+    # Whether norms are RMS norms, else LayerNorm without a bias.
+    rms: ClassVar[bool] = True
+    # Whether a norm stands before each branch.
+    norms_before: ClassVar[bool] = True
+    # Whether a norm stands after each branch, before it is added.
+    norms_after: ClassVar[bool] = False
+    # Whether the lowest layer's attention has the norm before it, too.
+    first_norm: ClassVar[bool] = True
+    # The norm of queries and keys: of each head by itself, or of all as a whole.
+    query_norm: ClassVar[QueryNorm] = "none"
+    # Whether queries, keys and values have a bias.
+    projection_bias: ClassVar[bool] = False
+    # The activation of feed-forward blocks.
     activation: ClassVar[Activation] = "silu"
+    # Whether embeddings are normalised.
     embedding_norm: ClassVar[bool] = False
-    dense_head: ClassVar[bool] = False  # a dense layer, GELU and a norm after the final norm
-    scaled_embeddings: ClassVar[bool] = False  # times the square root of the width
+    # Whether a head has a dense layer, GELU and a norm after the final norm.
+    dense_head: ClassVar[bool] = False
+    # Whether embeddings are multiplied by the square root of the width.
+    scaled_embeddings: ClassVar[bool] = False
 
     def make_body(self, head_depths: Sequence[int] = ()) -> Body:
         from ds_minimodel.models.modern.model import ModernBody
@@ -99,11 +109,9 @@ class ModernConfig(BodyConfig):
 
     @property
     def products(self) -> BodyProducts:
-        h, queries, keys = (
-            self.hidden_size,
-            self.num_heads * self.head_width,
-            self.num_key_heads * self.head_width,
-        )
+        h = self.hidden_size
+        queries = self.num_heads * self.head_width
+        keys = self.num_key_heads * self.head_width
         output = 2 * queries * h + 6 * h * self.ffn_size
         layer = LayerProducts(
             key=4 * h * keys, query=2 * h * queries, output=output, pair=4 * queries
@@ -121,15 +129,17 @@ class ModernConfig(BodyConfig):
     @property
     def split_sizes(self) -> Mapping[str, int]:
         sizes = {**super().split_sizes, "model.num_kv_heads": self.num_key_heads}
-        whole = f"a norm that model.kind {self.kind} has over all heads, of which there is"
-        return sizes | {whole: 1} if self.query_norm == "whole" else sizes
+        if self.query_norm == "whole":
+            # The name is a part of the message that refuses to split it.
+            sizes[f"a norm that model.kind {self.kind} has over all heads, of which there is"] = 1
+        return sizes
 
     def layer(self, index: int) -> LayerPlan:
-        """What is layer `index`'s own, from 0."""
+        """Return what layer `index`, from 0, has beside what all layers have."""
         raise NotImplementedError
 
     def sees_all(self, index: int) -> bool:
-        """Whether layer `index`, from 0, sees as far as the sequence goes, not a window of it."""
+        """Return whether layer `index`, from 0, sees the whole sequence, not a window of it."""
         return self.layer(index).window[0] is None
 
 
@@ -150,7 +160,8 @@ class ModernBertConfig(ModernConfig):
 
     output_bias: ClassVar[bool] = True
     rms: ClassVar[bool] = False
-    first_norm: ClassVar[bool] = False  # its input has just been normalised
+    # The lowest layer's input has just been normalised.
+    first_norm: ClassVar[bool] = False
     activation: ClassVar[Activation] = "gelu"
     embedding_norm: ClassVar[bool] = True
     dense_head: ClassVar[bool] = True
@@ -167,7 +178,7 @@ class ModernBertConfig(ModernConfig):
 
 class GroupedConfig(ModernConfig):
     """A family whose heads of queries share heads of keys and values, and whose output matrix may
-    be its own.
+    differ from the embeddings.
     """
 
     num_kv_heads: Few | None = None
@@ -198,9 +209,8 @@ class GroupedConfig(ModernConfig):
         return self.tie_output
 
     def layer(self, index: int) -> LayerPlan:
-        return LayerPlan(
-            (None, 0 if self.causal else None), Rotation(self.rotary_base, *self.rotary_scaling)
-        )
+        window = (None, 0 if self.causal else None)
+        return LayerPlan(window, Rotation(self.rotary_base, *self.rotary_scaling))
 
 
 class EuroBertConfig(GroupedConfig):

@@ -28,7 +28,8 @@ from ds_minimodel.models.sentence import fresh_heads
 
 AnyLinear = TypeVar("AnyLinear", bound=Linear)
 
-_LEAST_TABLE = 256  # positions of the smallest table of angles
+# Positions of the smallest table of angles.
+_MIN_TABLE = 256
 
 
 def _norm(config: ModernConfig, size: int | None = None) -> Norm:
@@ -45,20 +46,20 @@ class ModernLayer(Layer):
     def __init__(self, config: ModernConfig, index: int):
         super().__init__(config, index)
         self.window, self.rotation = config.layer(index)
-        self.activation, self.score_scale = config.activation, config.score_scale
-        hidden, std = config.hidden_size, INIT_STD / math.sqrt(2 * config.num_layers)
-        self.attention_norm = (
-            _norm(config) if config.norms_before and (index or config.first_norm) else None
-        )
+        self.activation = config.activation
+        self.score_scale = config.score_scale
+        hidden = config.hidden_size
+        std = INIT_STD / math.sqrt(2 * config.num_layers)
+        has_norm = config.norms_before and (index > 0 or config.first_norm)
+        self.attention_norm = _norm(config) if has_norm else None
         self.qkv = _drawn(Projection(config, self.sites.heads, bias=config.projection_bias))
         queries, keys, _ = self.qkv.blocks
-        by_head = config.query_norm == "head"
-        self.query_norm, self.key_norm = (
-            None
-            if config.query_norm == "none"
-            else _norm(config, config.head_width if by_head else size)
-            for size in (queries, keys)
-        )
+        self.query_norm = None
+        self.key_norm = None
+        if config.query_norm != "none":
+            by_head = config.query_norm == "head"
+            self.query_norm = _norm(config, config.head_width if by_head else queries)
+            self.key_norm = _norm(config, config.head_width if by_head else keys)
         self.attention_out = _drawn(Linear(queries, hidden, bias=False), std)
         self.attention_post_norm = _norm(config) if config.norms_after else None
         self.ffn_norm = _norm(config) if config.norms_before else None
@@ -70,30 +71,32 @@ class ModernLayer(Layer):
         return x_BSH if self.attention_norm is None else self.attention_norm(x_BSH)
 
     def queries_apart(self, x_BSH: Tensor) -> bool:
-        # One product and one turn launch less on a GPU; a CPU's attention would copy the parts out
-        # of their rows.
+        # Together they take one product and one rotation less on a GPU, but a CPU's attention would
+        # copy the parts out of their rows.
         return self.query_norm is not None or ops.device_type(x_BSH.device) == "cpu"
 
     def attend(self, given: AttentionInputs) -> Tensor:
         projected, queries, positions, lengths_B, p, row_keys = given
         if queries is not None and self.query_norm is not None and self.key_norm is not None:
             keys, values = projected.chunk(2, -1)
-            queries, keys = _normed(self.query_norm, queries), _normed(self.key_norm, keys)
+            queries = _normed(self.query_norm, queries)
+            keys = _normed(self.key_norm, keys)
             projected = torch.cat((keys, values), -1)
-        qkv, length = self.qkv, max(projected.shape[1], _LEAST_TABLE)
-        table = _table(
-            self.rotation, qkv.head_width, 1 << (length - 1).bit_length(), projected.device
-        )
+        qkv = self.qkv
+        length = max(projected.shape[1], _MIN_TABLE)
+        # The next power of two, so that few tables are made.
+        table_length = 1 << (length - 1).bit_length()
+        table = _table(self.rotation, qkv.head_width, table_length, projected.device)
         if queries is None:
             turned = ops.rotary(projected, qkv.num_heads + qkv.num_key_heads, table)
             queries, projected = turned.split([qkv.blocks[0], sum(qkv.blocks[1:])], -1)
         else:
             projected = ops.rotary(projected, qkv.num_key_heads, table)
-            queries = ops.rotary(
-                queries, qkv.num_heads, table, None if positions.dim() == 1 else positions
-            )
+            read = None if positions.dim() == 1 else positions
+            queries = ops.rotary(queries, qkv.num_heads, table, read)
+        # Of a causal layer, padding lies behind all that a real position sees.
         if self.window[1] == 0:
-            lengths_B = None  # padding lies behind all that a real position sees
+            lengths_B = None
         return ops.window_attention(
             projected,
             queries,
@@ -112,7 +115,7 @@ class ModernLayer(Layer):
         if self.ffn_norm is not None:
             keys = rows.keys(self.sites.attention_out)
             normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, rows.p, keys)
-            # With dropout another kernel makes the norm, of other bits.
+            # With dropout another kernel makes the norm, with other bits, so it is kept.
             with nullcontext() if rows.p else self.made_again(normed_BQH, self.ffn_norm, x_BQH):
                 outer_BQH = self.feed_forward(normed_BQH)
         else:
@@ -127,7 +130,7 @@ class ModernLayer(Layer):
 
 
 def _normed(norm: Norm, x: Tensor) -> Tensor:
-    """x (…, columns), normalised by pieces as wide as the norm."""
+    """Return x (…, columns), normalised by pieces as wide as the norm."""
     return norm(x.unflatten(-1, (-1, len(norm.weight)))).flatten(-2)
 
 
@@ -142,11 +145,11 @@ class Head(nn.Module):
         super().__init__()
         hidden = config.hidden_size
         self.final_norm = _norm(config)
-        self.dense = self.norm = None
+        self.dense = None
+        self.norm = None
         if config.dense_head:
-            self.dense = _drawn(
-                Linear(hidden, hidden, bias=False), INIT_STD / math.sqrt(2 * config.num_layers)
-            )
+            std = INIT_STD / math.sqrt(2 * config.num_layers)
+            self.dense = _drawn(Linear(hidden, hidden, bias=False), std)
             self.norm = _norm(config)
 
     def forward(self, x_PH: Tensor) -> Tensor:
@@ -185,7 +188,7 @@ class ModernBody(Body):
 
 
 def _drawn(linear: AnyLinear, std: float = INIT_STD) -> AnyLinear:
-    """A linear layer with fresh weights."""
+    """Draw fresh weights for a linear layer; return it."""
     nn.init.trunc_normal_(linear.weight, 0, std, -2 * std, 2 * std)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
@@ -193,21 +196,23 @@ def _drawn(linear: AnyLinear, std: float = INIT_STD) -> AnyLinear:
 
 
 def waves(rotation: Rotation, head_width: int, device: torch.device) -> Tensor:
-    """The angle between two positions in each plane of a head, (D/2,) fp32."""
+    """Return the angle between two positions in each plane of a head, (D/2,) fp32."""
     powers = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
-    # As published code has it: of base ** -x the last bits differ, which thousands of positions
-    # multiply.
+    # This is how published code computes it: the last bits of base ** -x differ, and thousands of
+    # positions multiply them.
     speeds = 1.0 / rotation.base**powers
     if rotation.factor == 1:
         return speeds
     lengths = 2 * math.pi / speeds
-    between = (rotation.original / lengths - rotation.low) / (rotation.high - rotation.low)
-    between = between.clamp(0, 1)  # 0: slowed down, 1: as it was
-    return (1 - between) * speeds / rotation.factor + between * speeds
+    # The share of its speed that a wave keeps: 0 is slowed down by the factor, 1 as it was.
+    kept = (rotation.original / lengths - rotation.low) / (rotation.high - rotation.low)
+    kept = kept.clamp(0, 1)
+    return (1 - kept) * speeds / rotation.factor + kept * speeds
 
 
 @functools.lru_cache(maxsize=32)
 def _table(rotation: Rotation, head_width: int, length: int, device: torch.device) -> Tensor:
-    """Cosines and sines of the positions below `length`, made once for all layers and passes."""
-    with torch.inference_mode(False):  # what is made in that mode could not be used in training
+    """Return cosines and sines of the positions below `length`, made once for all passes."""
+    # What is made in inference mode could not be used in training.
+    with torch.inference_mode(False):
         return ops.rotary_table(waves(rotation, head_width, device), length)

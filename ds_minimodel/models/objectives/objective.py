@@ -1,7 +1,8 @@
 """The declaration of a training objective: all that the package asks of masked language modelling …
 
-An objective is one subclass of Objective, or of TextObjective, in one file beside this one, and one entry of OBJECTIVES
-(__init__.py). Samplers, training steps, plans and costs read it; none of them asks which one it is.
+An objective is one subclass of Objective, or of TextObjective, in one file beside this one, and one
+entry of OBJECTIVES (__init__.py). Samplers, training steps, plans and costs read it; none of them
+asks which one it is.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """What a body is trained to do on text.
 
-    name: in config.json. settings: its own keys of the recipe's sections pretrain, build_mini and
-    adapt. needs: special tokens that a vocabulary must have, as Vocabulary names them. causal:
-    whether it is for bodies whose positions see what is before them alone. needs_lossless: whether
-    text must come back from the ids of a vocabulary that is trained for it. whole_documents:
-    whether a document is one text with its line ends, else each line is one. blocks: what a sample
-    is made of where the recipe does not say. predicts_tokens: whether targets are ids, by which text
-    that is held out has bits, texts have likelihoods, new tokens a penalty and replay a meaning.
+    name: in config.json.
+    settings: the keys that it adds to the recipe's sections pretrain, build_mini and adapt.
+    needs: special tokens that a vocabulary must have, as Vocabulary names them.
+    causal: whether it is for bodies whose positions see what is before them alone.
+    needs_lossless: whether text must come back from the ids of a vocabulary that is trained for it.
+    whole_documents: whether a document is one text with its line ends, else each line is one.
+    blocks: what a sample is made of where the recipe does not say.
+    predicts_tokens: whether targets are ids, by which held-out text has bits, texts have
+        likelihoods, new tokens a penalty and replay a meaning.
     hugging_face_class: how the name of Hugging Face's class for it ends; empty where that library
-    has none.
+        has none.
     """
 
     name: ClassVar[str]
@@ -49,12 +52,19 @@ class Objective(ABC):
 
     @abstractmethod
     def share_read(self, settings: Section) -> float:
-        """Share of a sequence's positions that the heads read, on average."""
+        """Return the share of a sequence's positions that the heads read, on average."""
 
     def model(
         self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
     ) -> Model:
-        """A fresh model that is trained with it. num_base: first ids whose rows are a base's."""
+        """Make a fresh model that is trained with it.
+
+        Args:
+            config: of the body.
+            vocab_size: ids of the language.
+            head_depths: layers after which there is a head.
+            num_base: first ids, whose rows are a base's and do not train.
+        """
         from ds_minimodel.models.trainable import LanguageModel
 
         return LanguageModel(config, vocab_size, head_depths, num_base)
@@ -65,19 +75,18 @@ class TextObjective(Objective):
 
     @abstractmethod
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """The batch of some samples: numpy arrays under the names that models/trainable.py reads.
+        """Make a batch of samples.
 
-        tokens (B, S), which may be those of the samples, changed in place; loss_positions (B, M),
-        where not all positions are read; targets, IGNORED where there is none; count, the number of
-        loss terms.
+        Returns:
+            Arrays under the names that models/trainable.py reads: tokens (B, S), which may be those
+            of the samples, changed in place; loss_positions (B, M), where not all positions are
+            read; targets, IGNORED where there is none; count, the number of loss terms.
         """
 
     @abstractmethod
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
-        """{name: shape of one row} of `batch` for full sequences, of the form that costs most; all
-        are int64.
-
-        Plans are made of it.
+        """Return {name: shape of one row} of `batch` for full sequences, of the form that costs
+        most, by which plans are made; all are int64.
         """
 
 
@@ -87,21 +96,26 @@ class Sampler:
     def __init__(
         self, reader: SampleReader | MixedReader, objective: TextObjective, settings: Section
     ):
-        """UserError where the vocabulary of the text has not the special tokens that the objective
-        needs.
+        """Make a sampler.
+
+        Raises:
+            UserError: where the text's vocabulary lacks a special token that the objective needs.
         """
-        self.reader, self.objective, self.settings = reader, objective, settings
+        self.reader = reader
+        self.objective = objective
+        self.settings = settings
         for token in objective.needs:
             reader.store.vocabulary.require(token, f"the objective {objective.name}")
 
     def batch(self, first: int, last: int) -> dict[str, Any]:
-        """The batch of the samples [first, last): Objective.batch with lengths (B,) and sample_keys
-        (B,) int32, and replayed (B,) bool where some are of another text.
+        """Return the batch of the samples [first, last): TextObjective.batch with lengths (B,) and
+        sample_keys (B,) int32, and replayed (B,) bool where some are of another text.
         """
         samples = self.reader.read(first, last)
         keys = samples.keys.view(np.int32)
         batch = self.objective.batch(samples, self.reader.store.vocabulary, self.settings)
-        batch |= {} if samples.replayed is None else {"replayed": samples.replayed}
+        if samples.replayed is not None:
+            batch["replayed"] = samples.replayed
         return {**batch, "lengths": samples.lengths.astype(np.int32), "sample_keys": keys}
 
 
@@ -121,7 +135,7 @@ class MaskedLm(TextObjective):
     hugging_face_class = "ForMaskedLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Beside the tokens, of which some are replaced: loss_positions (B, M) int64, the masked
+        """Return the tokens, of which some are replaced; loss_positions (B, M) int64, the masked
         ones in order, 0 where unused; targets (B, M) int64, the ids there, IGNORED where unused.
         """
         tokens, lengths, keys, *_ = samples
@@ -135,18 +149,25 @@ class MaskedLm(TextObjective):
         return settings.mask_prob
 
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
-        most = int(self.share_read(settings) * seq_length) + 1  # that a row may have masked
-        return {"tokens": (seq_length,), "loss_positions": (most,), "targets": (most,)}
+        max_masked = int(self.share_read(settings) * seq_length) + 1
+        return {"tokens": (seq_length,), "loss_positions": (max_masked,), "targets": (max_masked,)}
 
 
 def choose_positions(
     tokens: Integers, lengths: Integers, sample_keys: Keys, mask_prob: float
 ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-    """fairseq's choice of what to predict: int(mask_prob * length + U[0, 1)) positions of each row,
-    without replacement; <s> and </s> may be among them.
+    """Choose what to predict as fairseq does: int(mask_prob * length + U[0, 1)) positions of each
+    row, without replacement; <s> and </s> may be among them.
 
-    tokens (B, S), lengths (B,), sample_keys (B,). Returns read (B, M), targets (B, M) and used (B,
-    M) bool, with M the most of any row, but at least 1.
+    Args:
+        tokens: (B, S).
+        lengths: (B,) tokens before padding.
+        sample_keys: (B,).
+        mask_prob: share of tokens to predict.
+
+    Returns:
+        read (B, M), targets (B, M) and used (B, M) bool, with M the most of any row, but at least
+        1.
     """
     rounding = uniform(draws(stream_key(sample_keys, Stream.MASK_COUNT), 0, 1))[:, 0]
     counts = (mask_prob * lengths + rounding).astype(np.int64)
@@ -155,10 +176,12 @@ def choose_positions(
     position_draws = draws(stream_key(sample_keys, Stream.MASK_POSITIONS), 0, width)
     ranks = position_draws.astype(np.uint64) << np.uint64(32) | positions
     ranks[positions >= lengths[:, None]] = np.iinfo(np.uint64).max
-    ranks.sort(axis=1)  # a row's positions in random order
+    # Sorted by what is drawn, the lower halves are a row's positions in random order.
+    ranks.sort(axis=1)
     read = (ranks[:, : max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
     used = np.arange(read.shape[1]) < counts[:, None]
-    read[~used] = width  # to the right end
+    # What is unused is sorted to the right end.
+    read[~used] = width
     read.sort(axis=1)
     read[~used] = 0
     targets = np.where(used, np.take_along_axis(tokens, read, axis=1), IGNORED)
@@ -166,8 +189,8 @@ def choose_positions(
 
 
 def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -> Integers:
-    """Tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a piece
-    drawn uniformly from all that are not special for 10 %, the token itself for 10 %.
+    """Return the tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a
+    piece drawn uniformly from all that are not special for 10 %, the token itself for 10 %.
     """
     slots = targets.shape[1]
     kind = uniform(draws(stream_key(sample_keys, Stream.MASK_KIND), 0, slots))
@@ -189,10 +212,11 @@ class CausalLm(TextObjective):
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Beside the tokens: targets (B, S) int64, the token after each, IGNORED at a row's last
+        """Return the tokens; targets (B, S) int64, the token after each, IGNORED at a row's last
         and behind it, and where that token is not learned.
         """
-        tokens, lengths = samples.tokens, samples.lengths
+        tokens = samples.tokens
+        lengths = samples.lengths
         targets = np.full_like(tokens, IGNORED)
         targets[:, :-1] = tokens[:, 1:]
         targets[np.arange(tokens.shape[1]) >= lengths[:, None] - 1] = IGNORED

@@ -32,7 +32,8 @@ class RobertaConfig(BodyConfig):
 
     @property
     def products(self) -> BodyProducts:
-        h, f = self.hidden_size, self.ffn_size
+        h = self.hidden_size
+        f = self.ffn_size
         layer = LayerProducts(
             key=4 * h * h, query=2 * h * h, output=2 * h * h + 4 * h * f, pair=4 * h
         )
@@ -50,7 +51,7 @@ class BertConfig(RobertaConfig):
 
 
 class DistilBertConfig(RobertaConfig):
-    """DistilBERT: BERT's layers without token types; the defaults are the published base model's."""
+    """DistilBERT: BERT's layers without token types; the defaults are the base model's."""
 
     kind: Literal["distilbert"] = "distilbert"  # type: ignore[assignment]
     num_layers: Few = 6

@@ -18,7 +18,7 @@ from ds_minimodel.models import body
 from ds_minimodel.models.roberta import RobertaConfig
 from ds_minimodel.models.sentence import fresh_heads
 
-# Row of the table of positions that the first token has: fairseq's rows 0 and 1 are no token's
+# Row of the first token in the table of positions; fairseq's rows 0 and 1 are no token's.
 FIRST_POSITION = 2
 
 
@@ -79,7 +79,9 @@ class RobertaBody(body.Body):
         self.heads = fresh_heads(self)
         self.apply(body.init_weights)
         with torch.no_grad():
-            self.positions.normal_(0, body.INIT_STD)[FIRST_POSITION - 1] = 0  # fairseq's padding
+            self.positions.normal_(0, body.INIT_STD)
+            # fairseq's row for padding.
+            self.positions[FIRST_POSITION - 1] = 0
         self.types: nn.Parameter | None = None
         if config.token_types > 1:
             self.types = nn.Parameter(
@@ -96,10 +98,8 @@ class RobertaBody(body.Body):
         else:
             added_BSH, _ = ops.embedding(FIRST_POSITION + positions, self.positions)
         if self.types is not None:
-            types = (
-                self.types[0]
-                if second is None
-                else F.embedding((positions >= second).long(), self.types)
-            )
+            types = self.types[0]
+            if second is not None:
+                types = F.embedding((positions >= second).long(), self.types)
             added_BSH = added_BSH + types
         return self.embedding_norm(embedded_BSH, added_BSH)
