@@ -258,7 +258,9 @@ class Recipe(Section):
                 )
             if adapt.replays_own or adapt.new_token_penalty:
                 key = "replay_from base" if adapt.replays_own else "new_token_penalty"
-                raise ValueError(f"adapt.{key}: is of models that predict tokens; leave it out")
+                raise ValueError(
+                    f"adapt.{key}: only models that predict tokens take it; leave it out"
+                )
         if adapt.replays_own and not adapt.replay:
             raise ValueError(
                 "adapt.replay_from base: nothing is replayed; give replay, a share of the samples"
@@ -272,7 +274,7 @@ class Recipe(Section):
             adapt.replays_own and any(system.trains == "low-rank" for system in systems)
         ):
             raise ValueError(
-                "adapt.replay_kl: is of lora and of what the base writes by itself; give "
+                "adapt.replay_kl: lora alone reads it, of what the base writes by itself; give "
                 "replay_from base"
             )
         if adapt.new_token_penalty and all(system.trains for system in systems):

@@ -274,7 +274,7 @@ def _optimizer(engine):
     return storage_bytes([*vectors(engine), *state], without=engine.module.parameters())
 
 
-MEASURED = {}
+MEASURED: dict = {}
 for trained in TRAINS:
     MEASURED |= named_runs(
         (trained, "fp32", WHOLE, (0, 1)),
