@@ -100,10 +100,16 @@ def read_configuration(
     revision: str | None = None,
     pooling: str | None = None,
 ) -> Foreign:
-    """What a model's config.json says; UserError where no kind of body here computes that.
+    """Read what a model's config.json says.
 
-    name, revision: on the Hub, where the model was fetched from there. pooling: "mean" or "cls", of
-    an encoder that names none and is to give vectors.
+    Args:
+        source: the model's files.
+        name: on the Hub, where the model was fetched from there.
+        revision: commit there.
+        pooling: "mean" or "cls", of an encoder that names none and is to give vectors.
+
+    Raises:
+        UserError: no kind of body here computes what the file says.
     """
     path = source.config_path
     values = source.config()

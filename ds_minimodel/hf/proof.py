@@ -154,7 +154,10 @@ def module_of(base: Foreign, dtype: torch.dtype | None = None) -> Any:
     """Make transformers' own module of a model, in evaluation mode.
 
     It has the configuration and the tensors that the proof is of; transformers looks for nothing.
-    dtype: of its weights, by default that of the token embeddings.
+
+    Args:
+        base: the model.
+        dtype: of its weights; default: that of the token embeddings.
     """
     tensors = compare_tensors(base)
     dtype = dtype or tensors.theirs[f"{base.architecture.tokens}.weight"].dtype
@@ -275,9 +278,13 @@ def prove(tensors: Tensors) -> None:
 
 
 def probe_texts(without: Collection[str] = (), count: int = _TEXTS) -> list[str]:
-    """Texts of many scripts, of rising length, the same each time; any model cuts the last ones.
+    """Return texts of many scripts, the same each time.
 
-    without: words that do not occur, such as special tokens, which other texts become nowhere.
+    Their length rises; any model cuts the last ones.
+
+    Args:
+        without: words that do not occur, such as special tokens, which other texts become nowhere.
+        count: of texts.
     """
     lengths = [1 + number // 10 if number < count - 4 else 1000 for number in range(count)]
     words = [

@@ -371,8 +371,12 @@ def as_transformers_names(
 
 
 def name_there(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | None:
-    """What a file calls the tensor `name` of transformers' model; None where it has none. headers,
-    prefix: as of as_transformers_names.
+    """Return what a file calls a tensor; None where it has none.
+
+    Args:
+        name: of the tensor in transformers' model.
+        headers: as of as_transformers_names.
+        prefix: as of as_transformers_names.
     """
     older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
     known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))

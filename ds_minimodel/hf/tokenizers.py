@@ -39,11 +39,19 @@ _TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}
 
 
 def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -> dict[str, Any]:
-    """Write what `AutoTokenizer` reads for a pack; return the ids of its special tokens by the keys
-    of config.json.
+    """Write what `AutoTokenizer` reads for a pack.
 
-    An imported tokenizer comes out as it came in. is_task: of a task's model, to which "<mask>" in
-    a text is text (but in unigram vocabularies: docs/hugging-face.md).
+    An imported tokenizer comes out as it came in.
+
+    Args:
+        pack: folder of the tokenizer.
+        folder: to write into.
+        body: configuration of the model.
+        is_task: whether the model is a task's, to which "<mask>" in a text is text (but in unigram
+            vocabularies: docs/hugging-face.md).
+
+    Returns:
+        The ids of its special tokens by the keys of config.json.
     """
     vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
     inputs = ["input_ids", *(["token_type_ids"] if body.token_types > 1 else []), "attention_mask"]

@@ -33,11 +33,20 @@ _TODAY = "{%- macro strftime_now(form) %}01 Jan 2026{% endmacro %}"
 def keep_tokenizer(
     folder: Path, theirs: PreTrainedTokenizerBase, pack: Path, config: Any, body: BodyConfig
 ) -> Vocabulary:
-    """Write the tokenizer of a model, as transformers has it, into a pack -> its vocabulary.
+    """Write the tokenizer of a model, as transformers has it, into a pack.
 
-    folder: as messages name the model. config: transformers' of it. body: of the model, by which
-    texts stand in a sequence. UserError where what is written would give other ids of some text of
-    the probes.
+    Args:
+        folder: as messages name the model.
+        theirs: transformers' tokenizer.
+        pack: folder to write into.
+        config: transformers' configuration of the model.
+        body: its configuration here, by which texts stand in a sequence.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        UserError: what is written would give other ids of some text of the probes.
     """
     with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
         file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))

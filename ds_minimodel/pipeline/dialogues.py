@@ -51,14 +51,23 @@ def prepare_chats(
     held_out: float,
     held_text: Sequence[Path] = (),
 ) -> None:
-    """Write the dialogues of some files (text/chats.py) into the masked token store `out`.
+    """Write the dialogues of some files (text/chats.py) into a masked token store.
 
-    tokenizer_folder: with a chat template. A document is a sample of at most `length` tokens, as a
-    reader makes it: a dialogue, or where that is longer as many of its turns as fit, after what the
-    system says; the others go on in the next. A single question whose answer does not fit is cut
-    off. The share `held_out` of the first questions goes, with all dialogues that begin so, into a
-    store of its own, in the folder HELD_OUT; so do answers with a line of `held_text`, files of
-    held-out text. UserError as of `_sampled`, and where nothing is left.
+    A document is a sample of at most `length` tokens, as a reader makes it: a dialogue, or where
+    that is longer as many of its turns as fit, after what the system says; the others go on in the
+    next. A single question whose answer does not fit is cut off. Held-out dialogues go into a store
+    of their own, in the folder HELD_OUT.
+
+    Args:
+        patterns: of the files.
+        tokenizer_folder: of a tokenizer with a chat template.
+        out: folder of the store.
+        length: largest count of tokens of a document.
+        held_out: share of the first questions that are held out, with all dialogues that begin so.
+        held_text: files of held-out text; answers with a line of theirs are held out too.
+
+    Raises:
+        UserError: as of `_sampled`, and where nothing is left.
     """
     ours = open_tokenizer(tokenizer_folder)
     counts = [0, 0]
@@ -174,8 +183,14 @@ def _sampled(
 
 
 def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:
-    """What a user says first, after what the system says, in the held-out dialogues of some files;
-    the first `most` that differ. share: of all that is held out.
+    """Return what a user says first in the held-out dialogues of some files.
+
+    A question stands after what the system says. The first `most` that differ are returned.
+
+    Args:
+        patterns: of the files.
+        share: of the first questions, that are held out.
+        most: largest count of questions.
     """
     found = dict[str, Dialogue]()
     for _, dialogue in read_dialogues(patterns):

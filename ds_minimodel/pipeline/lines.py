@@ -48,10 +48,19 @@ def write_sides(
     names: Sequence[str] = (),
     prompt: str = "",
 ) -> int:
-    """Write the target sides of pairs into the token store `folder`, and their source sides into
-    one in the folder SOURCE of it; return how many: those whose source side has at most
-    `max_length` tokens, with what begins and ends a text. names: what manifests say of the texts.
-    prompt: text before both sides.
+    """Write the sides of pairs into token stores: of pairs whose source side is short enough.
+
+    Args:
+        folder: store of the target sides; that of the source sides is its folder SOURCE.
+        lines: the pairs.
+        of_source: tokenizer of the source sides.
+        of_target: tokenizer of the target sides.
+        max_length: largest count of tokens of a source side, with what begins and ends a text.
+        names: what manifests say of the texts.
+        prompt: text before both sides.
+
+    Returns:
+        The count of pairs that were written.
     """
     frame = sum(map(len, of_source.vocabulary.frame))
     sources = of_source.encode([prompt + pair.source for pair in lines])

@@ -76,9 +76,12 @@ def read_record(folder: Path) -> Record | None:
 
 
 def inputs_hash(folder: Path, grows: str = "") -> str:
-    """Hash of what the job that lies in `folder` is made from; a checkpoint holds it. grows: as of
-    the Job, which goes on from a checkpoint where a parent has gone on, too: which parents those
-    may be, is_complete has judged.
+    """Return a hash of what the job that lies in `folder` is made from; a checkpoint holds it.
+
+    Args:
+        folder: of the job.
+        grows: as of the Job, which goes on from a checkpoint where a parent has gone on, too: which
+            parents those may be, is_complete has judged.
     """
     record = read_record(folder)
     assert record is not None
@@ -95,11 +98,15 @@ def inputs_hash(folder: Path, grows: str = "") -> str:
 def current_inputs(
     job: Job, record: Record | None, to_be_read: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """(what `job` would be made from now, hashes) as a record holds them. record: the job's, whose
-    hashes are reused for files that have not changed. to_be_read: whether all artifacts of its
-    parents must be there.
+    """Return (what `job` would be made from now, hashes), as a record holds them.
 
-    UserError where a parent is not finished, or is no longer what it was when it was finished.
+    Args:
+        job: to be done.
+        record: the job's, whose hashes are reused for files that have not changed.
+        to_be_read: whether all artifacts of its parents must be there.
+
+    Raises:
+        UserError: a parent is not finished, or is no longer what it was when it was finished.
     """
     parents = {}
     for folder in job.parents:

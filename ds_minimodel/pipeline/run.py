@@ -39,11 +39,17 @@ OnMain = Callable[
 
 
 def run_recipe(recipe: Recipe, rebuild: bool = False) -> Path:
-    """Do all that is left of a recipe in this process, on one rank; the workdir. UserError for what
-    stops it.
+    """Do all that is left of a recipe in this process, on one rank, and return the workdir.
 
-    What the steps say goes to standard error. rebuild: as of run_step. SIGINT and SIGTERM save a
-    training run and raise Stopped; the same call goes on from there.
+    What the steps say goes to standard error. SIGINT and SIGTERM save a training run and raise
+    Stopped; the same call goes on from there.
+
+    Args:
+        recipe: what is to be done.
+        rebuild: as of run_step.
+
+    Raises:
+        UserError: something stops the recipe.
     """
     check_alone()
     name_the_cpu()  # before the imports, which bring DeepSpeed
@@ -133,9 +139,13 @@ def run_step(
 ) -> None:
     """Do the incomplete jobs of one step.
 
-    world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the
-    first does the work. rebuild: move aside what was made from another recipe and make it again,
-    instead of refusing.
+    Args:
+        step: to be done.
+        recipe: that the jobs are of.
+        world: a World for a step that runs on ranks; for the others None, or mpirun's, of which the
+            first does the work.
+        rebuild: move aside what was made from another recipe and make it again, instead of
+            refusing.
     """
     on_main: OnMain = (lambda compute: compute()) if world is None else world.broadcast_from_rank0
     is_main = world is None or world.is_main

@@ -49,9 +49,14 @@ class JobStatus:
 
 
 def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
-    """Every job in the order of the steps; UserError where a file that the recipe names is missing.
+    """Return the state of every job in the order of the steps.
 
-    verify: read every byte of what is complete.
+    Args:
+        recipe: that the jobs are of.
+        verify: read every byte of what is complete.
+
+    Raises:
+        UserError: a file that the recipe names is missing.
     """
     return [
         _status(recipe, step, job, verify) for step in steps_of(recipe) for job in step.jobs(recipe)

@@ -125,7 +125,7 @@ def language_model(
     vocab_size: int,
     num_base: int = 0,
 ) -> Model:
-    """A fresh model; num_base: first ids of a target whose rows are the base's."""
+    """Return a fresh model; num_base: first ids of a target whose rows are the base's."""
     model = OBJECTIVES[config.trained_with].model(config, vocab_size, head_depths, num_base)
     for layer in model.body.layers:
         assert isinstance(layer, Layer)
@@ -175,10 +175,11 @@ def snapshot_folder(folder: Path, step: int) -> Path:
 
 
 def finished_checkpoints(folder: Path, stable_steps: int = 0) -> Callable[[], None]:
-    """A function that removes what a finished training run in `folder` needs no more
-    (Job.clean_up).
+    """Return a function that removes what a finished training run needs no more (Job.clean_up).
 
-    stable_steps: of its schedule, from which a longer run goes on.
+    Args:
+        folder: of the run.
+        stable_steps: of its schedule, from which a longer run goes on.
     """
     return partial(drop_all, folder / "run" / "checkpoints", stable_steps)
 
@@ -193,10 +194,19 @@ def training_run(
     cost: Cost,
     micro_batch_size: int | None = None,
 ) -> Run:
-    """The Run of a step, by its engine and optimizer.
+    """Return the Run of a step, by its engine and optimizer.
 
-    cost: of one step. micro_batch_size: where it is not the recipe's.
-    UserError where the recipe's DeepSpeed JSON does not fit.
+    Args:
+        step: to be trained.
+        world: the ranks.
+        schedule: of the learning rate.
+        batch_size: samples of an optimizer step.
+        tokens_per_step: of an optimizer step.
+        cost: of one optimizer step.
+        micro_batch_size: where it is not the recipe's.
+
+    Raises:
+        UserError: the recipe's DeepSpeed JSON does not fit.
     """
     engine = step.engine
     if engine.deterministic and world.device.type == "cuda":  # CPUs are in any case
@@ -227,7 +237,7 @@ def training_run(
 
 
 def samples_of(context: Context, step: TextStepConfig, language: str) -> BatchSource:
-    """Samples of a step that trains on one language: of its text or of lines of pairs."""
+    """Return samples of a step that trains on one language: of its text or of lines of pairs."""
     if step.trained_by.predicts_tokens:
         return text_sampler(context, step, language)
     return line_sampler(context, step, language)
@@ -306,10 +316,9 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
 def held_out_sampler(
     context: Context, step: TextStepConfig, language: str, folder: Path, blocks: str
 ) -> Sampler | None:
-    """Samples of what is held out of a token store, the same for every seed; None where that is
-    nothing.
+    """Return samples of what is held out of a token store; None where that is nothing.
 
-    blocks: as in the recipe.
+    They are the same for every seed; blocks: as in the recipe.
     """
     if not step.data.held_out:
         return None

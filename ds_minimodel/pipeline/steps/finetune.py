@@ -143,11 +143,18 @@ def development_evaluation(
     steps: range,
     world: World,
 ) -> Evaluation:
-    """The score on a task's development file after each epoch of its finetuning; without such a
-    file there is none.
+    """Return the score on a task's development file after each epoch of its finetuning.
 
-    labels, separators: as the task's model has them. steps: after which it is scored. Batches are
-    the same on any number of ranks, and need no more memory than a training step's.
+    Without such a file there is none. Batches are the same on any number of ranks, and need no more
+    memory than a training step's.
+
+    Args:
+        step: the finetuning.
+        labels: as the task's model has them.
+        tokenizer: of the source language.
+        separators: as the task's model has them.
+        steps: after which the model is scored.
+        world: the ranks.
     """
     task = step.task
     source = step.source
