@@ -138,7 +138,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     assert_shared_rows_are_the_bases(
         folder / "runs/minipost/pretrain/bl_base/model", folder / "runs/minipost", "de"
     )
-    code, _, questions = blocks("docs/hugging-face.md", "python")
+    code, *_, questions = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
     assert run_script(questions, folder).strip() in "Der kleine Hund läuft schnell über die Wiese."
