@@ -33,6 +33,7 @@ from ds_minimodel.launch.hosts import CPU
 
 WARM_STEPS = 5  # that do not count
 BATCH = 48  # lines of a step, as extend has them
+TABLE = "0.model.embeddings.word_embeddings.weight"
 CONTESTANTS = ("rows", "reimers", "frozen")
 
 
@@ -67,7 +68,7 @@ def train_peer(options: argparse.Namespace, folder: Path, frozen: bool) -> float
     labels = [vector.tolist() for vector in model.encode(english, batch_size=64)]
     if frozen:
         model.requires_grad_(False)
-        model[0].auto_model.embeddings.word_embeddings.weight.requires_grad_(True)
+        model.get_parameter(TABLE).requires_grad_(True)
     seconds = []
 
     class Clock(TrainerCallback):
