@@ -194,14 +194,11 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             "by_api/pack" not in (printed := run_script(code, folder))
             and "data/news.en.txt en " in printed
         )
-        pieces = [
-            text
-            for page in PAGES
-            for text in blocks(name_of(page), "python")
-            if "extended-de" in text and "onnx" not in text
-        ]
-        peft, adds, asks = (text.replace("data/sample/text", "data") for text in pieces)
-        assert run_script(f"{adds.replace('hours=1', 'tokens=5000')}\n{asks}\n{peft}", folder)
+        (adds,) = (text for text in blocks("docs/tutorial.md", "python") if "hours=1" in text)
+        (asks,) = (text for text in blocks("docs/tutorial.md", "python") if "pipeline" in text)
+        (peft,) = (text for text in blocks("docs/hugging-face.md", "python") if "peft" in text)
+        adds = adds.replace("data/sample/text", "data").replace("hours=1", "tokens=5000")
+        assert run_script(f"{adds}\n{asks}\n{peft}", folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):
