@@ -22,6 +22,7 @@ BATCH = 32
 MAX_TOKENS = 128
 PAGE_LETTERS = 600
 SHOWN = 5
+SHOWN_LETTERS = 70
 
 
 def vectors(folder: str, texts: list[str]) -> NDArray[np.float32]:
@@ -60,6 +61,7 @@ def main(model: str, extended: str, pages_file: str, questions_file: str) -> Non
     disable_progress_bar()
     pages = read_pages(pages_file)
     headings = [*pages]
+    shown = [heading[:SHOWN_LETTERS] for heading in headings]
     with open(questions_file, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file, delimiter="\t") if row]
     questions = [question for question, _ in rows]
@@ -75,7 +77,8 @@ def main(model: str, extended: str, pages_file: str, questions_file: str) -> Non
         right_before += found_before == expected
         if number < SHOWN:
             mark = "right" if found == expected else f"wrong: {expected} answers it"
-            print(f"  {question}\n    before: {found_before}\n    now:    {found} ({mark})")
+            print(f"  {question}\n    before: {shown[before[number]]}")
+            print(f"    now:    {shown[after[number]]} ({mark})")
     print(
         f"{right} of {len(rows)} such questions find their page among {len(pages)}, {right_before} "
         "before. The index of pages is the old one."

