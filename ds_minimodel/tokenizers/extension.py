@@ -37,12 +37,14 @@ from ds_minimodel.tokenizers.tokenizer import (
     open_tokenizer,
 )
 
-FEWEST = 2  # occurrences of a new piece in the text
+# Occurrences of a new piece in the text, at least.
+MIN_PIECE_OCCURRENCES = 2
 # A new piece may cut guarded words that are so many times as frequent in their language as the
 # piece in its own; lists of English words hold German ones.
 MAX_CUT = 1e-3
-_LONGEST = 32  # pieces of a word that are looked at together
-# Between the scores of a piece and of its parts: more than rounding, less than what chooses words
+# Pieces of a word that are looked at together, at most.
+_MAX_CHUNK = 32
+# Between the scores of a piece and of its parts: more than rounding, less than what chooses words.
 _HAIR = 1e-6
 Parts = tuple[str, ...]
 
@@ -84,7 +86,10 @@ class Extension:
         """Tokens of the text with so many new pieces, and the share of its bytes that no piece is
         of.
         """
-        model, tokens, unknown, whole = self.kind.model(self.pieces[:number]), 0, 0, 0
+        model = self.kind.model(self.pieces[:number])
+        tokens = 0
+        unknown = 0
+        whole = 0
         for word, times in self.text.items():
             cut = model.tokenize(word)
             known = sum(
@@ -93,9 +98,8 @@ class Extension:
                 if token.id != self.kind.unknown
             )
             tokens += times * len(cut)
-            unknown += times * max(
-                0, len(word.encode()) - known
-            )  # of bytes each has the whole character's offsets
+            # Of pieces that are bytes each has the whole character's offsets.
+            unknown += times * max(0, len(word.encode()) - known)
             whole += times * len(word.replace(WORD_START, " ").encode())
         return tokens, unknown / max(1, whole)
 
@@ -112,8 +116,11 @@ def read_extension(
     text, kept_text: how often each word occurs (corpus.py, count_words) of the language that is
     added, and of those that keep their pieces; it may be empty. guard: words (guard.py) that keep
     theirs, too, and how frequent they are. In a text of another script than Latin all new pieces
-    but single characters have a letter of it. UserError where the base has no tokenizer.json, much of the text stays
-    unknown to it, or its added tokens would cut the kept text.
+    but single characters have a letter of it.
+
+    Raises:
+        UserError: where the base has no tokenizer.json, much of the text stays unknown to it, or
+            its added tokens would cut the kept text.
     """
     path = Path(base) / JSON_FILE
     if not path.is_file():
@@ -225,7 +232,8 @@ def _parted(runner: Runner, words: Mapping[str, int], later_lines: bool = False)
             else [normal]
         )
 
-    counts, before = Counter[str](), "".join(parts("a"))
+    counts = Counter[str]()
+    before = "".join(parts("a"))
     for word, times in words.items():
         of_word = [] if word[0].isspace() else parts(word)
         if word[0].isspace() or later_lines:
@@ -262,7 +270,9 @@ class _Kind:
     """
 
     def __init__(self, file: TokenizerJson):
-        model, self.file, self.is_bpe = file.content["model"], file, file.kind == "BPE"
+        model = file.content["model"]
+        self.file = file
+        self.is_bpe = file.kind == "BPE"
         self.scores: dict[str, float] = dict(model["vocab"]) if file.kind == "Unigram" else {}
         self.least = min(self.scores.values(), default=0.0)
         unknown = model.get("unk_id") if self.scores else model["vocab"].get(model["unk_token"])
@@ -302,7 +312,8 @@ class _Kind:
 
     def piece(self, parts: Parts) -> Piece:
         """A new one; of two that are as good the earlier is better."""
-        string, score = self.joined(parts), 0.0
+        string = self.joined(parts)
+        score = 0.0
         if self.scores:
             hair = _HAIR * (2 - 1e-7 * len(self.scores))
             score = (
@@ -319,16 +330,19 @@ class _Kind:
         """
         counts = Counter[str]()
         for word, times in words.items():
-            for at, character in enumerate(word):
-                counts[(self._inside if at else "") + character] += times
+            for index, character in enumerate(word):
+                counts[(self._inside if index else "") + character] += times
         return counts
 
     def chunks(self, tokens: Iterable[Any]) -> Iterator[Parts]:
         """The pieces of a word in parts, each of pieces that may be joined."""
         chunk = list[str]()
         for token in tokens:
-            string, is_text = token.value, token.id != self.unknown and self._is_text(token.value)
-            if chunk and not (is_text and len(chunk) < _LONGEST and self._joins(chunk[-1], string)):
+            string = token.value
+            is_text = token.id != self.unknown and self._is_text(token.value)
+            if chunk and not (
+                is_text and len(chunk) < _MAX_CHUNK and self._joins(chunk[-1], string)
+            ):
                 yield tuple(chunk)
                 chunk = []
             chunk += [string] if is_text else []
@@ -358,7 +372,9 @@ def _choose(
     size = kind.file.size
     taken = {*kind.file.strings.values()}
     is_foreign = _is_beyond_latin(kind, of_text)
-    letters = {letter for letter, times in kind.letters(of_text).items() if times >= FEWEST}
+    letters = {
+        letter for letter, times in kind.letters(of_text).items() if times >= MIN_PIECE_OCCURRENCES
+    }
     letters -= taken | kind.letters(of_kept).keys()
     chunks = Counter[Parts]()
     in_kept = set[Parts]()
@@ -393,7 +409,8 @@ def _choose(
         return parts in in_kept or in_guard.get(parts, 0.0) > MAX_CUT * count / num_words
 
     merges = _more_merges(kind, chunks, is_barred, letters, taken)
-    pieces, gone = list[Piece](), set[str]()
+    pieces = list[Piece]()
+    gone = set[str]()
     while True:
         pieces = [piece for piece in pieces if piece.string not in gone]
         while len(pieces) < most and (parts := next(merges, None)):
@@ -402,7 +419,8 @@ def _choose(
             piece.string for piece in pieces if kind.is_bpe and not gone.isdisjoint(piece.parts)
         }
         if not lost:
-            model, uses = kind.model(pieces), Counter[int]()
+            model = kind.model(pieces)
+            uses = Counter[int]()
             cut = Counter[str]()
             for word, ids in before.items():
                 after = [token.id for token in model.tokenize(word)]
@@ -428,7 +446,9 @@ def _choose(
                 if frequency > MAX_CUT * uses[ids_of[string]] / num_words
             }
             if not kind.is_bpe:  # of which the merges' counts were exact
-                lost |= {string for string, id in ids_of.items() if uses[id] < FEWEST}
+                lost |= {
+                    string for string, id in ids_of.items() if uses[id] < MIN_PIECE_OCCURRENCES
+                }
             if not lost:
                 if not kind.is_bpe:
                     pieces.sort(key=lambda piece: -uses[ids_of[piece.string]])
@@ -463,10 +483,8 @@ def _refuse_other_cuts(file: TokenizerJson, words: Iterable[str]) -> None:
     """UserError where a word has other ids once added tokens are pieces of the model, as
     with_pieces has them.
     """
-    folder, changed = (
-        file.path.parent,
-        TokenizerJson(file.path, with_pieces(file.content, (), file.size)),
-    )
+    folder = file.path.parent
+    changed = TokenizerJson(file.path, with_pieces(file.content, (), file.size))
     vocabulary = files.read_artifact(folder, VocabularyManifest).vocabulary(folder)
     runners = file.runner(vocabulary), changed.runner(vocabulary)
     for word in words:
@@ -496,11 +514,11 @@ def _more_merges(
     the kept text, are left out; but where a piece does without its parts, what is longer is still
     made of them.
     """
-    words, times = [[*chunk] for chunk in chunks], [*chunks.values()]
-    counts, places = (
-        Counter[Parts](),
-        defaultdict[Parts, set[int]](set),
-    )  # places: where it is or once was
+    words = [[*chunk] for chunk in chunks]
+    times = [*chunks.values()]
+    # Places: where it is or once was
+    counts = Counter[Parts]()
+    places = defaultdict[Parts, set[int]](set)
 
     def candidates(pieces: Sequence[str]) -> Iterator[Parts]:
         yield from pairwise(pieces)
@@ -513,13 +531,17 @@ def _more_merges(
 
     for place, word in enumerate(words):
         count(place, word)
-    heap = [(-occurrences, parts) for parts, occurrences in counts.items() if occurrences >= FEWEST]
+    heap = [
+        (-occurrences, parts)
+        for parts, occurrences in counts.items()
+        if occurrences >= MIN_PIECE_OCCURRENCES
+    ]
     heapq.heapify(heap)
     while heap:
         negative, parts = heapq.heappop(heap)
         joined = kind.joined(parts)
         if -negative != counts[parts]:  # counted anew since
-            if counts[parts] >= FEWEST:
+            if counts[parts] >= MIN_PIECE_OCCURRENCES:
                 heapq.heappush(heap, (-counts[parts], parts))
         elif (
             joined not in taken
@@ -534,17 +556,18 @@ def _more_merges(
             touched = set[Parts]()
             for place in sorted(places[parts]):
                 pieces = words[place]
-                for at, piece in enumerate(pieces):  # which grows shorter
-                    if piece == parts[0] and pieces[at : at + len(parts)] == [*parts]:
-                        before = max(0, at - 1)
-                        count(place, pieces[before : at + len(parts) + 1], -1)
-                        pieces[at : at + len(parts)] = [joined]
-                        around = pieces[before : at + 2]
+                # The list grows shorter while it is read.
+                for index, piece in enumerate(pieces):
+                    if piece == parts[0] and pieces[index : index + len(parts)] == [*parts]:
+                        before = max(0, index - 1)
+                        count(place, pieces[before : index + len(parts) + 1], -1)
+                        pieces[index : index + len(parts)] = [joined]
+                        around = pieces[before : index + 2]
                         count(place, around)
                         touched.update(candidates(around))
             del places[parts]
             for other in touched:
-                if counts[other] >= FEWEST:
+                if counts[other] >= MIN_PIECE_OCCURRENCES:
                     heapq.heappush(heap, (-counts[other], other))
 
 

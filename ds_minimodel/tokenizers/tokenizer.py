@@ -22,9 +22,12 @@ from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 
 # White space, what has no width, what controls, marks, and what Unicode composes otherwise.
 _CHARACTERS = (
-    "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\xad\u1680\u180e\u2000\u2003\u2007\u2009\u200a\u200b\u200c\u200d\u200e\u200f"
-    "\u2028\u2029\u202a\u202e\u202f\u205f\u2060\u2063\u3000\ufeff\ufe0f\ufffc\ufffd\u0000\u0001\u0007\u007f\u009f"
-    "\ue000\U000e0041\U0010fffd\u0301\u0308\u0323\u0345\u093c\u0e31\u1ab0\u20dd\u3099\ufe20\u00c5\u212b\u1e9b\u01c5"
+    "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\xad\u1680\u180e\u2000\u2003"
+    "\u2007\u2009\u200a\u200b\u200c\u200d\u200e\u200f"
+    "\u2028\u2029\u202a\u202e\u202f\u205f\u2060\u2063\u3000\ufeff\ufe0f"
+    "\ufffc\ufffd\u0000\u0001\u0007\u007f\u009f"
+    "\ue000\U000e0041\U0010fffd\u0301\u0308\u0323\u0345\u093c\u0e31\u1ab0\u20dd\u3099"
+    "\ufe20\u00c5\u212b\u1e9b\u01c5"
     "_'\"-.,:;!?()[]{}<>/\\|@#$%^&*+=~`▁Ġ·•’“”«»、。，！"
 )
 _FRAMES = "{0}", "a{0}b", "a {0} b", "é{0}", "日{0}{0}本"
@@ -66,9 +69,12 @@ PROBES: list[str] = [
 
 UNIGRAM_FILE = "tokenizer.model"
 JSON_FILE = "tokenizer.json"
-SETTINGS_FILE = "tokenizer_config.json"  # of transformers, beside an imported vocabulary
-VOCABULARY = "tokenizer"  # folder of a model that has its vocabulary
-WORD_START = "▁"  # how a piece spells the space before a word
+# The file of transformers beside an imported vocabulary.
+SETTINGS_FILE = "tokenizer_config.json"
+# The folder of a model that has its vocabulary.
+VOCABULARY = "tokenizer"
+# How a piece spells the space before a word.
+WORD_START = "▁"
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order
 # of the ids.
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -180,8 +186,9 @@ class Tokenizer(ABC):
         """
         if self.vocabulary.unk not in ids and not self.drops:
             return []
-        if self.drops:  # its offsets are wrong
-            known = {place for place, own in enumerate(self.encode(list(text))) if own}
+        # Offsets of a vocabulary that drops characters are wrong, so each is encoded alone.
+        if self.drops:
+            known = {index for index, ids in enumerate(self.encode(list(text))) if ids}
         else:
             spans = zip(*self.encode_with_offsets(text), strict=True)
             known = {
@@ -220,12 +227,12 @@ class Tokenizer(ABC):
         those. extend_this: the other has this one's pieces too, so that those that begin inside a
         word are cut as they are there.
         """
-        own = {piece: id for id, piece in enumerate(self.pieces()) if BYTES.fullmatch(piece)}
+        byte_ids = {piece: id for id, piece in enumerate(self.pieces()) if BYTES.fullmatch(piece)}
         texts = [
             "" if BYTES.fullmatch(piece) else piece.replace(WORD_START, " ") for piece in pieces
         ]
         return [
-            ids or [own[byte] for byte in re.findall("<0x..>", piece) if byte in own]
+            ids or [byte_ids[byte] for byte in re.findall("<0x..>", piece) if byte in byte_ids]
             for ids, piece in zip(self.encode(texts), pieces, strict=True)
         ]
 
@@ -260,7 +267,8 @@ class UnigramTokenizer(Tokenizer):
         # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets
         # are in the original. A piece that is nothing but a word's start is empty.
         encoded = self._model.encode(text, return_type="offset_mapping")
-        spans, offsets = [], encoded["offsets"]
+        spans = []
+        offsets = encoded["offsets"]
         for number, (start, end) in enumerate(offsets):
             while start < end and text[start].isspace():
                 start += 1
@@ -350,14 +358,13 @@ class JsonTokenizer(Tokenizer):
         sizes = super().num_bytes()
         for id, string in self._file.strings.items() if self._file.is_byte_level else ():
             sizes[id] = len(string.encode() if string in self._file.added else string)
-        for id in self._file.special.keys() - {
-            *self.vocabulary.special_ids
-        }:  # that end a turn, say
+        # Special tokens without a role, such as those that end a turn.
+        for id in self._file.special.keys() - {*self.vocabulary.special_ids}:
             sizes[id] = 0
         return sizes
 
 
-_MOST_IDS = 1 << 24
+_MAX_IDS = 1 << 24
 
 
 class TokenizerJson:
@@ -378,7 +385,7 @@ class TokenizerJson:
         self.kind: str = self.content["model"]["type"]
         self.strings = {id: string for string, id in tokenizer.get_vocab().items()}
         self.size = max(self.strings, default=-1) + 1
-        if self.kind not in _MODELS or self.size > _MOST_IDS:
+        if self.kind not in _MODELS or self.size > _MAX_IDS:
             raise UserError(
                 f"{path}: a {self.kind} vocabulary of {self.size:,} ids; there are "
                 f"{', '.join(_MODELS)}"
@@ -418,26 +425,23 @@ class TokenizerJson:
                 f"{min({*vocabulary.special_ids} - special.keys())}"
             )
         special |= self.special
-        model, added = self.content["model"], self.content["added_tokens"]
-        if (
-            self.kind == "Unigram"
-        ):  # which finds its own in a text whatever is set; no text has a NUL
+        model = self.content["model"]
+        added = self.content["added_tokens"]
+        # A unigram model finds its pieces in a text whatever is set, but no text has a NUL.
+        if self.kind == "Unigram":
             hidden = {*special.values()} & {piece for piece, _ in model["vocab"]}
             vocab = [
                 (f"\0{piece}\0" if piece in hidden else piece, score)
                 for piece, score in model["vocab"]
             ]
-            model, added = (
-                {**model, "vocab": vocab},
-                [token for token in added if token["content"] not in hidden],
-            )
+            model = {**model, "vocab": vocab}
+            added = [token for token in added if token["content"] not in hidden]
         added = [{**token, "special": token["id"] in special} for token in added]
         runner = self.load({**self.content, "added_tokens": added, "model": model})
         runner.encode_special_tokens = True
         for token in added:
-            if (
-                runner.token_to_id(token["content"]) != token["id"]
-            ):  # the library counts on from the model's
+            # The library counts on from the model's ids.
+            if runner.token_to_id(token["content"]) != token["id"]:
                 raise UserError(
                     f"{self.path}: added_tokens: {token['content']!r:.60} is not in the order of "
                     "the ids"
@@ -455,7 +459,8 @@ class TokenizerJson:
         """A text of the probes that does not come back from its ids, as a message says it; None
         where all do.
         """
-        runner, reader = self.runner(vocabulary), self.load()
+        runner = self.runner(vocabulary)
+        reader = self.load()
         with one_line(self.path, "not a tokenizer"):
             for text in PROBES:
                 ids = runner.encode(text, add_special_tokens=False).ids
@@ -488,7 +493,7 @@ def _byte_of_character() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + at): byte for at, byte in enumerate(others)
+        chr(0x100 + index): byte for index, byte in enumerate(others)
     }
 
 

@@ -55,7 +55,8 @@ def train_tokenizer(
     Raises UserError where the text cannot fill so large a vocabulary or needs a larger one.
     """
     special = base.special if base else SPECIAL
-    where, lines = ", ".join(map(str, text)), _Lines(text, label, special.values())
+    where = ", ".join(map(str, text))
+    lines = _Lines(text, label, special.values())
     name = UNIGRAM_FILE if kind == "unigram" else JSON_FILE
     if kind == "unigram":
         data, vocabulary = _train_unigram(
@@ -91,7 +92,8 @@ class _Lines:
     """
 
     def __init__(self, text: Sequence[str | Path], label: str, special: Iterable[str]):
-        self._documents, self._progress = read_documents(text), Progress(label, None, "lines")
+        self._documents = read_documents(text)
+        self._progress = Progress(label, None, "lines")
         self._special = re.compile("|".join(map(re.escape, special)))
         self.error: UserError | None = None
 
@@ -109,10 +111,10 @@ class _Lines:
 
 # Unigram. The mask token stands after the pieces.
 
-_MAX_LINE_BYTES = 1 << 16  # SentencePiece leaves out longer lines; its own limit is 4192
-_PART = re.compile(
-    r"(?s).{1,16000}(?:\s|$)|.{1,16000}"
-)  # of a longer one, at white space where there is some
+# SentencePiece leaves out longer lines; its default is 4192.
+_MAX_LINE_BYTES = 1 << 16
+# A part of a longer line, which ends at white space where there is some.
+_PART = re.compile(r"(?s).{1,16000}(?:\s|$)|.{1,16000}")
 _LOSS_OF_UNIGRAM = "it normalises text, and what has no token is unknown to it"
 
 
@@ -125,7 +127,8 @@ def _train_unigram(
     input_sentences: int,
 ) -> tuple[bytes, Vocabulary]:
     """The model's bytes and its layout. where: the text, in messages."""
-    special, model = {"unk": SPECIAL["unk"], **special}, io.BytesIO()
+    special = {"unk": SPECIAL["unk"], **special}
+    model = io.BytesIO()
     vocabulary = trained_layout(vocab_size, special, _LOSS_OF_UNIGRAM)
     mask = special.pop("mask", None)
     size = vocab_size - (mask is not None)
@@ -205,9 +208,8 @@ _SPLIT: dict[str, Any] = {
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
     ],
 }
-_LONG_WORD = re.compile(
-    r"\S{2048}|\s{2048}"
-)  # is trained on in parts: time grows with the square of a word's length
+# Longer words are trained on in parts: time grows with the square of a word's length.
+_LONG_WORD = re.compile(r"\S{2048}|\s{2048}")
 
 
 def _train_byte_bpe(
@@ -219,7 +221,8 @@ def _train_byte_bpe(
     sentences: int,
 ) -> tuple[bytes, Vocabulary]:
     """As _train_unigram. base: as of train_tokenizer."""
-    vocabulary, alphabet = trained_layout(vocab_size, special), pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = trained_layout(vocab_size, special)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     least = len(vocabulary.special_ids) + len(alphabet)
     if vocab_size < least:
         raise UserError(
@@ -263,7 +266,8 @@ def _train_byte_bpe(
 
 def _sample(lines: Iterable[str], most: int) -> list[str]:
     """At most so many of the lines, each as likely as the others."""
-    draw, kept = random.Random(0), list[str]()
+    draw = random.Random(0)
+    kept = list[str]()
     for number, line in enumerate(lines):
         if number < most:
             kept.append(line)

@@ -22,7 +22,7 @@ from tests.saved import saved_bytes
 from tests.small_models import masked_lm
 
 SIZES: Any = dict(num_layers=2, hidden_size=16, num_heads=2, ffn_size=24, max_positions=16)
-CONFIGS = [family(**SIZES, **({"num_kv_heads": 1} if family.causal else {})) for family in FAMILIES]
+CONFIGS = [family(**SIZES | ({"num_kv_heads": 1} if family.causal else {})) for family in FAMILIES]
 
 
 @pytest.mark.parametrize("config", [body_config(2), *CONFIGS], ids=lambda config: config.kind)

@@ -45,7 +45,8 @@ FRENCH = [
     "un nouveau vent trouve le vieux pont",
     "petit vent, grand bateau",
 ]
-ROWS, NEW = 430, 25
+ROWS = 430
+NEW = 25
 
 
 def write_lines(path, lines):
@@ -115,7 +116,8 @@ OF_BYTES = [SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}, STRIP]
 def unigram(lines, **settings):
     """As XLM-R's and T5's; with `byte_fallback` as those of some Llamas."""
     made = Tokenizer(models.Unigram())
-    made.normalizer, made.decoder = normalizers.NFKC(), decoders.Metaspace()
+    made.normalizer = normalizers.NFKC()
+    made.decoder = decoders.Metaspace()
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<s>", "</s>", "<unk>", *(BYTES if settings else [])]
     made.train_from_iterator(
@@ -127,7 +129,8 @@ def unigram(lines, **settings):
 def word_piece(lines):
     """As BERT's, uncased."""
     made = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    made.normalizer, made.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
+    made.normalizer = normalizers.BertNormalizer()
+    made.decoder = decoders.WordPiece()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.train_from_iterator(
         lines, trainers.WordPieceTrainer(vocab_size=70, special_tokens=["<s>", "</s>", "<unk>"])
@@ -167,10 +170,8 @@ def byte_level(lines):
     theirs.
     """
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
     options = {
         "special_tokens": ["<s>", "</s>", "<unk>"],
         "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
@@ -229,7 +230,8 @@ but_byte_level = pytest.mark.parametrize(
 
 def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
     write_lines(texts[1], [*GERMAN, *["ungreat"] * 9])
-    old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
+    old = open_tokenizer(other)
+    new = extended(other, texts, tmp_path / "new")
     documents = [
         *ENGLISH,
         "\n".join(ENGLISH),
@@ -250,14 +252,14 @@ def test_a_base_of_any_kind_is_extended(other, texts, tmp_path):
     assert len(theirs) == ROWS + NEW, "as many as there are rows, by which embeddings are resized"
     assert theirs.all_special_ids == AutoTokenizer.from_pretrained(other).all_special_ids
     assert theirs.chat_template == "{{ messages }}"
-    assert (
-        len({Tokenizer.from_file(str(own.path)).token_to_id("<|end|>") for own in (old, new)}) == 1
-    )
+    runners = [Tokenizer.from_file(str(tokenizer.path)) for tokenizer in (old, new)]
+    assert len({runner.token_to_id("<|end|>") for runner in runners}) == 1
 
 
 def test_counts_of_any_kind_are_those_of_its_own_cut(other, texts, tmp_path):
     found = read_extension(other, words_of(texts[1]), words_of(texts[0]), NEW)
-    new, lines = extended(other, texts, tmp_path / "new"), texts[1].read_text().split("\n")
+    new = extended(other, texts, tmp_path / "new")
+    lines = texts[1].read_text().split("\n")
     for number, cut in ((0, open_tokenizer(other)), (NEW, new)):
         assert found.tokens_with(number)[0] == sum(map(len, cut.encode(lines)))
     uses = Counter(new._string(id) for ids in new.encode(lines) for id in ids)
@@ -273,7 +275,8 @@ def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     """Of some bases they are bytes, of others unknown."""
     text = texts[0], write_lines(tmp_path / "el.txt", GREEK)
     number = len(read_extension(other, words_of(text[1]), words_of(text[0]), 1000).pieces)
-    old, new = open_tokenizer(other), extended(other, text, tmp_path / "new", number)
+    old = open_tokenizer(other)
+    new = extended(other, text, tmp_path / "new", number)
     assert new.encode(ENGLISH) == old.encode(ENGLISH)
     is_bert = "##ο" in map(new._string, range(ROWS, ROWS + number))
     normal = normalizers.BertNormalizer().normalize_str if is_bert else str
@@ -332,7 +335,8 @@ def test_added_tokens_of_any_kind_stay(texts, tmp_path):
     for kind in KINDS:
         other = write_base(kind, tmp_path / kind, changed=lambda made: made.add_tokens(tokens))
         write_lines(texts[1], [*GERMAN, "<a b> Hafen <a b>"])
-        old, new = open_tokenizer(other), extended(other, texts, tmp_path / f"{kind}-new")
+        old = open_tokenizer(other)
+        new = extended(other, texts, tmp_path / f"{kind}-new")
         assert {old.encode(["<a b>"])[0][-1], new.encode(["<a b>"])[0][-1]} == {
             old.vocabulary.size - 2
         }
@@ -347,10 +351,8 @@ PARTS_WORDS = {"harb": {"single_word": True}, "brid": {"normalized": False}, "�
 
 @pytest.mark.parametrize("token", PARTS_WORDS)
 def test_added_tokens_that_would_part_old_words_are_refused(texts, tmp_path, token):
-    added, kind = (
-        AddedToken(token, **PARTS_WORDS[token]),
-        "bpe-bytes" if token == "→" else "word-piece",
-    )
+    added = AddedToken(token, **PARTS_WORDS[token])
+    kind = "bpe-bytes" if token == "→" else "word-piece"
     write_base(kind, tmp_path / "base", changed=lambda made: made.add_tokens([added]))
     write_lines(texts[0], [*ENGLISH, "A BRIDGE →"])
     for guard in (True, False)[: 1 + added.special]:
@@ -397,7 +399,8 @@ def test_a_longer_match_does_not_cut_a_word_of_the_source_otherwise(tmp_path):
 
 @but_byte_level
 def test_new_pieces_begin_as_they_are_cut_inside_a_word(other, texts, tmp_path):
-    old, new = open_tokenizer(other), extended(other, texts, tmp_path / "new")
+    old = open_tokenizer(other)
+    new = extended(other, texts, tmp_path / "new")
     for id, ids in enumerate(old.cut(new.pieces()[ROWS:], extend_this=True), ROWS):
         first, *others = map(old._string, ids)
         assert others and first + "".join(

@@ -76,8 +76,8 @@ def test_offsets_survive_normalisation(tokenizer, text):
     assert spans == sorted(spans) and all(0 <= start <= end <= len(text) for start, end in spans)
     covered = set().union(*(range(*span) for span in spans))
     visible = {
-        at
-        for at, sign in enumerate(text)
+        index
+        for index, sign in enumerate(text)
         if unicodedata.normalize("NFKC", sign).strip("\u200b").strip()
     }
     assert visible <= covered
@@ -135,10 +135,8 @@ def strings_of_many_scripts(count):
 
 def test_byte_level_pieces_lose_nothing(by_bytes):
     """Neither a character nor, in the bytes that ids stand for, a byte."""
-    texts, theirs = (
-        [*strings_of_many_scripts(10_000), *PROBES],
-        Tokenizer.from_file(str(by_bytes.path)),
-    )
+    texts = [*strings_of_many_scripts(10_000), *PROBES]
+    theirs = Tokenizer.from_file(str(by_bytes.path))
     sizes = np.array(by_bytes.num_bytes())
     special = {*by_bytes.vocabulary.special_ids}
     for text, ids in zip(texts, by_bytes.encode(texts), strict=True):
