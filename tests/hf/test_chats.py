@@ -188,7 +188,7 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
 
 def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["smollm2"], "$A")
-    rows = ([("user", f"{at}?"), ("assistant", said)] for said in "01." for at in range(200))
+    rows = ([("user", f"{index}?"), ("assistant", said)] for said in "01." for index in range(200))
     chats = write(tmp_path / "chats.jsonl", *rows)
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
     trained = TokenStore(tmp_path / "store").num_documents

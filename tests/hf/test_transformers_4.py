@@ -31,7 +31,9 @@ texts, found = json.loads(sys.argv[2]), {}
 for folder in sys.argv[3:]:
     with open(f"{folder}/config.json") as file:
         model_class = getattr(transformers, json.load(file)["architectures"][0])
-    model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = model_class.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
         logits = model(torch.arange(5, 45)[None]).logits[0]

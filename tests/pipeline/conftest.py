@@ -73,10 +73,14 @@ def squad(*questions):
         {
             "context": text,
             "qas": [
-                {"id": name, "question": asked, "answers": [{"text": answer, "answer_start": at}]}
+                {
+                    "id": name,
+                    "question": asked,
+                    "answers": [{"text": answer, "answer_start": start}],
+                }
             ],
         }
-        for name, asked, text, answer, at in questions
+        for name, asked, text, answer, start in questions
     ]
     return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
 

@@ -40,7 +40,7 @@ def world(tmp_path_factory):
     path.write_text(RECIPE.format(folder=folder))
     write(
         folder / "chats.jsonl",
-        *([("user", f"{at} ?"), ("assistant", "xx xx")] for at in range(100)),
+        *([("user", f"{index} ?"), ("assistant", "xx xx")] for index in range(100)),
     )
     return folder
 

@@ -1,4 +1,4 @@
-"""Memory of a step by the formula, and how an adaptation is computed by the memory that there is."""
+"""Memory of a step by the formula, and how an adaptation is computed by the memory there is."""
 
 import numpy as np
 import pytest
