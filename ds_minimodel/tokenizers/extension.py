@@ -79,7 +79,7 @@ class Extension:
 
     @property
     def often(self) -> int:
-        """How many of the new pieces occur MIN_OCCURRENCES times."""
+        """Count of the new pieces that occur MIN_OCCURRENCES times."""
         return sum(count >= MIN_OCCURRENCES for count in self.counts)
 
     def tokens_with(self, number: int) -> tuple[int, float]:
@@ -138,8 +138,7 @@ def read_extension(
     if unknown > MAX_UNKNOWN:
         raise UserError(
             f"{base}: {unknown:.0%} of the text stays unknown to it with {number:,} new tokens; "
-            "take more of "
-            "them, or use tokenizer.vocabulary: replace"
+            "take more of them, or use tokenizer.vocabulary: replace"
         )
     return extension
 
@@ -192,10 +191,8 @@ def extend_tokenizer(
     if len(extension.pieces) < new_pieces:
         raise UserError(
             f"tokenizer.vocab_size={new_pieces}: the text of {Path(out).name} has only "
-            f"{len(extension.pieces)} tokens "
-            f"beside the base's, of which {extension.often} occur {MIN_OCCURRENCES} times and can be "
-            "learned; lower it to these "
-            "or add text"
+            f"{len(extension.pieces)} tokens beside the base's, of which {extension.often} occur "
+            f"{MIN_OCCURRENCES} times and can be learned; lower it to these or add text"
         )
     content = with_pieces(extension.kind.file.content, extension.pieces, rows)
     _write(base, content, out, rows + new_pieces, rows)
@@ -283,7 +280,7 @@ class _Kind:
         self._beside = {pair for text in texts for pair in pairwise(map(_class, text))}
 
     def model(self, pieces: Sequence[Piece] = ()) -> Any:
-        """What cuts a word, with `pieces` behind the base's."""
+        """Return what cuts a word, with `pieces` behind the base's."""
         return self.file.load(with_pieces(self.file.content, pieces, self.file.size)).model
 
     def _is_text(self, string: str) -> bool:
@@ -295,7 +292,7 @@ class _Kind:
         )
 
     def text(self, string: str) -> str:
-        """A piece without what says that it begins inside a word."""
+        """Return a piece without what says that it begins inside a word."""
         return string.removeprefix(self._inside)
 
     def is_beyond_latin(self, string: str) -> bool:
@@ -445,7 +442,8 @@ def _choose(
                 for string, frequency in cut.items()
                 if frequency > MAX_CUT * uses[ids_of[string]] / num_words
             }
-            if not kind.is_bpe:  # of which the merges' counts were exact
+            # Of a BPE the merges' counts were exact.
+            if not kind.is_bpe:
                 lost |= {
                     string for string, id in ids_of.items() if uses[id] < MIN_PIECE_OCCURRENCES
                 }
@@ -510,8 +508,8 @@ def _more_merges(
 
     chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new
     ones come to it. The best is what is most frequent in the text as it is cut so far, as in
-    training; of equal ones the first in the order of strings. Pairs that are barred, such as those of
-    the kept text, are left out; but where a piece does without its parts, what is longer is still
+    training; of equal ones the first in the order of strings. Pairs that are barred, such as those
+    of the kept text, are left out; but where a piece does without its parts, what is longer is still
     made of them.
     """
     words = [[*chunk] for chunk in chunks]

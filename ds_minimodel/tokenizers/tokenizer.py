@@ -141,8 +141,7 @@ class Tokenizer(ABC):
         if size != self.vocabulary.size:
             raise UserError(
                 f"{self.path}: has {size} ids, where {files.MANIFEST} says {self.vocabulary.size}: "
-                "it is the "
-                "vocabulary of another folder"
+                "it is the vocabulary of another folder"
             )
 
     @property

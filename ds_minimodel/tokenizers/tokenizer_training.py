@@ -73,16 +73,14 @@ def train_tokenizer(
 def _too_large(vocab_size: int, most: int, where: str) -> UserError:
     return UserError(
         f"tokenizer.vocab_size={vocab_size}: the text ({where}) supports at most {most}, and has "
-        "most of these too "
-        "seldom to learn them; take a fifth of that, or add text"
+        "most of these too seldom to learn them; take a fifth of that, or add text"
     )
 
 
 def _no_line(where: str) -> UserError:
     return UserError(
         f"{where}: no line that a vocabulary can be made of; text has a sentence or paragraph a "
-        "line, and more than "
-        "white space"
+        "line, and more than white space"
     )
 
 
@@ -227,8 +225,7 @@ def _train_byte_bpe(
     if vocab_size < least:
         raise UserError(
             f"tokenizer.vocab_size={vocab_size}: a byte-level vocabulary has at least {least}, the "
-            "bytes and "
-            "the special tokens; raise it"
+            "bytes and the special tokens; raise it"
         )
     strings = {
         vocabulary.special[role]: string
