@@ -225,27 +225,31 @@ def change_table(measured: Mapping[str, Sequence[Measure]]) -> Table:
     rows: list[CellRow] = []
     for name, measures in measured.items():
         rows += _measured(measures, f"{name}: " if len(measured) > 1 else "")
-    return _before_and_after(rows, "Fewer bits are better. All text was held out of the training.")
+    return _before_and_after(rows, "All text was held out of the training.")
 
 
 def measures_table(measures: Sequence[Measure]) -> Table:
     """Show what was measured of two models."""
-    return _before_and_after(_measured(measures), "Fewer bits are better.")
+    return _before_and_after(_measured(measures))
 
 
 def _measured(measures: Sequence[Measure], named: str = "") -> list[CellRow]:
     rows: list[CellRow] = []
     for measure in measures:
         change = EMPTY
-        if measure.before:
+        if measure.unit.startswith("recall"):  # percent of texts, whose difference is in points
+            change = Cell(f"{measure.after - measure.before:+.1f}")
+        elif measure.before:
             change = Cell(f"{100 * (measure.after / measure.before - 1):+.1f} %")
         rows.append([f"{named}{measure.what}", measure.unit, *measure.texts, change])
     return rows
 
 
-def _before_and_after(rows: list[CellRow], note: str) -> Table:
+def _before_and_after(rows: list[CellRow], note: str = "") -> Table:
     columns = ["Of what", "unit", "before", "after", "change"]
-    return Table("Before and after", columns, rows, notes=[note])
+    if any("bits" in str(unit) for _, unit, *_ in rows):
+        note = f"Fewer bits are better. {note}".strip()
+    return Table("Before and after", columns, rows, notes=[note] if note else [])
 
 
 def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
