@@ -50,9 +50,9 @@ def test_answers_are_learned_of_dialogues(world):
     arguments = "run", world / "recipe.yaml", *LORA, f"data.chats.xx={world}/chats.jsonl"
     done(*arguments)
     page = (world / "run/report/report.md").read_text()
-    assert "\n- LoRA, xx, held-out text: " in page and "Fewer bits are better" not in page, (
-        "no task"
-    )
+    assert (
+        "\n- LoRA, xx, loss on held-out text: " in page and "Fewer bits are better" not in page
+    ), "no task"
     store = TokenStore(world / "run/tokens/the-chats-of-xx")
     assert (
         store.masked
