@@ -206,7 +206,7 @@ def hugging_face(work: TimedStep, recipe: Recipe, attention: str) -> nn.Module:
         name: Lazy.of(torch.tensor([one.requires_grad]).expand(one.shape))
         for name, one in ours.named_parameters()
     }
-    trained = names.to_theirs(flags, work.body, names.language_model_head(work.body.num_layers))
+    trained = names.to_hf(flags, work.body, names.language_model_head(work.body.num_layers))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(bool(trained[name].read().any()))
     return model

@@ -24,7 +24,14 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.names import Name
 from ds_minimodel.common.vocabulary import VocabularyManifest
-from ds_minimodel.hf.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
+from ds_minimodel.hf.lazy import (
+    Lazy,
+    LazyTensors,
+    lazy_entries,
+    open_tensors,
+    save_tensors,
+    shapes_of,
+)
 from ds_minimodel.hf.names.architecture import Architecture, row_counts
 from ds_minimodel.hf.source import ADAPTER_CONFIG
 from ds_minimodel.hf.tokenizers import name_ends
@@ -325,12 +332,12 @@ def whole(adaptation: Adaptation, base: Adaptation) -> Adaptation:
             f"tokens, the model has {base.rows:,}, so its tokens would be others'; take a model of "
             "as many"
         )
-    base_rows = lazily(base.embeddings)
+    base_rows = lazy_entries(base.embeddings)
     embeddings = {}
     for name, tensor in adaptation.embeddings.items():
         if name in base_rows:
             new_rows = Lazy.of(tensor.to(base_rows[name].dtype))
-            embeddings[name] = Lazy.below([base_rows[name], new_rows])
+            embeddings[name] = Lazy.concat([base_rows[name], new_rows])
         else:
             embeddings[name] = Lazy.of(tensor)
     return replace(adaptation, embeddings=LazyTensors(embeddings), num_base=0)
@@ -380,7 +387,7 @@ def merged(
         strength: share of their change that the tensors keep.
     """
     changed = {changed_name(name) for name in adaptation.update}
-    for name, lazy in lazily(body.body_tensors).items():
+    for name, lazy in lazy_entries(body.body_tensors).items():
         if name not in changed:
             yield name, lazy
             continue

@@ -286,7 +286,7 @@ def refer(
     body = BodyArtifact(
         base.config,
         head_depths=(base.config.num_layers,),
-        tensors=tensors.ours.under("body."),
+        tensors=tensors.state.under("body."),
         space=space,
         objective=base.objective,
         model_type=base.architecture.model_type,
@@ -306,7 +306,7 @@ def refer(
         mark_as_model(
             folder,
             body,
-            body.adaptation(language, tensors.ours.under("pack.")),
+            body.adaptation(language, tensors.state.under("pack.")),
             source=reference.model_dump(),
             **known,
         )
@@ -328,8 +328,8 @@ def keep_vocabulary(model: str | Path, out: Path) -> None:
             return
         base = _read_config(place_of(model))
         generation = base.source.generation()
-        theirs = base.source.tokenizer(base.theirs)
-        vocabulary = keep_tokenizer(base.source.path, theirs, folder, base.theirs, base.config)
+        theirs = base.source.tokenizer(base.hf_config)
+        vocabulary = keep_tokenizer(base.source.path, theirs, folder, base.hf_config, base.config)
         if generation is not None:
             write_json(folder / GENERATION_FILE, generation)
         write_manifest(folder, kind="tokenizer", **vocabulary.facts())

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from ds_minimodel.artifacts.models import BodyArtifact
-from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.hf.lazy import LazyTensors, lazy_entries
 from ds_minimodel.models.body import Body
 
 
@@ -25,7 +25,7 @@ def tensors_of(body: BodyArtifact, module: Body) -> LazyTensors:
     """
     layers = module.config.num_layers
     depth = layers if layers in body.head_depths else max(body.head_depths, default=0)
-    entries = lazily(body.tensors)
+    entries = lazy_entries(body.tensors)
     tensors = {}
     for name in module.state_dict():
         tensors[name] = entries[name.replace(f"heads.{layers}.", f"heads.{depth}.", 1)]
@@ -34,7 +34,9 @@ def tensors_of(body: BodyArtifact, module: Body) -> LazyTensors:
 
 def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
     """Return the bottom `depth` layers of `body`, with the head that reads there, as a body."""
-    tensors = {name: lazy for name, lazy in lazily(body.tensors).items() if _belongs(name, depth)}
+    tensors = {
+        name: lazy for name, lazy in lazy_entries(body.tensors).items() if _belongs(name, depth)
+    }
     return replace(
         body,
         config=body.config.with_layers(depth),

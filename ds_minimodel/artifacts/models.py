@@ -28,7 +28,14 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import NameInside
 from ds_minimodel.common.names import Name
 from ds_minimodel.hf import source as foreign
-from ds_minimodel.hf.lazy import Lazy, LazyTensors, lazily, open_tensors, save_tensors, shapes_of
+from ds_minimodel.hf.lazy import (
+    Lazy,
+    LazyTensors,
+    lazy_entries,
+    open_tensors,
+    save_tensors,
+    shapes_of,
+)
 from ds_minimodel.hf.names import architecture_of
 from ds_minimodel.hf.names.architecture import Architecture
 from ds_minimodel.hf.opening import open_weights, source_of
@@ -214,7 +221,7 @@ class BodyArtifact:
         """Tensors of the body itself; a task model has others beside them."""
         if self.task is None:
             return self.tensors
-        return LazyTensors(lazily(self.tensors)).under("body.")
+        return LazyTensors(lazy_entries(self.tensors)).under("body.")
 
     @property
     def architecture(self) -> Architecture | None:
@@ -319,7 +326,7 @@ def save_model(
         facts: further keys of the manifest.
     """
     architecture = body.architecture
-    tensors = named(body.tensors, pack.embeddings)
+    tensors = model_tensors(body.tensors, pack.embeddings)
     with files.atomic_folder(folder) as out:
         files.copy_artifact(tokenizer, out / VOCABULARY)
         if architecture is None:
@@ -335,9 +342,7 @@ def save_model(
             }
             files.write_json(out / CONFIG, settings)
             head = architecture.language_model_head(max(body.head_depths))
-            save_tensors(
-                out / WEIGHTS, LazyTensors(architecture.to_theirs(tensors, body.config, head))
-            )
+            save_tensors(out / WEIGHTS, LazyTensors(architecture.to_hf(tensors, body.config, head)))
             known = architecture.names(tensors, head)
             others = {name: lazy for name, lazy in tensors.items() if name not in known}
             if others:
@@ -373,10 +378,10 @@ def _described(body: BodyArtifact) -> dict[str, Any]:
     }
 
 
-def named(body: Mapping[str, Tensor], embeddings: Mapping[str, Tensor]) -> dict[str, Lazy]:
+def model_tensors(body: Mapping[str, Tensor], embeddings: Mapping[str, Tensor]) -> dict[str, Lazy]:
     """Return the tensors of a body and a language by the names of a LanguageModel."""
-    tensors = {f"body.{name}": lazy for name, lazy in lazily(body).items()}
-    return tensors | {f"pack.{name}": lazy for name, lazy in lazily(embeddings).items()}
+    tensors = {f"body.{name}": lazy for name, lazy in lazy_entries(body).items()}
+    return tensors | {f"pack.{name}": lazy for name, lazy in lazy_entries(embeddings).items()}
 
 
 def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
@@ -416,7 +421,7 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
             stored = open_tensors(folder / WEIGHTS, MAKE_AGAIN)
         else:
             stored = open_weights(Path(source.path), architecture, config, names)
-        entries |= foreign.named_as_ours(architecture, stored, config, names, folder, MAKE_AGAIN)
+        entries |= foreign.read_parameters(architecture, stored, config, names, folder, MAKE_AGAIN)
     tensors = LazyTensors(entries)
     _check_shapes(folder, expected, shapes_of(tensors))
     body.tensors = tensors.under("body.")

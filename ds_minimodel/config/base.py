@@ -56,4 +56,4 @@ def read_base(model: str, pooling: str | None = None) -> Base:
     from ds_minimodel.artifacts.base import config_of
 
     foreign = config_of(model, pooling)
-    return Base(foreign.config, UNKNOWN_LANGUAGE, foreign.theirs.vocab_size)
+    return Base(foreign.config, UNKNOWN_LANGUAGE, foreign.hf_config.vocab_size)

@@ -17,7 +17,7 @@ from ds_minimodel.evaluation.comparison import MIN_QUESTIONS, PAGE_BYTES, QUESTI
 from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
 from ds_minimodel.hf.source import tokenizer_of
 from ds_minimodel.hf.tokenizers import GENERATION_FILE
-from ds_minimodel.hf.vocabularies import asked
+from ds_minimodel.hf.vocabularies import chat_prompt
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def rows_of(probe: Probe, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]
     for prompt in probe.prompts:
         text = prompt.text
         if prompt.chat:
-            chat = asked(tokenizer, prompt.chat, add_generation_prompt=True)
+            chat = chat_prompt(tokenizer, prompt.chat, add_generation_prompt=True)
             if chat:
                 rows.append(tokenizer(chat, add_special_tokens=False)["input_ids"])
                 continue

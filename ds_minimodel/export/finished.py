@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from ds_minimodel.artifacts.adaptation import merged
-from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, ModelManifest, named
+from ds_minimodel.artifacts.models import Adaptation, BodyArtifact, ModelManifest, model_tensors
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact, write_json
 from ds_minimodel.hf.lazy import DTYPES, Lazy, LazyTensors, save_tensors
 from ds_minimodel.hf.names.architecture import PROJECTIONS
 from ds_minimodel.hf.sentence import is_sentence_model, settings_files
-from ds_minimodel.hf.source import CONFIG, WEIGHTS, Folder, name_there, projection_files
+from ds_minimodel.hf.source import CONFIG, WEIGHTS, Folder, projection_files, stored_name
 from ds_minimodel.hf.tokenizers import write_tokenizer
 from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.low_rank import changed_name
@@ -78,7 +78,7 @@ def write_finished(
         and not (is_sentence and _OTHER_HEADS.match(name))
     }
     for name, lazy in _changed(body, language, strength).items():
-        there = name_there(name, tensors, architecture.prefix)
+        there = stored_name(name, tensors, architecture.prefix)
         tensors[there or name] = lazy
     if dtype is not None:
         cast = partial(torch.Tensor.to, dtype=dtype)
@@ -110,12 +110,12 @@ def _changed(body: BodyArtifact, language: Adaptation, strength: float) -> dict[
     architecture = body.architecture
     assert architecture is not None
     tensors = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
-    tensors |= named({}, language.embeddings)
+    tensors |= model_tensors({}, language.embeddings)
     head = architecture.head_of(body.config, body.config.num_layers)
     ours = {"pack.tokens", *(f"body.{changed_name(name)}" for name in language.update)}
     parts_of = architecture.parts_of(ours, body.config)
     changed = {part for parts in parts_of.values() for part in parts}
-    theirs = architecture.to_theirs(tensors, body.config, head)
+    theirs = architecture.to_hf(tensors, body.config, head)
     return {name: lazy for name, lazy in theirs.items() if name in changed}
 
 

@@ -32,7 +32,7 @@ from ds_minimodel.artifacts.models import (
     load_body,
     load_model,
     model_below,
-    named,
+    model_tensors,
 )
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import atomic_folder, read_artifact, refuse_existing, write_json
@@ -41,7 +41,7 @@ from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.evaluation import task_of
 from ds_minimodel.export.card import adapter_card, base_of, finished_card, model_card
 from ds_minimodel.export.finished import write_finished, write_modules
-from ds_minimodel.hf.lazy import LazyTensors, lazily, save_tensors
+from ds_minimodel.hf.lazy import LazyTensors, lazy_entries, save_tensors
 from ds_minimodel.hf.names import architecture_of
 from ds_minimodel.hf.source import CARD, CONFIG, WEIGHTS
 from ds_minimodel.hf.tokenizers import token_ids, write_tokenizer
@@ -125,7 +125,7 @@ def export_hf(
             (temporary / CARD).write_text(card, encoding="utf-8")
         return
     model = exported(artifact, body, adaptation, vocabulary, depth, strength)
-    as_type = DTYPES[dtype] if dtype else lazily(base.embeddings)["tokens"].dtype
+    as_type = DTYPES[dtype] if dtype else lazy_entries(base.embeddings)["tokens"].dtype
     with atomic_folder(out, is_new=True) as temporary:
         config = body.config.with_layers(model.num_layers)
         ids = write_tokenizer(tokenizer, temporary, config, is_task=body.task is not None)
@@ -276,7 +276,7 @@ def exported(
         ending = kind.hugging_face_class
         extra = kind.hugging_face_config(labels)
         head = architecture.task_head(body.config, kind.head_names)
-        changed = {**lazily(body.tensors), **changed}
+        changed = {**lazy_entries(body.tensors), **changed}
     else:
         num_layers = max(body.head_depths, default=0) if depth is None else depth
         if num_layers not in body.head_depths:
@@ -298,7 +298,7 @@ def exported(
         for name, lazy in changed.items()
         if not name.startswith("body.layers.") or int(name.split(".")[2]) < num_layers
     }
-    tensors = kept | named({}, language.embeddings)
+    tensors = kept | model_tensors({}, language.embeddings)
     facts = {
         "architectures": [class_name],
         **architecture.config_json(config, language.rows),
@@ -307,5 +307,5 @@ def exported(
         **extra,
     }
     return Exported(
-        class_name, num_layers, facts, LazyTensors(architecture.to_theirs(tensors, config, head))
+        class_name, num_layers, facts, LazyTensors(architecture.to_hf(tensors, config, head))
     )

@@ -56,7 +56,7 @@ class Foreign:
 
     source: Source
     architecture: Architecture
-    theirs: Any
+    hf_config: Any
     config: BodyConfig
     notes: Mapping[str, Any]
     name: str | None
@@ -68,7 +68,7 @@ class Foreign:
         return self.config.trained_with
 
     @property
-    def their_class(self) -> Any:
+    def hf_class(self) -> Any:
         """transformers' class of it."""
         finished = self.config.head
         ending = OBJECTIVES[self.objective].hugging_face_class
@@ -81,12 +81,12 @@ class Foreign:
         """Whether it is a body alone for transformers, where no prefix is before its names."""
         return isinstance(self.config.head, SentenceHead)
 
-    def their_module(self) -> Any:
+    def make_hf_module(self) -> Any:
         """A fresh module of transformers', without a pooler that gives what nothing here reads."""
-        kind = self.their_class
+        kind = self.hf_class
         if self.is_bare and "add_pooling_layer" in inspect.signature(kind).parameters:
-            return kind(self.theirs, add_pooling_layer=False)
-        return kind(self.theirs)
+            return kind(self.hf_config, add_pooling_layer=False)
+        return kind(self.hf_config)
 
 
 def library() -> Any:

@@ -55,7 +55,7 @@ class Lazy:
         )
 
     @classmethod
-    def below(cls, parts: Sequence[Lazy]) -> Lazy:
+    def concat(cls, parts: Sequence[Lazy]) -> Lazy:
         """Several, one below the other."""
         if len(parts) == 1:
             return parts[0]
@@ -92,7 +92,7 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(entry.shape) for name, entry in known.items()}
 
 
-def lazily(tensors: Mapping[str, Tensor]) -> dict[str, Lazy]:
+def lazy_entries(tensors: Mapping[str, Tensor]) -> dict[str, Lazy]:
     """The entries of any state dict."""
     if isinstance(tensors, LazyTensors):
         return tensors.entries
@@ -139,7 +139,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, one tensor after the other; its largest one is what is in
     memory.
     """
-    entries = dict(sorted(lazily(tensors).items()))
+    entries = dict(sorted(lazy_entries(tensors).items()))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, lazy in entries.items():

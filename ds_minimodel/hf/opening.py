@@ -6,7 +6,7 @@ from pathlib import Path
 from ds_minimodel.hf.gguf import GgufFile
 from ds_minimodel.hf.lazy import LazyTensors
 from ds_minimodel.hf.names.architecture import Architecture
-from ds_minimodel.hf.source import Folder, Source, as_transformers_names
+from ds_minimodel.hf.source import Folder, Source, by_hf_names
 from ds_minimodel.models import BodyConfig
 
 
@@ -23,4 +23,4 @@ def open_weights(
     """
     headers, _ = source_of(path).headers(architecture, config)
     theirs = {part for parts in architecture.parts_of(names, config).values() for part in parts}
-    return LazyTensors(as_transformers_names(theirs, headers, architecture.prefix))
+    return LazyTensors(by_hf_names(theirs, headers, architecture.prefix))

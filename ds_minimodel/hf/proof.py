@@ -24,7 +24,7 @@ from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.hf.configuration import Foreign, library, not_computed
 from ds_minimodel.hf.lazy import DTYPES, Lazy, LazyTensors
 from ds_minimodel.hf.names.architecture import PROJECTIONS
-from ds_minimodel.hf.source import as_transformers_names, named_as_ours
+from ds_minimodel.hf.source import by_hf_names, read_parameters
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.objectives import OBJECTIVES
@@ -56,13 +56,13 @@ class Tensors:
 
     base: Foreign
     where: Path
-    theirs: dict[str, Lazy]
-    ours: LazyTensors
+    hf_state: dict[str, Lazy]
+    state: LazyTensors
     unused: frozenset[str]
 
     def read_all(self) -> None:
         """Read every number; UserError for one that is none, or that no body here has."""
-        for name, lazy in self.theirs.items():
+        for name, lazy in self.hf_state.items():
             tensor = lazy.read()
             if tensor.dtype not in DTYPES.values():
                 raise UserError(
@@ -96,7 +96,7 @@ def compare_tensors(base: Foreign) -> Tensors:
         )
     numbers = sum(math.prod(lazy.shape) for lazy in headers.values())
     with one_line(source.path, "transformers cannot read it"), torch.device("meta"):
-        expected = base.their_module()
+        expected = base.make_hf_module()
     size = sum(parameter.numel() for parameter in expected.parameters())
     # Of a model for something else the messages below say which tensor is missing.
     if size > 2 * numbers + _SMALL:
@@ -105,7 +105,7 @@ def compare_tensors(base: Foreign) -> Tensors:
     named_parameters = expected.named_parameters(remove_duplicate=False)
     parameters = {prefix + name: parameter for name, parameter in named_parameters}
     wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    theirs = as_transformers_names(wanted, headers, base.architecture.prefix)
+    theirs = by_hf_names(wanted, headers, base.architecture.prefix)
     first_names: dict[int, str] = {}
     for name, lazy in theirs.items():
         if lazy.shape != wanted[name]:
@@ -120,7 +120,7 @@ def compare_tensors(base: Foreign) -> Tensors:
         if id(parameter) not in first_names:
             is_output = name == f"{base.architecture.output}.weight"
             advice = f", or {says} tie_word_embeddings true" if is_output else ""
-            kind = base.their_class.__name__
+            kind = base.hf_class.__name__
             raise UserError(f"{where}: no tensor {name}; it must hold a {kind}{advice}")
     theirs |= {name: lazy for name, lazy in headers.items() if name.startswith(PROJECTIONS)}
     taken = {id(lazy) for lazy in theirs.values()}
@@ -128,7 +128,7 @@ def compare_tensors(base: Foreign) -> Tensors:
     buffers = dict(expected.named_buffers())
     for name in sorted(name for name, lazy in headers.items() if id(lazy) not in taken):
         if not unread.search(name) and name not in buffers:
-            kind = base.their_class.__name__
+            kind = base.hf_class.__name__
             raise UserError(f"{where}: {name!r:.120} is nothing that a {kind} by {says} has")
     with torch.device("meta"):
         names = [*_our_module(base).state_dict()]
@@ -138,7 +138,7 @@ def compare_tensors(base: Foreign) -> Tensors:
         name for name, parameter in parameters.items() if id(parameter) in used
     }
     advice = f"a {config.kind} here has it"
-    ours = named_as_ours(
+    ours = read_parameters(
         base.architecture, LazyTensors(theirs), config, names, where, advice=advice
     )
     return Tensors(base, where, theirs, LazyTensors(ours), unused)
@@ -147,7 +147,7 @@ def compare_tensors(base: Foreign) -> Tensors:
 def _our_module(base: Foreign) -> Model:
     """A fresh module of ours."""
     config = base.config
-    return OBJECTIVES[base.objective].model(config, base.theirs.vocab_size, (config.num_layers,))
+    return OBJECTIVES[base.objective].model(config, base.hf_config.vocab_size, (config.num_layers,))
 
 
 def module_of(base: Foreign, dtype: torch.dtype | None = None) -> Any:
@@ -160,18 +160,18 @@ def module_of(base: Foreign, dtype: torch.dtype | None = None) -> Any:
         dtype: of its weights; default: that of the token embeddings.
     """
     tensors = compare_tensors(base)
-    dtype = dtype or tensors.theirs[f"{base.architecture.tokens}.weight"].dtype
+    dtype = dtype or tensors.hf_state[f"{base.architecture.tokens}.weight"].dtype
     prefix = base.architecture.prefix if base.is_bare else ""
     state = {
         name.removeprefix(prefix): lazy.read().to(dtype)
-        for name, lazy in tensors.theirs.items()
+        for name, lazy in tensors.hf_state.items()
         if not name.startswith(PROJECTIONS)
     }
     generation = base.source.generation()
     library().utils.logging.disable_progress_bar()
     with one_line(base.source.path, "transformers cannot read it"):
-        module = base.their_class.from_pretrained(
-            None, config=base.theirs, state_dict=state, dtype=dtype, attn_implementation="sdpa"
+        module = base.hf_class.from_pretrained(
+            None, config=base.hf_config, state_dict=state, dtype=dtype, attn_implementation="sdpa"
         )
         if generation is not None:
             module.generation_config = library().GenerationConfig.from_dict(generation)
@@ -194,8 +194,8 @@ def prove(tensors: Tensors) -> None:
         _prove_outputs(tensors)
         return
     layers, small = _first_of_each_kind(config)
-    settings = copy.deepcopy(base.theirs)
-    vocab_size = base.theirs.vocab_size
+    settings = copy.deepcopy(base.hf_config)
+    vocab_size = base.hf_config.vocab_size
     draw = torch.Generator().manual_seed(0)
     rows = min(_ROWS, vocab_size)
     pad = settings.pad_token_id
@@ -230,12 +230,12 @@ def prove(tensors: Tensors) -> None:
         one_line(path, "it cannot be computed"),
         torch.random.fork_rng(devices=[]),
     ):
-        model = base.their_class(settings).eval()
-        fill(model, tensors.theirs, f"{base.architecture.layers}.")
+        model = base.hf_class(settings).eval()
+        fill(model, tensors.hf_state, f"{base.architecture.layers}.")
         ours = LanguageModel(small, rows, (len(layers),)).eval()
         last = f"body.heads.{config.num_layers}."
         top = f"body.heads.{len(layers)}."
-        entries = tensors.ours.entries.items()
+        entries = tensors.state.entries.items()
         fill(ours, {name.replace(last, top): lazy for name, lazy in entries}, "body.layers.")
 
         def our_logits(tokens: Tensor, lengths: Tensor, real: Tensor) -> Tensor:
@@ -310,13 +310,13 @@ def _prove_outputs(tensors: Tensors) -> None:
     path = base.source.config_path
     head = base.config.head
     assert head is not None
-    tokenizer = base.source.tokenizer(base.theirs)
+    tokenizer = base.source.tokenizer(base.hf_config)
     theirs = module_of(base, torch.float32)
     asked = _note_what_is_asked(theirs.config)
     with torch.device("meta"):
         ours = _our_module(base)
     materialise(ours, torch.float32)
-    load_into(ours.eval(), tensors.ours)
+    load_into(ours.eval(), tensors.state)
     texts = probe_texts(without=tokenizer.all_special_tokens)
     difference = 0.0
     most = 1.0
@@ -330,7 +330,7 @@ def _prove_outputs(tensors: Tensors) -> None:
                 padding_side="right",
                 return_tensors="pt",
             )
-            expected = _their_outputs(theirs, inputs, base.config, tensors.ours)
+            expected = _their_outputs(theirs, inputs, base.config, tensors.state)
             lengths = inputs["attention_mask"].sum(1).int()
             outputs = ours({"tokens": inputs["input_ids"], "lengths": lengths})
             difference = max(difference, (outputs - expected).abs().max().item())

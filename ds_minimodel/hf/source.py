@@ -359,31 +359,29 @@ def _projection_headers(folder: Path) -> dict[str, Lazy]:
     return tensors
 
 
-def as_transformers_names(
-    names: Iterable[str], headers: Mapping[str, Lazy], prefix: str
-) -> dict[str, Lazy]:
+def by_hf_names(names: Iterable[str], headers: Mapping[str, Lazy], prefix: str) -> dict[str, Lazy]:
     """Those of the tensors that have the `names` of transformers' model, also as older versions
     have written them: without the `prefix` of the model under a head, and norms' as gamma and
     beta.
     """
-    there = {name: name_there(name, headers, prefix) for name in names}
+    there = {name: stored_name(name, headers, prefix) for name in names}
     return {name: headers[found] for name, found in there.items() if found is not None}
 
 
-def name_there(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | None:
+def stored_name(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | None:
     """Return what a file calls a tensor; None where it has none.
 
     Args:
         name: of the tensor in transformers' model.
-        headers: as of as_transformers_names.
-        prefix: as of as_transformers_names.
+        headers: as of by_hf_names.
+        prefix: as of by_hf_names.
     """
     older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
     known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
     return next((found for found in known if found in headers), None)
 
 
-def named_as_ours(
+def read_parameters(
     architecture: Architecture,
     theirs: LazyTensors,
     config: BodyConfig,
@@ -395,6 +393,6 @@ def named_as_ours(
     where one is not there.
     """
     try:
-        return architecture.from_theirs(theirs.entries, config, names)
+        return architecture.from_hf(theirs.entries, config, names)
     except KeyError as error:
         raise UserError(f"{where}: no tensor {error.args[0]}; {advice}") from None

@@ -82,13 +82,13 @@ def keep_tokenizer(
         kept = again(PROBES)["input_ids"]
     _compare(folder, texts, ours, alone)
     _compare(folder, PROBES, kept, whole)
-    asked(theirs, SAID)  # UserError where the chat template has no end
+    chat_prompt(theirs, SAID)  # UserError where the chat template has no end
     ids = {key: value for key, value in config.to_dict().items() if key.endswith("_token_id")}
     files.write_json(pack / IDS_FILE, ids)
     return replace(vocabulary, roundtrip_counterexample=file.lost_text(vocabulary))
 
 
-def by_template(
+def apply_template(
     tokenizer: PreTrainedTokenizerBase, dialogue: list[dict[str, str]], **settings: Any
 ) -> Any:
     """transformers' apply_chat_template: answers have no thinking part, and today is always the
@@ -104,11 +104,11 @@ def by_template(
         with _stopped_after(MAX_SECONDS):
             text = str(tokenizer.apply_chat_template(dialogue, tokenize=False, **fixed))
     except TimeoutError:
-        raise TemplateLimit(
+        raise TemplateLimitError(
             f"{name}: its chat template computes for more than {MAX_SECONDS} s; take another"
         ) from None
     if len(text) > most:
-        raise TemplateLimit(
+        raise TemplateLimitError(
             f"{name}: its chat template writes more than {most:,} characters; take another"
         )
     if settings.get("tokenize", True):
@@ -116,7 +116,7 @@ def by_template(
     return text
 
 
-class TemplateLimit(UserError):
+class TemplateLimitError(UserError):
     """A stranger's chat template took more than one may."""
 
 
@@ -141,7 +141,7 @@ def _stopped_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, former)
 
 
-def asked(
+def chat_prompt(
     tokenizer: PreTrainedTokenizerBase, question: str | list[dict[str, str]], **settings: Any
 ) -> str | None:
     """A question, or turns that end with one, as text by the chat template, after an empty system
@@ -157,8 +157,8 @@ def asked(
     for dialogue in tries if tokenizer.chat_template else ():
         try:
             with one_line("", "the chat template does not run"):
-                return str(by_template(tokenizer, dialogue, tokenize=False, **settings))
-        except TemplateLimit:
+                return str(apply_template(tokenizer, dialogue, tokenize=False, **settings))
+        except TemplateLimitError:
             raise
         except UserError:
             continue

@@ -28,7 +28,7 @@ from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.samples import HELD_OUT
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.hf.source import tokenizer_of
-from ds_minimodel.hf.vocabularies import SAID, by_template
+from ds_minimodel.hf.vocabularies import SAID, apply_template
 from ds_minimodel.text.chats import Dialogue, read_dialogues
 from ds_minimodel.text.corpus import MANY_PAGES, is_held_out
 from ds_minimodel.text.reader import read_documents
@@ -304,7 +304,7 @@ def _rendered(
     turns = [
         {"role": turn["role"], "content": word} for turn, word in zip(dialogue, words, strict=True)
     ]
-    text = str(by_template(tokenizer, turns, tokenize=False))
+    text = str(apply_template(tokenizer, turns, tokenize=False))
     before, *parts = re.split(f"({'|'.join(words)})", text)
     indices = map(words.index, parts[::2])
     return before, [*zip(indices, parts[1::2], strict=True)]
@@ -315,7 +315,7 @@ def _written(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of a dialogue by the chat template; which of them the assistant says)"""
     turns = [{"role": turn["role"], "content": turn["content"]} for turn in dialogue]
-    text = str(by_template(tokenizer, turns, tokenize=False))
+    text = str(apply_template(tokenizer, turns, tokenize=False))
     ids, offsets = _encoded(tokenizer, text)
     answers = [turn for turn in dialogue if turn["role"] == "assistant"]
     if _MARKS_ANSWERS.search(tokenizer.get_chat_template()):
@@ -350,7 +350,7 @@ def _marked(
 ) -> list[tuple[int, int]]:
     """The characters of each answer that the chat template marks."""
     settings = {"return_dict": True, "return_assistant_tokens_mask": True}
-    mask = by_template(tokenizer, turns, **settings)["assistant_masks"]
+    mask = apply_template(tokenizer, turns, **settings)["assistant_masks"]
     runs = itertools.groupby(zip(mask, offsets, strict=True), key=lambda pair: pair[0])
     spans = [[span for _, span in run] for is_marked, run in runs if is_marked]
     return [(run[0][0], run[-1][1]) for run in spans]

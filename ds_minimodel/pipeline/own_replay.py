@@ -24,7 +24,7 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.data.store import write_shard
 from ds_minimodel.hf.source import tokenizer_of
-from ds_minimodel.hf.vocabularies import SAID, asked
+from ds_minimodel.hf.vocabularies import SAID, chat_prompt
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.ops import gpu
 from ds_minimodel.ops.precision import resolve_precision
@@ -127,7 +127,7 @@ def _drawn(
     device = gpu.device()
     is_cuda = device.type == "cuda"
     foreign = config_of(base)
-    num_rows = foreign.theirs.vocab_size
+    num_rows = foreign.hf_config.vocab_size
     memory = torch.cuda.get_device_properties(device).total_memory if is_cuda else 0
     positions = len(opening) + length
     most = _rows_within(memory // 4, foreign.config, num_rows, positions)
@@ -196,7 +196,7 @@ def _opening(pack: Path) -> list[int]:
     takes that.
     """
     tokenizer = tokenizer_of(pack)
-    dialogue = asked(tokenizer, SAID)
+    dialogue = chat_prompt(tokenizer, SAID)
     if dialogue is None:
         return []
     if dialogue.count(SAID) != 1:

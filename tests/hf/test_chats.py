@@ -15,7 +15,7 @@ from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.hf import vocabularies
-from ds_minimodel.hf.vocabularies import by_template
+from ds_minimodel.hf.vocabularies import apply_template
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.pipeline.dialogues import held_out_questions, prepare_chats
 
@@ -134,9 +134,9 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     tokenizer = AutoTokenizer.from_pretrained(folder)
     whole, first = samples_in(tmp_path / "store")
     turns = [{"role": role, "content": said.strip()} for role, said in DIALOGUE]
-    assert whole[0] == by_template(tokenizer, turns, tokenize=False) and ("01 Jan" in whole[0]) == (
-        name == "llama 3"
-    )
+    assert whole[0] == apply_template(tokenizer, turns, tokenize=False) and (
+        "01 Jan" in whole[0]
+    ) == (name == "llama 3")
     assert whole[1] == f"assistant,\n\nja{END}18.{END}" and first[1] == f"assistant,\n\nja{END}"
     system = write(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
     if name == "gemma":

@@ -17,7 +17,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.evaluation.comparison import Sample
 from ds_minimodel.evaluation.retention import Decoder
 from ds_minimodel.hf.source import tokenizer_of
-from ds_minimodel.hf.vocabularies import asked
+from ds_minimodel.hf.vocabularies import chat_prompt
 from ds_minimodel.pipeline.own_replay import write_replay
 from ds_minimodel.report.render import to_html, to_markdown
 from ds_minimodel.report.tables import samples_table
@@ -157,7 +157,7 @@ SYSTEM = (
 )
 def test_a_template_that_takes_no_user_alone(folder, tmp_path, template, before):
     tokenizer = vocabulary_of(folder, tmp_path, template)
-    assert (asked(tokenizer_of(tokenizer), QUESTION) is not None) == (before is not None)
+    assert (chat_prompt(tokenizer_of(tokenizer), QUESTION) is not None) == (before is not None)
     write_replay(folder, tokenizer, tmp_path / "out", tokens=64)
     first = AutoTokenizer.from_pretrained(folder)((before or "").strip(" "))["input_ids"]
     assert TokenStore(tmp_path / "out", verify=True).read(0, len(first)).tolist() == first

@@ -59,7 +59,7 @@ def test_parts_and_changes_are_made_when_they_are_read():
     whole = Lazy(
         (3, 2), torch.bfloat16, lambda: reads.append(1) or torch.arange(6.0).view(3, 2).bfloat16()
     )
-    rows = Lazy.below([whole.rows(1, 3), whole.rows(0, 1)])
+    rows = Lazy.concat([whole.rows(1, 3), whole.rows(0, 1)])
     named = LazyTensors(
         {
             "body.rows": rows,

@@ -192,9 +192,9 @@ def test_notes_in_a_configuration_change_nothing(text_file, tmp_path):
 def test_the_proof_writes_with_a_cache(tmp_path, monkeypatch):
     """A window that transformers' cache alone obeys."""
     found = base.config_of(save(tmp_path / "hf", "llama"))
-    theirs = copy.deepcopy(found.theirs)
+    theirs = copy.deepcopy(found.hf_config)
     theirs.sliding_window = 4
-    other = dataclasses.replace(found, theirs=theirs)
+    other = dataclasses.replace(found, hf_config=theirs)
     monkeypatch.setattr(base, "_read_config", lambda *_: other)
     refused(tmp_path / "hf", tmp_path / "out", "logits of up to")
 

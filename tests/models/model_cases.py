@@ -6,7 +6,7 @@ import torch
 from transformers import RobertaConfig
 
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.hf.lazy import LazyTensors, lazy_entries
 from ds_minimodel.hf.names.roberta import ROBERTA
 from tests.small_models import PAD, roberta
 
@@ -127,7 +127,7 @@ def as_theirs(tensors, config, head):
     """Our state dict, or gradients, under transformers' names. head: as of
     Architecture.language_model_head.
     """
-    return dict(LazyTensors(ROBERTA[0].to_theirs(lazily(tensors), config, head)))
+    return dict(LazyTensors(ROBERTA[0].to_hf(lazy_entries(tensors), config, head)))
 
 
 def twin(theirs, ours, head, **settings):

@@ -17,7 +17,7 @@ from ds_minimodel.artifacts import base
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.common.vocabulary import IGNORED
-from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.hf.lazy import LazyTensors, lazy_entries
 from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.models.kind import keys_seen
 from ds_minimodel.models.modern import Rotation
@@ -100,7 +100,7 @@ def twins(shape):
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     ours = LanguageModel(config, vocab_size, (config.num_layers,)).eval()
-    tensors = architecture.from_theirs(lazily(theirs.state_dict()), config, [*ours.state_dict()])
+    tensors = architecture.from_hf(lazy_entries(theirs.state_dict()), config, [*ours.state_dict()])
     ours.load_state_dict(LazyTensors(tensors))
     return theirs, ours, architecture
 
@@ -141,14 +141,14 @@ def test_logits_and_gradients_are_theirs(shape, way, monkeypatch):
     our_loss = ours(batch)
     torch.testing.assert_close(our_loss[0], loss)
     our_loss.sum().backward()
-    # to_theirs takes 1 from shifted weights, which gradients do not have.
+    # to_hf takes 1 from shifted weights, which gradients do not have.
     shift = 1 if getattr(architecture, "shifted_norms", False) else 0
     gradients = {
         name: parameter.grad + (shift if "norm" in name else 0)
         for name, parameter in ours.named_parameters()
     }
     head = architecture.language_model_head(len(ours.body.layers))
-    found = LazyTensors(architecture.to_theirs(lazily(gradients), ours.body.config, head))
+    found = LazyTensors(architecture.to_hf(lazy_entries(gradients), ours.body.config, head))
     for name, parameter in theirs.named_parameters():
         # Ours adds the vector of the token type to the positions.
         if "token_type" in name:

@@ -110,7 +110,7 @@ class Architecture:
         """
         return self.names(names, self.head_of(config, config.num_layers))
 
-    def from_theirs(
+    def from_hf(
         self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
     ) -> dict[str, Lazy]:
         """The parameters `names` of a LanguageModel, whose head is at its last layer, from a state
@@ -118,10 +118,10 @@ class Architecture:
         """
         parts_of = self.parts_of(names, config)
         return {
-            ours: Lazy.below([theirs[part] for part in parts]) for ours, parts in parts_of.items()
+            ours: Lazy.concat([theirs[part] for part in parts]) for ours, parts in parts_of.items()
         }
 
-    def to_theirs(
+    def to_hf(
         self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
     ) -> dict[str, Lazy]:
         """Our state dict under their names. head: as of language_model_head or task_head."""

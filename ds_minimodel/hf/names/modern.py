@@ -177,15 +177,15 @@ class ModernArchitecture(Architecture):
             )
         return config
 
-    def from_theirs(
+    def from_hf(
         self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
     ) -> dict[str, Lazy]:
-        return self._shift(super().from_theirs(theirs, config, names), 1)
+        return self._shift(super().from_hf(theirs, config, names), 1)
 
-    def to_theirs(
+    def to_hf(
         self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
     ) -> dict[str, Lazy]:
-        return super().to_theirs(self._shift(tensors, -1), config, head)
+        return super().to_hf(self._shift(tensors, -1), config, head)
 
     def _shift(self, tensors: Mapping[str, Lazy], number: int) -> dict[str, Lazy]:
         """In fp32, which has what is lost of 1 + w in 16 bits."""

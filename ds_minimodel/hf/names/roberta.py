@@ -46,15 +46,13 @@ class RobertaArchitecture(Architecture):
             by_name["body.positions"].append(self.others["body.types"])
         return by_name
 
-    def from_theirs(
+    def from_hf(
         self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
     ) -> dict[str, Lazy]:
         """Where all tokens have one type, its vector is added to the positions, which does not
         change the sums.
         """
-        ours = super().from_theirs(
-            theirs, config, [name for name in names if name != "body.positions"]
-        )
+        ours = super().from_hf(theirs, config, [name for name in names if name != "body.positions"])
         table = theirs[self.others["body.positions"]]
         types = theirs[self.others["body.types"]] if "body.types" in self.others else None
 
@@ -67,7 +65,7 @@ class RobertaArchitecture(Architecture):
         shape = (config.max_positions + FIRST_POSITION, config.hidden_size)
         return {**ours, "body.positions": Lazy(shape, torch.float32, positions)}
 
-    def to_theirs(
+    def to_hf(
         self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
     ) -> dict[str, Lazy]:
         positions = tensors["body.positions"]
@@ -75,7 +73,7 @@ class RobertaArchitecture(Architecture):
         no_types = {}
         if "body.types" in self.others:
             no_types = {self.others["body.types"]: Lazy.of(torch.zeros(1, config.hidden_size))}
-        return no_types | super().to_theirs({**tensors, "body.positions": read}, config, head)
+        return no_types | super().to_hf({**tensors, "body.positions": read}, config, head)
 
 
 def _architecture(

@@ -11,7 +11,7 @@ from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.config.schema import Recipe
 from ds_minimodel.config.steps import BuildMini
 from ds_minimodel.config.systems import Mini, System
-from ds_minimodel.hf.lazy import LazyTensors, lazily
+from ds_minimodel.hf.lazy import LazyTensors, lazy_entries
 from ds_minimodel.models.flops import step_flops
 from ds_minimodel.models.trainable import Model, load_into, tensors_under, train_only
 from ds_minimodel.pipeline.context import Context
@@ -86,8 +86,8 @@ def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
         "build-mini", step.work(body.config, pack.rows), mini.head_depths, step.mini.depth
     )
     weights, run = train_on_source(context, step, module, cost, folder, f"build-mini {system.name}")
-    learned = lazily(tensors_under(weights, "body."))
-    trained = replace(mini, tensors=LazyTensors({**lazily(mini.tensors), **learned}))
+    learned = lazy_entries(tensors_under(weights, "body."))
+    trained = replace(mini, tensors=LazyTensors({**lazy_entries(mini.tensors), **learned}))
     steps = run.schedule.steps
     facts = {"steps": steps, "eflops": run.accounting.eflops_until(steps)}
     context.world.broadcast_from_rank0(
