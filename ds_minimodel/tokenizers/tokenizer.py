@@ -1,6 +1,4 @@
-"""Tokenizers: text to the ids of one language's vocabulary, by SentencePiece or by Hugging Face's
-library.
-"""
+"""Tokenizers turn text into ids of one vocabulary, by SentencePiece or Hugging Face's library."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError, one_line
 from ds_minimodel.common.vocabulary import Vocabulary, VocabularyManifest
 
-# White space, what has no width, what controls, marks, and what Unicode composes otherwise.
+# Characters at which vocabularies lose text: white space, those without width, controls, combining
+# marks, characters that Unicode also composes from others, and punctuation.
 _CHARACTERS = (
     "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\xad\u1680\u180e\u2000\u2003"
     "\u2007\u2009\u200a\u200b\u200c\u200d\u200e\u200f"
@@ -30,10 +29,11 @@ _CHARACTERS = (
     "\ufe20\u00c5\u212b\u1e9b\u01c5"
     "_'\"-.,:;!?()[]{}<>/\\|@#$%^&*+=~`▁Ġ·•’“”«»、。，！"
 )
-_FRAMES = "{0}", "a{0}b", "a {0} b", "é{0}", "日{0}{0}本"
+# What stands around each of them in a probe.
+_FRAMES = ("{0}", "a{0}b", "a {0} b", "é{0}", "日{0}{0}本")
 # Lines of many languages and scripts, some in decomposed Unicode, of code and of special tokens
 # spelt out.
-_OWN = Path(__file__).with_name("probes.txt").read_text(encoding="utf-8").splitlines()
+_LINES = Path(__file__).with_name("probes.txt").read_text(encoding="utf-8").splitlines()
 _DECOMPOSED = [
     "cafe\u0301 a\u0301\u0323 a\u0323\u0301 Tie\u0302\u0301ng Vie\u0323\u0302t",
     "\u1100\u1161\u11a8",
@@ -53,9 +53,10 @@ _SPACES = [
     "a   .   b",
 ]
 
+# Texts by which a vocabulary is tried: whether each comes back from its ids.
 PROBES: list[str] = [
-    *_OWN,
-    *(word for line in _OWN for word in line.split()[:6]),
+    *_LINES,
+    *(word for line in _LINES for word in line.split()[:6]),
     *_DECOMPOSED,
     *_SPACES,
     *(frame.format(character) for character in _CHARACTERS for frame in _FRAMES),
@@ -78,7 +79,8 @@ WORD_START = "▁"
 # Special tokens of a vocabulary that is trained here, where no base has others, in fairseq's order
 # of the ids.
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
-BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # a piece that is spelt by its bytes
+# A piece that is spelt by its bytes.
+BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 
 
 def trained_layout(
@@ -86,13 +88,18 @@ def trained_layout(
     special: Mapping[str, str] = SPECIAL,
     roundtrip_counterexample: str | None = None,
 ) -> Vocabulary:
-    """The vocabulary of this many ids that is trained here: special tokens, pieces, mask token.
+    """Return the layout of a vocabulary that is trained here: special tokens, pieces, mask token.
 
-    special: {role: string}; RoBERTa's positions count from <pad>, which must therefore have the id
-    1.
+    Args:
+        vocab_size: how many ids there are.
+        special: {role: string}. RoBERTa's positions count from <pad>, which must therefore have
+            the id 1. Roles may share a string, and then have one id.
+        roundtrip_counterexample: as `Vocabulary` has it.
     """
-    first = dict.fromkeys(special[role] for role in SPECIAL if role in special and role != "mask")
-    ids = {string: id for id, string in enumerate(first)}
+    ids: dict[str, int] = {}
+    for role in SPECIAL:
+        if role in special and role != "mask":
+            ids.setdefault(special[role], len(ids))
     if "mask" in special:
         ids[special["mask"]] = vocab_size - 1
     by_role: dict[str, Any] = {role: ids[string] for role, string in special.items()}
@@ -100,14 +107,19 @@ def trained_layout(
 
 
 class Tokenizer(ABC):
-    """Text to ids. vocabulary: its ids, and which are special. sha256: of the vocabulary's file.
+    """A tokenizer turns text into ids.
 
     No text can become a special id but the one of what is unknown: "<s>" or "<mask>" in it are
-    ordinary characters. mask_takes_space: whether the mask token takes the white space before it
-    too. split: of a byte-level vocabulary how it parts text into words, as its file has it. drops:
-    whether nothing stands for what is unknown. scored_after: the id after which a text is scored,
-    as lm-evaluation-harness has it: of the token that is called bos, whether or not one stands
-    before texts, else eos.
+    ordinary characters.
+
+    Attributes:
+        vocabulary: its ids, and which are special.
+        sha256: the hash of the vocabulary's file.
+        mask_takes_space: whether the mask token takes the white space before it too.
+        split: how a byte-level vocabulary parts text into words, as its file has it.
+        drops: whether nothing stands for what is unknown.
+        scored_after: the id after which a text is scored, as lm-evaluation-harness has it: that of
+            the token called bos, whether or not one stands before texts, else eos.
     """
 
     file_name: str
@@ -117,8 +129,10 @@ class Tokenizer(ABC):
     scored_after: int | None
 
     def __init__(self, folder: str | Path):
-        """Open the vocabulary in `folder`; UserError where its file is not the one that the
-        manifest names.
+        """Open the vocabulary in `folder`.
+
+        Raises:
+            UserError: its file is not the one that the manifest names.
         """
         self.path = Path(folder) / self.file_name
         manifest = files.read_artifact(folder, VocabularyManifest)
@@ -137,7 +151,7 @@ class Tokenizer(ABC):
         self.scored_after = self.vocabulary.start
 
     def _check_size(self, size: int) -> None:
-        """UserError where the vocabulary that the file holds is not of the manifest's size."""
+        """Raise UserError where the vocabulary that the file holds has not the manifest's size."""
         if size != self.vocabulary.size:
             raise UserError(
                 f"{self.path}: has {size} ids, where {files.MANIFEST} says {self.vocabulary.size}: "
@@ -146,107 +160,122 @@ class Tokenizer(ABC):
 
     @property
     def special(self) -> dict[str, str]:
-        """{role: string} of the special tokens, as the vocabulary spells them."""
+        """The special tokens as {role: string}, as the vocabulary spells them."""
         return {role: self._string(id) for role, id in self.vocabulary.special.items()}
 
     @abstractmethod
     def _string(self, id: int) -> str:
-        """How the file spells an id."""
+        """Return how the file spells an id."""
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, a list of lists; nothing is put before or after them."""
+        """Return the ids of each text; nothing is put before or after them."""
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of one text and, for each, the (start, end) of its characters in `text` as given.
+        """Return the ids of one text and where in it each has its characters.
 
         White space before a word belongs to no piece; pieces that one character is made of share
         it. What a normaliser composes with a character, or takes off it, belongs to that
         character's pieces.
+
+        Returns:
+            (ids, for each its (start, end) in `text` as given).
         """
         ids, spans = self._encode_with_offsets(text)
-        free = [True] * len(text)
+        covered = {index for start, end in spans for index in range(start, end)}
+        extended = []
         for start, end in spans:
-            free[start:end] = [False] * (end - start)
-        whole = []
-        for start, end in spans:
-            while start < end < len(text) and free[end] and _joins(text[start:end], text[end]):
+            while (
+                start < end < len(text)
+                and end not in covered
+                and _joins(text[start:end], text[end])
+            ):
                 end += 1
-            whole.append((start, end))
-        return ids, whole
+            extended.append((start, end))
+        return ids, extended
 
     @abstractmethod
     def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The same, where a composed character may have the place of its first part alone."""
+        """Do the same, where a composed character may have the place of its first part alone."""
 
     def unknown(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """(index, bytes) of each visible character of `text` that no token covers. ids: of the
-        text, by this vocabulary.
+        """Return (index, UTF-8 bytes) of each visible character of `text` that no token covers.
+
+        Args:
+            text: any text.
+            ids: what this tokenizer encodes it to.
         """
         if self.vocabulary.unk not in ids and not self.drops:
             return []
-        # Offsets of a vocabulary that drops characters are wrong, so each is encoded alone.
+        known: set[int] = set()
         if self.drops:
-            known = {index for index, ids in enumerate(self.encode(list(text))) if ids}
+            # Offsets of a vocabulary that drops characters are wrong, so each is encoded alone.
+            encoded = self.encode(list(text))
+            known.update(index for index, ids in enumerate(encoded) if ids)
         else:
-            spans = zip(*self.encode_with_offsets(text), strict=True)
-            known = {
-                place for id, span in spans if id != self.vocabulary.unk for place in range(*span)
-            }
+            for id, span in zip(*self.encode_with_offsets(text), strict=True):
+                if id != self.vocabulary.unk:
+                    known.update(range(*span))
         return [
-            (place, len(sign.encode()))
-            for place, sign in enumerate(text)
-            if place not in known and sign.isprintable() and not sign.isspace()
+            (index, len(character.encode()))
+            for index, character in enumerate(text)
+            if index not in known and character.isprintable() and not character.isspace()
         ]
 
     @abstractmethod
     def pieces(self) -> list[str]:
-        """The string of each id, each different: text, with ▁ for a space, and special tokens as
-        they are spelt.
+        """Return the string of each id, all different.
 
-        All kinds spell text the same way, so that the pieces that two vocabularies share are found
-        by their strings.
+        A piece of text has ▁ for a space, and a special token is spelt as it is. All kinds spell
+        text the same way, so that the pieces that two vocabularies share are found by their
+        strings.
         """
 
     def num_bytes(self) -> list[int]:
-        """UTF-8 bytes of the text that each id stands for, with a space before a word; what has a
-        role is spelt out, another special token stands for none.
+        """Return the UTF-8 bytes of the text that each id stands for.
+
+        The space before a word counts. A special token with a role counts as it is spelt, another
+        stands for no text.
         """
         return [
-            len(piece) // 6
+            len(piece) // len("<0x00>")
             if BYTES.fullmatch(piece)
             else len(piece.replace(WORD_START, " ").encode())
             for piece in self.pieces()
         ]
 
-    def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
-        """Ids that each piece of another vocabulary, as `pieces` spells it, is cut into.
+    def cut(self, pieces: Sequence[str], *, extend_this: bool = False) -> list[list[int]]:
+        """Return the ids that each piece of another vocabulary is cut into.
 
-        One that is no whole number of characters is cut into its bytes, where this vocabulary has
-        those. extend_this: the other has this one's pieces too, so that those that begin inside a
-        word are cut as they are there.
+        A piece that is no whole number of characters is cut into its bytes, where this vocabulary
+        has those.
+
+        Args:
+            pieces: strings, as the other's `pieces` has them.
+            extend_this: the other has this one's pieces too, so that those that begin inside a
+                word are cut as they are there.
         """
         byte_ids = {piece: id for id, piece in enumerate(self.pieces()) if BYTES.fullmatch(piece)}
         texts = [
             "" if BYTES.fullmatch(piece) else piece.replace(WORD_START, " ") for piece in pieces
         ]
-        return [
-            ids or [byte_ids[byte] for byte in re.findall("<0x..>", piece) if byte in byte_ids]
-            for ids, piece in zip(self.encode(texts), pieces, strict=True)
-        ]
+        cuts = self.encode(texts)
+        for ids, piece in zip(cuts, pieces, strict=True):
+            if not ids:
+                ids += [byte_ids[byte] for byte in re.findall("<0x..>", piece) if byte in byte_ids]
+        return cuts
 
 
-def _joins(before: str, sign: str) -> bool:
-    """Whether a character is a mark on what stands before it, or composes with its end."""
-    normal = (unicodedata.normalize("NFKC", text) for text in (before, before + sign))
-    return unicodedata.category(sign)[0] == "M" or len(next(normal)) >= len(next(normal))
-
-
-# SentencePiece's unigram vocabularies.
+def _joins(before: str, character: str) -> bool:
+    """Return whether a character is a mark on the text before it, or composes with its end."""
+    alone = unicodedata.normalize("NFKC", before)
+    joined = unicodedata.normalize("NFKC", before + character)
+    is_mark = unicodedata.category(character).startswith("M")
+    return is_mark or len(joined) <= len(alone)
 
 
 class UnigramTokenizer(Tokenizer):
-    """SentencePiece's unigram vocabulary."""
+    """A unigram vocabulary of SentencePiece."""
 
     file_name = UNIGRAM_FILE
 
@@ -260,35 +289,37 @@ class UnigramTokenizer(Tokenizer):
         return self._model.id_to_piece(id)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text."""
         return self._model.encode(texts, num_threads=1)
 
     def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         # SentencePiece's normalisation (NFKC, runs of white space) may change the text; its offsets
         # are in the original. A piece that is nothing but a word's start is empty.
         encoded = self._model.encode(text, return_type="offset_mapping")
-        spans = []
         offsets = encoded["offsets"]
-        for number, (start, end) in enumerate(offsets):
+        spans = []
+        for index, (start, end) in enumerate(offsets):
             while start < end and text[start].isspace():
                 start += 1
-            if start == end and encoded["pieces"][number] != WORD_START:
-                end = next((later for _, later in offsets[number:] if later > start), start)
+            # Of the pieces of one character only the last has an offset of some length: the others
+            # share it.
+            if start == end and encoded["pieces"][index] != WORD_START:
+                end = next((later for _, later in offsets[index:] if later > start), start)
             spans.append((start, end))
         return encoded["ids"], spans
 
     def pieces(self) -> list[str]:
+        """Return the string of each id, which SentencePiece spells as all kinds do."""
         return self._model.id_to_piece(list(range(self._model.get_piece_size())))
 
 
-# Vocabularies of Hugging Face's library: those that imported models bring, kept as they came, and
-# byte-level ones that are trained here.
-
-_MODELS = "BPE", "Unigram", "WordPiece"
+_MODELS = ("BPE", "Unigram", "WordPiece")
 
 
 class JsonTokenizer(Tokenizer):
     """A vocabulary of Hugging Face's library: BPE, WordPiece or unigram.
 
+    Imported models bring these, and they stay as they came; byte-level ones are trained here too.
     Added tokens that are not special are found in a text before the vocabulary is asked, as that
     library does.
     """
@@ -303,27 +334,34 @@ class JsonTokenizer(Tokenizer):
         self._file = TokenizerJson(self.path)
         self._tokenizer = self._file.runner(self.vocabulary)
         self._check_size(self._file.size)
-        settings = self.path.with_name(SETTINGS_FILE)
-        if settings.is_file():
-            named = files.read_model(settings, dict[str, Any], "put the pack back from a copy").get(
-                "bos_token"
-            )
-            self.scored_after = {s: id for id, s in self._file.strings.items()}.get(
-                str(named), self.scored_after
-            )
+        settings_path = self.path.with_name(SETTINGS_FILE)
+        if settings_path.is_file():
+            advice = "put the pack back from a copy"
+            settings = files.read_model(settings_path, dict[str, Any], advice)
+            for id, string in self._file.strings.items():
+                if string == settings.get("bos_token"):
+                    self.scored_after = id
         self.mask_takes_space = self.special.get("mask") in self._file.taking_space
         self.split = self._file.content.get("pre_tokenizer") if self._file.is_byte_level else None
-        self.drops = self.encode(["\U00012000"]) == [[]]  # cuneiform
-        self._file.content.clear()  # each process that prepares text would keep it
+        cuneiform = "\U00012000"
+        self.drops = self.encode([cuneiform]) == [[]]
+        # Each process that prepares text would keep it.
+        self._file.content.clear()
 
     def _string(self, id: int) -> str:
         return self._file.strings[id]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text.
+
+        Raises:
+            UserError: the vocabulary names a token for what is unknown and has none.
+        """
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        except Exception as error:  # of its own kind: a token for what is unknown that is not there
-            raise UserError(f"{self.path}: a text is not encoded ({error})") from None
+        # The library raises no kind of its own.
+        except Exception as error:
+            raise UserError(f"{self.path}: it cannot encode a text ({error})") from None
         return [encoding.ids for encoding in encodings]
 
     def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -335,7 +373,8 @@ class JsonTokenizer(Tokenizer):
             spans.append((start, start if token == WORD_START else end))
         return encoding.ids, spans
 
-    def cut(self, pieces: Sequence[str], extend_this: bool = False) -> list[list[int]]:
+    def cut(self, pieces: Sequence[str], *, extend_this: bool = False) -> list[list[int]]:
+        """Return the ids that each piece of another vocabulary is cut into."""
         if not extend_this or self._file.is_byte_level:
             return super().cut(pieces)
         if self._file.kind == "WordPiece":
@@ -345,18 +384,27 @@ class JsonTokenizer(Tokenizer):
         return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
 
     def pieces(self) -> list[str]:
-        special = {id: self._file.strings[id] for id in self.vocabulary.special_ids}
-        ids = {string: id for id, string in special.items()}
+        """Return the string of each id; one that is spelt as an earlier one has its id's name."""
+        special_ids = self.vocabulary.special_ids
+        taken = {self._file.strings[id] for id in special_ids}
+        pieces = []
         for id in range(self.vocabulary.size):
-            if id not in special:
-                piece = self._file.spell(id)
-                ids[f"<id {id}>" if piece in ids else piece] = id
-        return sorted(ids, key=ids.__getitem__)
+            if id in special_ids:
+                pieces.append(self._file.strings[id])
+                continue
+            piece = self._file.spell(id)
+            if piece in taken:
+                piece = f"<id {id}>"
+            taken.add(piece)
+            pieces.append(piece)
+        return pieces
 
     def num_bytes(self) -> list[int]:
+        """Return the UTF-8 bytes of the text that each id stands for."""
         sizes = super().num_bytes()
-        for id, string in self._file.strings.items() if self._file.is_byte_level else ():
-            sizes[id] = len(string.encode() if string in self._file.added else string)
+        if self._file.is_byte_level:
+            for id, string in self._file.strings.items():
+                sizes[id] = len(string.encode() if string in self._file.added else string)
         # Special tokens without a role, such as those that end a turn.
         for id in self._file.special.keys() - {*self.vocabulary.special_ids}:
             sizes[id] = 0
@@ -367,17 +415,29 @@ _MAX_IDS = 1 << 24
 
 
 class TokenizerJson:
-    """A tokenizer.json. strings: {id: string} of all ids. size: of the vocabulary. kind: of its
-    model. added: strings that are found in a text before the model is asked; special: {id: string}
-    of those of no text; taking_space: those that take the white space before them. is_byte_level:
-    whether the other pieces are made of GPT-2's characters, each a byte.
+    """A tokenizer.json, which may be damaged or be made to do harm.
 
-    It may be damaged, or be made to do harm; UserError for what Hugging Face's library does not
-    take.
+    Attributes:
+        content: what Hugging Face's library writes of it.
+        strings: {id: string} of all ids.
+        size: how many ids there are.
+        kind: the kind of its model, one of `_MODELS`.
+        added: the strings that are found in a text before the model is asked.
+        special: {id: string} of those among them that no text holds.
+        taking_space: those among them that take the white space before them.
+        is_byte_level: whether the other pieces are made of GPT-2's characters, each a byte.
     """
 
     def __init__(self, path: Path, content: dict[str, Any] | None = None):
-        """content: what is to be at `path`, where it is not read from there."""
+        """Read the file.
+
+        Args:
+            path: the file.
+            content: what is to be there, where it is not read.
+
+        Raises:
+            UserError: Hugging Face's library does not take it.
+        """
         self.path = path
         tokenizer = self.load(files.read_json(path) if content is None else content)
         self.content: dict[str, Any] = json.loads(tokenizer.to_str())
@@ -386,8 +446,8 @@ class TokenizerJson:
         self.size = max(self.strings, default=-1) + 1
         if self.kind not in _MODELS or self.size > _MAX_IDS:
             raise UserError(
-                f"{path}: a {self.kind} vocabulary of {self.size:,} ids; there are "
-                f"{', '.join(_MODELS)}"
+                f"{path}: holds a {self.kind} vocabulary of {self.size:,} ids; there are "
+                f"{', '.join(_MODELS)} of at most {_MAX_IDS:,}"
             )
         self.added = {token["content"] for token in self.content["added_tokens"]}
         self.special = {
@@ -402,9 +462,7 @@ class TokenizerJson:
         self.is_byte_level = self.kind == "BPE" and '"ByteLevel"' in stages
 
     def load(self, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
-        """The tokenizer that is written there, or in `content`; texts are neither cut nor filled
-        up.
-        """
+        """Return the tokenizer, or that of other content; texts are neither cut nor filled up."""
         with one_line(self.path, "not a tokenizer"):
             tokenizer = tokenizers.Tokenizer.from_str(
                 json.dumps(content or self.content, ensure_ascii=False)
@@ -414,16 +472,15 @@ class TokenizerJson:
             return tokenizer
 
     def runner(self, vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-        """The tokenizer by which no text becomes a special id; UserError where one does all the
-        same.
+        """Return the tokenizer by which no text becomes a special id.
+
+        Raises:
+            UserError: a special id has no token, or a text becomes one all the same.
         """
-        special = {id: self.strings[id] for id in vocabulary.special_ids if id in self.strings}
-        if len(special) < len(vocabulary.special_ids):
-            raise UserError(
-                f"{self.path}: has no token of the id "
-                f"{min({*vocabulary.special_ids} - special.keys())}"
-            )
-        special |= self.special
+        missing = [id for id in vocabulary.special_ids if id not in self.strings]
+        if missing:
+            raise UserError(f"{self.path}: has no token of the id {missing[0]}")
+        special = {id: self.strings[id] for id in vocabulary.special_ids} | self.special
         model = self.content["model"]
         added = self.content["added_tokens"]
         # A unigram model finds its pieces in a text whatever is set, but no text has a NUL.
@@ -439,7 +496,7 @@ class TokenizerJson:
         runner = self.load({**self.content, "added_tokens": added, "model": model})
         runner.encode_special_tokens = True
         for token in added:
-            # The library counts on from the model's ids.
+            # The library numbers added tokens on from the model's ids.
             if runner.token_to_id(token["content"]) != token["id"]:
                 raise UserError(
                     f"{self.path}: added_tokens: {token['content']!r:.60} is not in the order of "
@@ -455,9 +512,7 @@ class TokenizerJson:
         return runner
 
     def lost_text(self, vocabulary: Vocabulary) -> str | None:
-        """A text of the probes that does not come back from its ids, as a message says it; None
-        where all do.
-        """
+        """Return a probe that does not come back from its ids, as messages say it, or None."""
         runner = self.runner(vocabulary)
         reader = self.load()
         with one_line(self.path, "not a tokenizer"):
@@ -465,17 +520,16 @@ class TokenizerJson:
                 ids = runner.encode(text, add_special_tokens=False).ids
                 decoded = reader.decode(ids, skip_special_tokens=False)
                 if decoded != text:
-                    differ = (
-                        place
-                        for place in range(len(text))
-                        if text[place] != decoded[place : place + 1]
-                    )
-                    near = slice(start := max(0, next(differ, len(text)) - 1), start + 20)
+                    num_equal = 0
+                    while text[: num_equal + 1] == decoded[: num_equal + 1]:
+                        num_equal += 1
+                    start = max(0, num_equal - 1)
+                    near = slice(start, start + 20)
                     return f"{text[near]!r} of a text comes back as {decoded[near]!r}"
         return None
 
     def spell(self, id: int) -> str:
-        """How all vocabularies spell a piece of text."""
+        """Return the piece of text of an id, as all vocabularies spell it."""
         string = self.strings.get(id, f"<id {id}>")
         if string in self.added:
             return string.replace(" ", WORD_START)
@@ -485,7 +539,7 @@ class TokenizerJson:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each of GPT-2's printable characters stands for in a byte-level vocabulary.
+    """Return the byte that each of GPT-2's printable characters stands for.
 
     A printable Latin-1 character stands for its own byte, U+0100 … for the others in order.
     """
@@ -500,46 +554,45 @@ BYTE_OF_CHARACTER = _byte_of_character()
 
 
 def _by_bytes(data: bytes) -> str:
-    """The spelling of a piece that no text has: <0xE2><0x82>."""
+    """Return the spelling of a piece that no text has: <0xE2><0x82>."""
     return "".join(f"<0x{byte:02X}>" for byte in data)
 
 
 def _spell_bytes(string: str) -> str:
-    """Text of a byte-level piece; one that is no whole number of characters is spelt by its
-    bytes.
-    """
+    """Return the text of a byte-level piece, or its bytes where it is no whole characters."""
     data = bytes(BYTE_OF_CHARACTER[character] for character in string)
     text = data.decode(errors="replace")
-    return (
-        _by_bytes(data)
-        if text.encode() != data or WORD_START in text
-        else text.replace(" ", WORD_START)
-    )
+    if text.encode() != data or WORD_START in text:
+        return _by_bytes(data)
+    return text.replace(" ", WORD_START)
 
 
 def _spell_word_piece(string: str) -> str:
+    """Return the text of a piece of WordPiece, which marks those inside a word by ##."""
     if WORD_START in string:
         return _by_bytes(string.encode())
-    return string[2:] if string.startswith("##") and string != "##" else WORD_START + string
+    if string.startswith("##") and string != "##":
+        return string[2:]
+    return WORD_START + string
 
 
 def tokenizer_in(folder: str | Path) -> Path:
-    """The folder of the vocabulary of a model, or of an adaptation, which has it beside its
-    embeddings.
-    """
+    """Return the folder of a model's vocabulary; an adaptation has it beside its embeddings."""
     inside = Path(folder) / VOCABULARY
     return inside if inside.is_dir() else Path(folder)
 
 
 def open_tokenizer(folder: str | Path) -> Tokenizer:
-    """The vocabulary in a folder (a tokenizer, a language pack or a model); UserError where there
-    is none.
+    """Open the vocabulary in a folder: of a tokenizer, a language pack or a model.
+
+    Raises:
+        UserError: there is none.
     """
     folder = tokenizer_in(folder)
-    held = files.read_artifact(folder, files.Manifest).files
-    if UNIGRAM_FILE in held:
+    names = files.read_artifact(folder, files.Manifest).files
+    if UNIGRAM_FILE in names:
         return UnigramTokenizer(folder)
-    if JSON_FILE in held:
+    if JSON_FILE in names:
         return JsonTokenizer(folder)
     raise UserError(
         f"{folder}: holds neither {UNIGRAM_FILE} nor {JSON_FILE}; it is not a tokenizer or a "

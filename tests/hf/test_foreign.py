@@ -105,7 +105,7 @@ def test_text_that_is_unknown_to_a_tokenizer_without_a_token_for_it(folder, tmp_
         json.dumps(content | {"model": {**content["model"], "unk_token": "<no>"}})
     )
     refer(folder, tmp_path / "in")
-    with pytest.raises(UserError, match="tokenizer.json: a text is not encoded .*<no>"):
+    with pytest.raises(UserError, match="tokenizer.json: it cannot encode a text .*<no>"):
         open_tokenizer(tmp_path / "in").encode(["\U00050000"])
     (folder / "tokenizer.json").write_text(
         json.dumps(content | {"model": {**content["model"], "dropout": 0.1}})

@@ -237,5 +237,5 @@ def test_lines_that_are_too_long_for_sentencepiece_are_trained_on_in_parts(tmp_p
 
 def test_text_without_a_line_for_a_vocabulary(tmp_path):
     (tmp_path / "text.txt").write_text("\u200b\n" * 100, encoding="utf-8")
-    with pytest.raises(UserError, match="text.txt: no line that a vocabulary can be made of"):
+    with pytest.raises(UserError, match="text.txt: has no line that a vocabulary can be made of"):
         train_tokenizer([tmp_path / "text.txt"], tmp_path / "out", 600, 0.9998, SENTENCES)

@@ -64,12 +64,11 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
         train_tokenizer(
             Corpus(corpus).training,
             out,
-            section.vocab_size,
-            section.character_coverage,
-            section.input_sentences,
-            f"tokenizer {language}",
-            section.kind,
-            None if base is None else open_tokenizer(base),
+            vocab_size=section.vocab_size,
+            character_coverage=section.character_coverage,
+            input_sentences=section.input_sentences,
+            kind=section.kind,
+            base=None if base is None else open_tokenizer(base),
         )
         if recipe.trained_by.needs_lossless:
             open_tokenizer(out).vocabulary.require_lossless(
