@@ -37,7 +37,7 @@ from ds_minimodel.hf.source import ADAPTER_CONFIG
 from ds_minimodel.hf.tokenizers import name_ends
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import BASE_ROWS
-from ds_minimodel.models.low_rank import ALPHA, DOWN, UP, changed_name, is_low_rank, updated
+from ds_minimodel.models.low_rank import ALPHA, LORA_A, LORA_B, changed_name, is_low_rank, updated
 from ds_minimodel.models.trainable import load_into
 
 EMBEDDINGS = "embeddings.safetensors"
@@ -242,7 +242,7 @@ def _adapter_of(
         tensor = Lazy.of(low_rank[name])
         (weights,) = architecture.names([weight], {}).values()
         modules = [f"{_IN_PEFT}{peft_name.removesuffix('.weight')}" for peft_name in weights]
-        if part == DOWN:
+        if part == LORA_A:
             adapter |= {f"{peft_module}.lora_A.weight": tensor for peft_module in modules}
             continue
         counts = row_counts(weight, len(modules), tensor.shape[0], config)
@@ -270,8 +270,8 @@ def _low_rank_of(
             lora_b = torch.cat([adapter[f"{module}.lora_B.weight"] for module in modules])
             if lora_a.dim() != 2 or not 0 < len(lora_a) == lora_b.shape[1]:
                 raise ValueError(f"{name_of_a} and its other half are not of one rank")
-            low_rank[f"layers.{layer}.{part}.{DOWN}"] = lora_a
-            low_rank[f"layers.{layer}.{part}.{UP}"] = lora_b if scale == 1 else lora_b * scale
+            low_rank[f"layers.{layer}.{part}.{LORA_A}"] = lora_a
+            low_rank[f"layers.{layer}.{part}.{LORA_B}"] = lora_b if scale == 1 else lora_b * scale
     return low_rank
 
 
@@ -464,5 +464,5 @@ def _changes(name: str, shape: tuple[int, ...], of_body: tuple[int, ...]) -> boo
     if not is_low_rank(name):
         return shape == of_body
     # (rank, what goes in) and (what comes out, rank) beside a weight of (out, in).
-    side = 1 if name.endswith(DOWN) else 0
+    side = 1 if name.endswith(LORA_A) else 0
     return shape[side] == of_body[side]

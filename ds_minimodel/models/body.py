@@ -1,5 +1,4 @@
-"""What the bodies of every kind are made of: the stack of layers, what a layer does in every kind,
-dropout without state.
+"""The parts that the bodies of all kinds are made of: layers, their stack, dropout without state.
 
 Parts that may be cut for tensor parallelism say how in `cuts`: {name of a submodule: way}. The
 ways, and what cuts, are in models/tensor_parallel.py; nothing here knows whether it is a whole or a
@@ -48,19 +47,19 @@ class Unpadding:
         self.position_R1 = self.extend(token_index_T % width, 0)[:, None]
 
     def extend(self, values_T: Tensor, filler: int) -> Tensor:
-        """(T,) -> (R,)"""
+        """Return values (T,) with `filler` behind them, (R,)."""
         extra = self.num_rows - len(values_T)
         return F.pad(values_T, (0, extra), value=filler) if extra else values_T
 
     def unpad(self, x_BSH: Tensor) -> Tensor:
-        """(B, S, H) -> (R, 1, H)"""
+        """Return the real tokens of x (B, S, H), (R, 1, H)."""
         rows_RH = _Moved.apply(
             x_BSH.flatten(0, 1), self.token_index_T, self.num_rows, _pick, _place
         )
         return rows_RH[:, None]
 
     def pad(self, x_R1H: Tensor) -> Tensor:
-        """(R, 1, H) -> (B, S, H), zero where there is no token."""
+        """Return x (R, 1, H) in the padded layout, (B, S, H), zero where there is no token."""
         placed_PH = _Moved.apply(
             x_R1H[:, 0], self.token_index_T, self.batch_size * self.width, _place, _pick
         )
@@ -111,11 +110,10 @@ BASE_ROWS = "base_"
 
 
 class Dropout:
-    """Dropout of one forward pass: every bit is a function of (sample key, site, position,
-    element).
+    """Dropout of one forward pass.
 
-    So the bits do not depend on how a batch is split over ranks and micro-batches, nor on which
-    positions a layer computes.
+    Every bit is a function of sample key, site, position and element. So the bits do not depend on
+    how a batch is split over ranks and micro-batches, nor on which positions a layer computes.
 
     Args:
         sample_keys_B: int32, a key for each sample; None without dropout.
@@ -153,7 +151,9 @@ NO_DROPOUT = Dropout(None)
 class Rows(NamedTuple):
     """The rows of hidden states that are computed.
 
-    positions: (S,) of all samples, or (B, M). dropout: of the pass.
+    Attributes:
+        positions: (S,) of all samples, or (B, M).
+        dropout: of the pass.
     """
 
     positions: Tensor
@@ -212,6 +212,7 @@ class Linear(nn.Linear):
         self.blocks = blocks
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x W^T + b, (…, outputs)."""
         return ops.linear(x, self.weight, self.bias)
 
 
@@ -219,6 +220,7 @@ class GeluLinear(Linear):
     """A linear layer and GELU, which adds the bias too."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gelu(x W^T + b), (…, outputs)."""
         return ops.bias_gelu(ops.linear(x, self.weight), self.bias)
 
 
@@ -231,7 +233,7 @@ class Projection(Linear):
         bias: whether it has a bias.
     """
 
-    def __init__(self, config: BodyConfig, sites: range, bias: bool = True):
+    def __init__(self, config: BodyConfig, sites: range, *, bias: bool = True):
         self.head_width = config.head_width
         self.sites = sites
         queries = config.num_heads * config.head_width
@@ -251,22 +253,35 @@ class Projection(Linear):
     def forward(  # type: ignore[override]
         self, x_BSH: Tensor, x_BQH: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (keys and values of x_BSH side by side, queries of x_BQH), or without x_BQH (all
-        three of x_BSH side by side, None).
+        """Project hidden states.
+
+        Returns:
+            (keys and values of x_BSH side by side, queries of x_BQH); without x_BQH (all three of
+            x_BSH side by side, None).
         """
         if x_BQH is None:
             return super().forward(x_BSH), None
         sizes = [self.blocks[0], sum(self.blocks[1:])]
         query, key_value = self.weight.split(sizes)
-        query_bias, key_value_bias = (None, None) if self.bias is None else self.bias.split(sizes)
+        query_bias = None
+        key_value_bias = None
+        if self.bias is not None:
+            query_bias, key_value_bias = self.bias.split(sizes)
         keys_values = ops.linear(x_BSH, key_value, key_value_bias)
         return keys_values, ops.linear(x_BQH, query, query_bias)
 
 
 class Norm(nn.Module):
-    """LayerNorm, with a bias or without, or RMS norm."""
+    """LayerNorm, with a bias or without, or RMS norm.
 
-    def __init__(self, size: int, eps: float, bias: bool = True, rms: bool = False):
+    Args:
+        size: columns of what it normalises.
+        eps: added to the variance.
+        bias: whether it has one.
+        rms: whether it is an RMS norm.
+    """
+
+    def __init__(self, size: int, eps: float, *, bias: bool = True, rms: bool = False):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
@@ -281,29 +296,41 @@ class Norm(nn.Module):
         row_keys: Tensor | None = None,
     ) -> Tensor:
         """Return the norm of residual + dropout(x)."""
-        return self.and_sum(x, residual, p, row_keys)[0]
+        return self.and_sum(x, residual, p=p, row_keys=row_keys)[0]
 
     def and_sum(
         self, x: Tensor, residual: Tensor | None, p: float = 0.0, row_keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the norm of residual + dropout(x), and that sum."""
         return ops.residual_norm(
-            x, residual, self.weight, self.bias, self.eps, p, row_keys, self.rms
+            x,
+            residual,
+            weight=self.weight,
+            bias=self.bias,
+            eps=self.eps,
+            p=p,
+            row_keys=row_keys,
+            rms=self.rms,
         )
 
 
 class AttentionInputs(NamedTuple):
     """What the attention of a layer works on.
 
-    projected: (B, S, …) queries, keys and values side by side; or, with `queries` (B, Q, N*D), the
-    other two. positions: of the queries, (S,) where these are all, else (B, Q). p, row_keys:
-    dropout of the probabilities.
+    Attributes:
+        projected: (B, S, …) queries, keys and values side by side; or, with `queries`, the other
+            two.
+        queries: (B, Q, N*D), where they were projected apart.
+        positions: of the queries, (S,) where these are all, else (B, Q).
+        lengths: (B,) real tokens of each row; None where no row is padded.
+        p: rate of the dropout of the probabilities.
+        row_keys: keys of that dropout, (B, N, Q).
     """
 
     projected: Tensor
     queries: Tensor | None
     positions: Tensor
-    lengths_B: Tensor | None
+    lengths: Tensor | None
     p: float
     row_keys: Tensor | None
 
@@ -314,7 +341,8 @@ class Layer(nn.Module, ABC):
     What is the same in every kind is here: unpadding, the rows that are read, dropout's sites. A
     kind sets the four products, and says by `attend` how queries meet keys and by `join` how the
     two branches are added; where it needs to, by `before_attention` and `activate` what stands
-    before and between the products.
+    before and between the products. `recomputes` says that its input alone is kept, and that the
+    backward pass computes the rest again.
     """
 
     cuts: ClassVar[Mapping[str, str]] = {
@@ -323,7 +351,6 @@ class Layer(nn.Module, ABC):
         "ffn_in": "column",
         "ffn_out": "row",
     }
-    # Whether its input alone is kept, and the backward pass computes the rest again.
     recomputes = False
     qkv: Projection
     attention_out: Linear
@@ -339,9 +366,7 @@ class Layer(nn.Module, ABC):
         return x_BSH
 
     def queries_apart(self, x_BSH: Tensor) -> bool:
-        """Return whether `attend` takes queries from a separate product where all positions are
-        read.
-        """
+        """Return whether queries are a separate product where all positions are read, too."""
         return False
 
     @abstractmethod
@@ -366,8 +391,12 @@ class Layer(nn.Module, ABC):
     def made_again(
         self, x: Tensor, make: Callable[[Tensor], Tensor], given: Tensor
     ) -> AbstractContextManager:
-        """Return a context in which `x`, which `make` made of `given`, is not kept for the backward
-        pass, but made again.
+        """Return a context in which `x` is not kept for the backward pass, but made again.
+
+        Args:
+            x: what is saved for the backward pass there.
+            make: what made it.
+            given: what `make` made it of.
         """
         if x is given or self.recomputes:
             return nullcontext()
@@ -415,7 +444,12 @@ class Layer(nn.Module, ABC):
             positions = torch.arange(projected.shape[1], device=x_BSH.device)
         row_keys = dropout.row_keys(self.qkv.sites, positions)
         given = AttentionInputs(
-            projected, queries, positions, lengths_B, dropout.attention_p, row_keys
+            projected=projected,
+            queries=queries,
+            positions=positions,
+            lengths=lengths_B,
+            p=dropout.attention_p,
+            row_keys=row_keys,
         )
         context_BQH = self.attend(given)
         rows = Rows(positions, dropout)
@@ -430,16 +464,16 @@ def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.s
     storage = x.untyped_storage()._cdata
     size = x.numel()
 
-    def pack(kept: Tensor) -> Tensor | torch.Size:
+    def pack(saved: Tensor) -> Tensor | torch.Size:
         is_x = (
-            kept.untyped_storage()._cdata == storage
-            and kept.numel() == size
-            and kept.is_contiguous()
+            saved.untyped_storage()._cdata == storage
+            and saved.numel() == size
+            and saved.is_contiguous()
         )
-        return kept.shape if is_x else kept
+        return saved.shape if is_x else saved
 
-    def unpack(kept: Tensor | torch.Size) -> Tensor:
-        return make().view(kept) if isinstance(kept, torch.Size) else kept
+    def unpack(packed: Tensor | torch.Size) -> Tensor:
+        return make().view(packed) if isinstance(packed, torch.Size) else packed
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
@@ -447,8 +481,9 @@ def _made_again(x: Tensor, make: Callable[[], Tensor]) -> torch.autograd.graph.s
 class Table(NamedTuple):
     """A table of a language in two parts.
 
-    rows: (N, H), which may train. base: (K, H), the rows before them, of a base that the language
-    extends.
+    Attributes:
+        rows: (N, H), which may train.
+        base: (K, H), the rows before them, of a base that the language extends.
     """
 
     rows: Tensor
@@ -456,8 +491,10 @@ class Table(NamedTuple):
 
 
 class LanguagePack(nn.Module):
-    """A language: token embeddings, `tokens`, and an output projection: the same table or `output`,
-    and `bias` or none.
+    """A language: its token embeddings and its output projection.
+
+    The embeddings are `tokens`; the output projection is the same table or `output`, with `bias` or
+    without.
 
     Args:
         vocab_size: ids of the language.
@@ -496,9 +533,7 @@ class LanguagePack(nn.Module):
         return [getattr(self, part) for part in names]
 
     def forward(self, tokens_BS: Tensor) -> tuple[Tensor, Table]:
-        """Return embeddings of the tokens, (B, S, H), and the output projection for `logits` and
-        `cross_entropy`.
-        """
+        """Return the tokens' embeddings, (B, S, H), and the output projection as losses take it."""
         embedded_BSH, table = self.embed(tokens_BS)
         return embedded_BSH, table if self.tied else self.table("output")
 
@@ -516,21 +551,32 @@ class LanguagePack(nn.Module):
         return embedded_BSH, Table(rows, base.view_as(base))
 
     def logits(self, x_PH: Tensor, table: Table) -> Tensor:
-        """Return the scores (P, N) of all tokens but a base's, from a head's outputs; not of a pack
-        that is split.
+        """Return the scores (P, N) of all tokens but a base's, of a pack that is not split.
+
+        Args:
+            x_PH: a head's outputs.
+            table: the output projection.
         """
         bias = self.table("bias").rows if hasattr(self, "bias") else None
         return ops.linear(x_PH, table.rows, bias)
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
-        """Return the sum of the cross-entropies of the targets, predicted from a head's outputs, a
-        float32 scalar.
+        """Return the sum of the cross-entropies of the targets, () float32.
+
+        Args:
+            x_PH: a head's outputs.
+            table: the output projection.
+            targets_P: ids; IGNORED gives no loss.
         """
-        return ops.linear_cross_entropy(x_PH, table.rows, self.bias_of(), targets_P, table.base)
+        return ops.linear_cross_entropy(
+            x_PH, table.rows, bias=self.bias_of(), targets=targets_P, base=table.base
+        )
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         """Return the cross-entropy of each target, (P,) float32, without a gradient."""
-        return ops.token_losses(x_PH, table.rows, self.bias_of(), targets_P, table.base)
+        return ops.token_losses(
+            x_PH, table.rows, bias=self.bias_of(), targets=targets_P, base=table.base
+        )
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
         """Return the logarithms of the sums of the exponentials of `logits`, (P,) float32."""
@@ -546,8 +592,7 @@ _checkpointed = partial(checkpoint, use_reentrant=False, preserve_rng_state=Fals
 
 
 class Body(nn.Module, ABC):
-    """All of a model but its language pack: what turns embeddings into hidden states, and the heads
-    that read them.
+    """All of a model but its language pack: layers, and the heads that read their states.
 
     A kind's body sets `layers`, each a Layer, and `heads`, modules by depth that map hidden states
     (P, H) to what the output projection of a pack is applied to, (P, H).
@@ -594,6 +639,7 @@ class Body(nn.Module, ABC):
         read_BM: Tensor | None = None,
         unpadding: Unpadding | None = None,
         second_B: Tensor | None = None,
+        *,
         pads_back: bool = True,
     ) -> tuple[Tensor, ...]:
         """Compute the hidden states that the heads read.
@@ -616,9 +662,8 @@ class Body(nn.Module, ABC):
         if unpadding:
             rows = rows.unpadded(unpadding)
             second_B = None if second_B is None else second_B[unpadding.row_R]
-        x_BSH = self.embed(
-            embedded_BSH, rows.positions, None if second_B is None else second_B[:, None]
-        )
+        second_B1 = None if second_B is None else second_B[:, None]
+        x_BSH = self.embed(embedded_BSH, rows.positions, second_B1)
         x_BSH = rows.drop(x_BSH, self.config.dropout_sites.embeddings)
         hidden = []
         *layers, last = self.layers

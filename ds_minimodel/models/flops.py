@@ -1,5 +1,4 @@
-"""FLOPs of every step: by the paper's formulas (appendix A.1), and as this implementation executes
-them.
+"""FLOPs of every step: by the paper's formulas (appendix A.1), and those that are executed.
 
 Both count the multiplications of matrices only, 2mnp for an m x n by an n x p matrix, as the paper
 does: no biases, activation functions, softmax, norms, embedding look-ups or optimizer updates.
@@ -33,10 +32,17 @@ EFLOPS_PER_V100_DAY = 30e12 * 24 * 3600 / EFLOP
 class Workload:
     """What goes through a body: `steps` x `batch_size` sequences of `seq_length` tokens.
 
-    share_read: share of the positions that the heads read (Objective.share_read); 0 for none.
-    num_base: ids of the vocabulary whose rows do not train in step 2, as an extended language has
-    them of its base. predicts_tokens: whether heads and the output projection score tokens; a
-    finished head costs next to nothing.
+    Attributes:
+        body: what it goes through.
+        vocab_size: ids of the language.
+        seq_length: tokens of a sequence.
+        share_read: share of the positions that the heads read (Objective.share_read); 0 for none.
+        batch_size: sequences of a step.
+        steps: how many.
+        num_base: ids of the vocabulary whose rows do not train in step 2, as an extended language
+            has them of its base.
+        predicts_tokens: whether heads and the output projection score tokens; a finished head costs
+            next to nothing.
     """
 
     body: BodyConfig
@@ -59,9 +65,7 @@ class Workload:
         return self.share_read * self.seq_length
 
     def layers(self, num_layers: int) -> tuple[LayerProducts, ...]:
-        """Return the products of a body's lowest `num_layers` layers, which may be more than the
-        configuration has.
-        """
+        """Return the products of the lowest layers, which may be more than the body has."""
         return self.body.with_layers(num_layers).products.layers
 
 
@@ -77,8 +81,9 @@ class Cost(NamedTuple):
 
 def layer_flops(work: Workload, layer: LayerProducts) -> float:
     """Return FLOP_layer of the paper: 24sh^2 + 4hs^2 for RoBERTa's layer where f = 4h."""
-    s = work.seq_length
-    return s * (layer.key + layer.query + layer.output) + _pairs(work, layer, s) * layer.pair
+    length = work.seq_length
+    products = length * (layer.key + layer.query + layer.output)
+    return products + _pairs(work, layer, length) * layer.pair
 
 
 def _pairs(work: Workload, layer: LayerProducts, num_queries: float) -> float:
@@ -112,8 +117,7 @@ def _all_layers(work: Workload, num_layers: int) -> float:
 
 
 def pretrain_flops(work: Workload, num_layers: int, num_heads: int = 1) -> float:
-    """Return the cost of step 1, equation A1: forward and backward through the stack, and through
-    each of `num_heads` heads.
+    """Return the cost of step 1, equation A1: both ways through the stack and through each head.
 
     With two heads this is the paper's cost of MiniJoint (footnote 2): the layers run once for both.
     """
@@ -122,8 +126,7 @@ def pretrain_flops(work: Workload, num_layers: int, num_heads: int = 1) -> float
 
 
 def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> float:
-    """Return the cost of step 1b, equation A4: `frozen_layers` forward only, `new_layers` on top
-    trained, the head frozen.
+    """Return the cost of step 1b, equation A4: new layers train between others and a frozen head.
 
     A new layer costs three passes, the lowest of them two: the gradient of its input is not needed.
     """
@@ -132,14 +135,17 @@ def build_mini_flops(work: Workload, frozen_layers: int, new_layers: int) -> flo
     return work.num_sequences * (passes + 2 * lm_head_flops(work))
 
 
-def adapt_flops(work: Workload, num_layers: int, trains_body: bool = False) -> float:
-    """Return the cost of step 2, equation A3: body frozen, embeddings trained through it, tied
-    output projection trained.
+def adapt_flops(work: Workload, num_layers: int, *, trains_body: bool = False) -> float:
+    """Return the cost of step 2, equation A3: embeddings and tied output train, the body does not.
 
-    trains_body: all weights of the body train as well.
+    Args:
+        work: what goes through.
+        num_layers: of the body.
+        trains_body: whether all weights of the body train as well.
     """
-    passes = (2 + trains_body) * _all_layers(work, num_layers)
-    return work.num_sequences * (passes + 2 * lm_head_flops(work) + output_gradient_flops(work))
+    num_passes = 3 if trains_body else 2
+    stack = num_passes * _all_layers(work, num_layers)
+    return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 # --- What is executed ---
@@ -149,6 +155,7 @@ def executed_layer(
     work: Workload,
     layer: LayerProducts,
     num_queries: float,
+    *,
     trains: bool = False,
     passes_back: bool = False,
 ) -> float:
@@ -180,11 +187,13 @@ def _executed_stack(
     work: Workload,
     layers: Sequence[LayerProducts],
     num_read: float,
+    *,
     trains: bool,
     lowest_passes_back: bool = True,
 ) -> float:
-    """Return FLOPs of `layers` on one sequence, forward and backward; the last only at the loss
-    positions.
+    """Return FLOPs of layers on one sequence, both ways; the last is run at `num_read` positions.
+
+    Without `lowest_passes_back` the gradient of the lowest layer's input is not computed.
     """
     flops = 0.0
     for index, layer in enumerate(layers):
@@ -195,8 +204,9 @@ def _executed_stack(
 
 
 def executed_pretrain(work: Workload, depths: Sequence[int]) -> float:
-    """Return what step 1 executes with a head at each of `depths`; only the deepest layer is
-    narrowed to the loss positions.
+    """Return what step 1 executes with a head at each of `depths`.
+
+    Only the deepest layer is narrowed to the loss positions.
     """
     stack = _executed_stack(work, work.layers(max(depths)), work.num_read, trains=True)
     return work.num_sequences * (stack + 3 * len(depths) * lm_head_flops(work))
@@ -212,18 +222,21 @@ def executed_build_mini(work: Workload, frozen_layers: int, new_layers: int) -> 
     return work.num_sequences * (prefix + new + 2 * lm_head_flops(work))
 
 
-def executed_adapt(work: Workload, num_layers: int, trains_body: bool = False) -> float:
-    """Return what step 2 executes: every layer passes the gradient back, weights get one where they
-    train, and the output projection trains.
+def executed_adapt(work: Workload, num_layers: int, *, trains_body: bool = False) -> float:
+    """Return what step 2 executes.
+
+    Every layer passes the gradient back, weights get one where they train, and the output
+    projection trains.
     """
     stack = _executed_stack(work, work.layers(num_layers), work.num_read, trains=trains_body)
     return work.num_sequences * (stack + 2 * lm_head_flops(work) + output_gradient_flops(work))
 
 
 def divergence_flops(work: Workload, num_layers: int) -> float:
-    """Return what `replay_kl` adds if all samples are replayed: the pass of the body without its
-    updates with its scores over the base's ids, and the scores of the trained one, whose loss has
-    them too, with their gradients.
+    """Return what `replay_kl` adds if all samples are replayed.
+
+    It is the pass of the body without its updates with its scores over the base's ids, and the
+    scores of the trained one, whose loss has them too, with their gradients.
     """
     teacher = sum(executed_layer(work, layer, work.seq_length) for layer in work.layers(num_layers))
     scores = (2 + work.num_base / work.vocab_size) * output_flops(work)
@@ -239,6 +252,7 @@ def step_flops(
     work: Workload,
     depths: Sequence[int],
     frozen_layers: int = 0,
+    *,
     trains_body: bool = False,
     low_rank: int = 0,
 ) -> Cost:
@@ -263,14 +277,14 @@ def step_flops(
         )
     assert step == "adapt", step
     # Each number of an update costs a product forward and two backward, of 2 FLOPs each.
-    more = 6.0 * low_rank * work.num_sequences * work.seq_length
+    updates = 6.0 * low_rank * work.num_sequences * work.seq_length
     return Cost(
-        adapt_flops(work, num_layers, trains_body) + more,
-        executed_adapt(work, num_layers, trains_body) + more,
+        adapt_flops(work, num_layers, trains_body=trains_body) + updates,
+        executed_adapt(work, num_layers, trains_body=trains_body) + updates,
     )
 
 
-def finetune_flops(work: Workload, num_outputs: int, reads_start: bool) -> Cost:
+def finetune_flops(work: Workload, num_outputs: int, *, reads_start: bool) -> Cost:
     """Return the cost of finetuning all but the embeddings.
 
     The paper has no formula for this step; `formula` is A1 with the task head in place of the
@@ -282,13 +296,14 @@ def finetune_flops(work: Workload, num_outputs: int, reads_start: bool) -> Cost:
         reads_start: whether these are at one position, after the dense layer of a kind that has
             one, else at every position.
     """
-    h = work.body.hidden_size
-    num_layers = work.body.num_layers
+    body = work.body
     num_queries = 1 if reads_start else work.seq_length
-    head = 2.0 * h * num_outputs + (work.body.products.head if work.body.tasks_read_head else 0)
-    if reads_start and work.body.task_activation:
-        head += 2.0 * h * h
+    head = 2.0 * body.hidden_size * num_outputs
+    if body.tasks_read_head:
+        head += body.products.head
+    if reads_start and body.task_activation:
+        head += 2.0 * body.hidden_size**2
     head *= num_queries
-    stack = _executed_stack(work, work.layers(num_layers), num_queries, trains=True)
-    formula = 3 * work.num_sequences * (_all_layers(work, num_layers) + head)
+    stack = _executed_stack(work, work.layers(body.num_layers), num_queries, trains=True)
+    formula = 3 * work.num_sequences * (_all_layers(work, body.num_layers) + head)
     return Cost(formula, work.num_sequences * (stack + 3 * head))

@@ -1,5 +1,4 @@
-"""The declaration of finished heads: what reads the last states of a model that is not for
-predicting tokens.
+"""The declaration of finished heads, which read a model's last states and predict no tokens.
 
 A body with one gives a vector or scores for each text. The head is part of the body's configuration
 (`BodyConfig.head`), its weights are the body's under `heads.DEPTH.`, and `models/sentence.py` has
@@ -20,9 +19,10 @@ Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Projection(Section):
-    """A linear layer over a pooled vector. outputs: its width."""
+    """A linear layer over a pooled vector."""
 
     outputs: Size
+    """Width of the result."""
     bias: bool = True
     activation: Activation = "identity"
 
@@ -35,14 +35,12 @@ class Prompt(Section):
 
 
 class FinishedHead(Section):
-    """What both kinds of finished head have.
-
-    max_length: tokens of the longest text, with those that frame it; longer ones are cut.
-    """
+    """What both kinds of finished head have."""
 
     pooling: Pooling
     """What of the last states is read: their mean, or the first one."""
     max_length: Length
+    """Tokens of the longest text, with those that frame it; longer ones are cut."""
 
     # How the name of transformers' class ends.
     hugging_face_class: ClassVar[str]
@@ -52,8 +50,9 @@ class FinishedHead(Section):
         raise NotImplementedError
 
     def prompt(self, *names: str) -> str:
-        """Return the text of the first of these prompts that there is, else of the default one,
-        else nothing.
+        """Return the text of the first of these prompts that there is.
+
+        Where there is none, it is that of the default prompt, else nothing.
         """
         return ""
 
@@ -63,25 +62,25 @@ class FinishedHead(Section):
 
 
 class SentenceHead(FinishedHead):
-    """A sentence's vector, as sentence-transformers has it.
-
-    prompts: that the model was trained with, whose tokens are pooled like a text's. default_prompt:
-    name of the one that it puts before every text, where nothing else is said.
-    """
+    """A sentence's vector, as sentence-transformers has it."""
 
     kind: Literal["sentence"] = "sentence"
     projections: Annotated[tuple[Projection, ...], Field(strict=False)] = ()
     normalises: bool = False
     """Whether vectors have length 1."""
     prompts: Annotated[tuple[Prompt, ...], Field(strict=False)] = ()
+    """Those that the model was trained with, whose tokens are pooled like a text's."""
     default_prompt: str | None = None
+    """Name of the one that it puts before every text, where nothing else is said."""
 
     hugging_face_class: ClassVar[str] = "Model"
 
     def outputs(self, hidden_size: int) -> int:
+        """Return the width of the vector."""
         return self.projections[-1].outputs if self.projections else hidden_size
 
     def prompt(self, *names: str) -> str:
+        """Return the text of the first of these prompts that there is, or of the default one."""
         texts = {prompt.name: prompt.text for prompt in self.prompts}
         for name in (*names, self.default_prompt):
             if name is not None and name in texts:
@@ -92,17 +91,19 @@ class SentenceHead(FinishedHead):
 class LabelHead(FinishedHead):
     """Scores of labels: a finished classifier, or one number for a pair of texts (a cross-encoder).
 
-    labels: their names in the order of the scores. applies: one of them to a text, or each by
-    itself, or there are none and the score is a number.
+    `applies`: one of the labels applies to a text, or each by itself, or there are none and the
+    score is a number.
     """
 
     kind: Literal["labels"] = "labels"
     labels: Names
+    """Their names in the order of the scores."""
     applies: Literal["one", "each", "number"] = "one"
 
     hugging_face_class: ClassVar[str] = "ForSequenceClassification"
 
     def outputs(self, hidden_size: int) -> int:
+        """Return the count of labels."""
         return len(self.labels)
 
 

@@ -50,13 +50,14 @@ def random(target: Pieces, pack: Pack, seed: int) -> Tensors:
 
 
 def overlap(target: Pieces, source: Pieces, pack: Pack, seed: int) -> Tensors:
-    """Copy the rows of pieces that the source has too, and draw the others from N(0, 0.02) (the
-    paper, footnote 1).
+    """Copy the rows of pieces that the source has too, and draw the others from N(0, 0.02).
+
+    The paper has it in footnote 1.
     """
     tensors = random(target, pack, seed)
-    into, out_of = _shared(target, source)
+    target_ids, source_ids = _shared(target, source)
     for name, tensor in tensors.items():
-        tensor[into] = pack[name][out_of]
+        tensor[target_ids] = pack[name][source_ids]
     zero_padding_row(tensors["tokens"], target.vocabulary)
     return tensors
 
@@ -75,7 +76,7 @@ def pieces(
         parts: for each piece the ids by which the source's tokenizer cuts it.
         seed: of what is drawn.
     """
-    rows = _drawn(len(target), pack, len(source), seed)
+    rows = _drawn(len(target), pack, num_source=len(source), seed=seed)
     for id, ids in enumerate(parts):
         if ids:
             rows[id] = _rows(pack, [*ids]).mean(0)
@@ -105,15 +106,15 @@ def aligned(
         mixed: what each piece of the target is mixed of.
         seed: of what is drawn.
     """
-    tensors = pieces(target, source, pack, parts, seed)
+    tensors = pieces(target, source, pack=pack, parts=parts, seed=seed)
+    # Of target_ids[i], entries starts[i] … starts[i + 1] of source_ids and weight are the mixture.
     source_ids = torch.from_numpy(mixed.source)
     weight = torch.from_numpy(mixed.weight)
     starts = torch.from_numpy(mixed.starts)
-    ids = torch.from_numpy(mixed.target)
+    target_ids = torch.from_numpy(mixed.target)
     for name, tensor in tensors.items():
         table = _as_columns(pack[name])
-        for first in range(0, len(ids), _CHUNK):
-            chosen = slice(first, first + _CHUNK)
+        for first in range(0, len(target_ids), _CHUNK):
             bounds = starts[first : first + _CHUNK + 1]
             used = slice(int(bounds[0]), int(bounds[-1]))
             sizes = bounds.diff()
@@ -122,37 +123,37 @@ def aligned(
             if name != "bias":
                 norms = torch.segment_reduce(rows.norm(dim=1), "mean", lengths=sizes)
                 mean *= (norms / mean.norm(dim=1).clamp(min=1e-12))[:, None]
-            _as_columns(tensor)[ids[chosen]] = mean.to(tensor.dtype)
-    into, out_of = _shared(target, source)
+            _as_columns(tensor)[target_ids[first : first + _CHUNK]] = mean.to(tensor.dtype)
+    target_ids, source_ids = _shared(target, source)
     for name, tensor in tensors.items():
-        tensor[into] = pack[name][out_of].to(tensor.dtype)
+        tensor[target_ids] = pack[name][source_ids].to(tensor.dtype)
     zero_padding_row(tensors["tokens"], target.vocabulary)
     return tensors
 
 
 def _shared(target: Pieces, source: Pieces) -> tuple[Tensor, Tensor]:
-    """Return the ids in the target and in the source of the pieces that both have; the special
-    tokens are among them.
+    """Return the pieces and special tokens that both have: their ids in the target, in the source.
+
+    A string that is special in one of them alone is no shared piece.
     """
-    special = target.vocabulary.special_ids
-    source_special = set(source.vocabulary.special_ids)
+    special = {*target.vocabulary.special_ids}
+    source_special = {*source.vocabulary.special_ids}
     source_ids = {piece: id for id, piece in enumerate(source.strings) if id not in source_special}
     shared = {
-        id: source_ids[piece] for id, piece in enumerate(target.strings) if piece in source_ids
+        id: source_ids[piece]
+        for id, piece in enumerate(target.strings)
+        if id not in special and piece in source_ids
     }
-    shared = {id: source_id for id, source_id in shared.items() if id not in special}
     shared |= _shared_special(target, source)
     ids = torch.tensor(sorted(shared.items()), dtype=torch.int64).reshape(-1, 2)
     return ids[:, 0], ids[:, 1]
 
 
 def _shared_special(target: Pieces, source: Pieces) -> dict[int, int]:
-    """{id in the target: id in the source} of the special tokens that both have."""
-    of_source = source.vocabulary.special
+    """Return {id in the target: id in the source} of the special tokens that both have."""
+    source_ids = source.vocabulary.special
     return {
-        id: of_source[token]
-        for token, id in target.vocabulary.special.items()
-        if token in of_source
+        id: source_ids[role] for role, id in target.vocabulary.special.items() if role in source_ids
     }
 
 
@@ -185,8 +186,10 @@ def _drawn(num_pieces: int, pack: Pack, num_source: int, seed: int) -> Tensor:
 
 
 def zero_padding_row(tokens: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Set the padding token's row of `tokens` (V, H), where there is one, to zero, in place; return
-    the table.
+    """Set the padding token's row of `tokens` (V, H), where there is one, to zero in place.
+
+    Returns:
+        The same table.
     """
     if vocabulary.pad is not None:
         with torch.no_grad():

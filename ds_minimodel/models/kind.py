@@ -1,4 +1,4 @@
-"""The declaration of a kind of body: all that the package asks of RoBERTa, BERT …
+"""The declaration of a kind of body: all that the package asks of RoBERTa, BERT and others.
 
 A kind is one subclass of BodyConfig and one entry of BODIES (models/__init__.py): its
 configuration, modules and costs. The section `model` of the recipe, config.json of an artifact, an
@@ -71,9 +71,9 @@ class BodyConfig(Section):
                 f"num_kv_heads {self.num_key_heads} does not divide num_heads {self.num_heads}"
             )
         if self.rotary and self.head_width % 2:
-            by = "head_size, or hidden_size / num_heads"
             raise ValueError(
-                f"a head is {self.head_width} wide ({by}), which must be even, for rotary positions"
+                f"a head is {self.head_width} wide (head_size, or hidden_size / num_heads), which "
+                "must be even, for rotary positions"
             )
         if not DropoutSites.fit(self.num_layers, self.num_heads):
             raise ValueError(
@@ -122,13 +122,18 @@ class BodyConfig(Section):
 
     @property
     def language_tensors(self) -> tuple[str, ...]:
-        """Names of the tensors of a language over this body: its embeddings, and what its output
-        projection, which a finished head does not have, adds.
+        """Names of the tensors of a language over this body.
+
+        They are its embeddings and what its output projection, which is not there under a finished
+        head, adds.
         """
-        if self.head is not None:
-            return ("tokens",)
-        has = {"tokens": True, "output": not self.tied, "bias": self.output_bias}
-        return tuple(name for name in has if has[name])
+        names = ["tokens"]
+        if self.head is None:
+            if not self.tied:
+                names.append("output")
+            if self.output_bias:
+                names.append("bias")
+        return tuple(names)
 
     @property
     def dropout_sites(self) -> DropoutSites:
@@ -175,10 +180,12 @@ def keys_seen(window: tuple[int | None, int | None], length: int) -> float:
 class LayerProducts(NamedTuple):
     """FLOPs of one layer's products of matrices, forward; 2mnp for an m x n by an n x p matrix.
 
-    key: at each position, read or not (keys and values). query: at each position whose output is
-    computed, before attention. output: there, after attention. pair: of each such position with
-    each key that it sees (scores, and the sum of values). window: how many keys before and after
-    itself a position sees; None: all of its sequence.
+    Attributes:
+        key: at each position, read or not (keys and values).
+        query: at each position whose output is computed, before attention.
+        output: there, after attention.
+        pair: of each such position with each key that it sees (scores, and the sum of values).
+        window: how many keys before and after itself a position sees; None: all of its sequence.
     """
 
     key: float
@@ -189,8 +196,11 @@ class LayerProducts(NamedTuple):
 
 
 class BodyProducts(NamedTuple):
-    """FLOPs of a body's products: of its layers from the lowest on, and of a head for a position
-    that it reads, all but the output matrix.
+    """FLOPs of a body's products.
+
+    Attributes:
+        layers: of each layer, from the lowest on.
+        head: of a head at a position that it reads, all but the output matrix.
     """
 
     layers: tuple[LayerProducts, ...]

@@ -1,9 +1,9 @@
-"""Low-rank updates of a body's linear layers (LoRA, Hu et al. 2022), put on a built model from
-outside.
+"""Low-rank updates of a body's linear layers (LoRA, Hu et al. 2022).
 
-The frozen weight W (O, I) of a layer becomes W + 32/R B A, of which A (R, I), drawn, and B (O, R),
-zero at first, train as parameters `down` (lora_A) and `up` (lora_B) of the layer. The blocks don't
-know of it, and names of parameters stay; `updated` gives weights with it.
+The frozen weight W (O, I) of a layer becomes W + 32/R B A, of which lora_A (R, I), drawn, and
+lora_B (O, R), zero at first, train as the layer's parameters `down` and `up`. They are put on a
+built model from outside: the blocks don't know of it, and names of parameters stay. `updated` gives
+weights with the update.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from ds_minimodel import ops
 from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.body import Body, GeluLinear, Linear, Projection
 
-# It is divided by the rank, so that a rate is good at every rank (LoRA Without Regret, 2025).
+# It is divided by the rank, so that a learning rate is good at every rank (LoRA Without Regret,
+# 2025).
 ALPHA = 32.0
 # Names of lora_A and lora_B as parameters, and so on disk.
-DOWN = "down"
-UP = "up"
+LORA_A = "down"
+LORA_B = "up"
+# Whether bodies compute with their updates; see `switched_off`.
 _is_on = True
 
 
 def add_low_rank(body: Body, rank: int, seed: int) -> None:
-    """Give every linear layer of the body's layers a low-rank update, which changes nothing as it
-    begins.
+    """Give every linear layer of the body's layers an update, which at first changes nothing.
 
     Args:
         body: whose weights are set before.
@@ -46,8 +47,8 @@ def add_low_rank(body: Body, rank: int, seed: int) -> None:
             normal = torch.randn(rank, linear.in_features, generator=draw, device="cpu")
             lora_A = normal / linear.in_features**0.5
             lora_B = torch.zeros(linear.out_features, rank, device=device)
-            linear.register_parameter(DOWN, nn.Parameter(lora_A.to(device)))
-            linear.register_parameter(UP, nn.Parameter(lora_B))
+            linear.register_parameter(LORA_A, nn.Parameter(lora_A.to(device)))
+            linear.register_parameter(LORA_B, nn.Parameter(lora_B))
             forward: Callable = _forward
             if isinstance(linear, GeluLinear):
                 forward = _forward_with_gelu
@@ -88,15 +89,24 @@ def _product(
     """Return x W' + b, where W' are the updated weight's rows `outputs`; lora_B has these alone."""
     if not _is_on:
         return ops.linear(x, weight[outputs], bias)
-    return ops.low_rank_linear(x, weight, bias, lora_A, lora_B, ALPHA / len(lora_A), outputs)
+    return ops.low_rank_linear(
+        x,
+        weight,
+        bias,
+        lora_A=lora_A,
+        lora_B=lora_B,
+        scale=ALPHA / len(lora_A),
+        outputs=outputs,
+    )
 
 
 def _forward(linear: Any, x: Tensor) -> Tensor:
-    return _product(x, linear.weight, linear.bias, linear.down, linear.up)
+    return _product(x, linear.weight, linear.bias, lora_A=linear.down, lora_B=linear.up)
 
 
 def _forward_with_gelu(linear: Any, x: Tensor) -> Tensor:
-    return ops.bias_gelu(_product(x, linear.weight, None, linear.down, linear.up), linear.bias)
+    inner = _product(x, linear.weight, None, lora_A=linear.down, lora_B=linear.up)
+    return ops.bias_gelu(inner, linear.bias)
 
 
 def _project(
@@ -106,7 +116,10 @@ def _project(
         return _forward(linear, x_BSH), None
     sizes = [linear.blocks[0], sum(linear.blocks[1:])]
     query_B, key_value_B = linear.up.split(sizes)
-    query_bias, key_value_bias = (None, None) if linear.bias is None else linear.bias.split(sizes)
+    query_bias = None
+    key_value_bias = None
+    if linear.bias is not None:
+        query_bias, key_value_bias = linear.bias.split(sizes)
     queries = _product(
         x_BQH,
         linear.weight,
@@ -128,12 +141,13 @@ def _project(
 
 def is_low_rank(name: str) -> bool:
     """Return whether this is the name of a parameter of an update."""
-    return name.rpartition(".")[2] in (DOWN, UP)
+    return name.rpartition(".")[2] in (LORA_A, LORA_B)
 
 
 def changed_name(name: str) -> str:
-    """Return the name of the body's tensor that an entry of an update changes: its layer's weight
-    where it is low-rank, else the entry's name.
+    """Return the name of the body's tensor that an entry of an update changes.
+
+    It is the layer's weight where the update is low-rank, else the entry's name.
     """
     return f"{name.rpartition('.')[0]}.weight" if is_low_rank(name) else name
 
@@ -161,8 +175,8 @@ def updated(
             if strength != 1:
                 changed = torch.lerp(weight.float(), changed, strength)
         else:
-            lora_A = update[f"{layer}.{DOWN}"].float()
-            lora_B = update[f"{layer}.{UP}"].float()
+            lora_A = update[f"{layer}.{LORA_A}"].float()
+            lora_B = update[f"{layer}.{LORA_B}"].float()
             change = ALPHA / len(lora_A) * lora_B @ lora_A
             if strength != 1:
                 change = strength * change

@@ -26,13 +26,16 @@ from ds_minimodel.ops.parallel.shard import shard_parameter
 
 
 def split_model(model: nn.Module, group: Group) -> None:
-    """Cut `model`, in place, to the part that this rank of `group` computes; set weights and
-    requires_grad before.
+    """Cut `model`, in place, to the part that this rank of `group` computes.
 
     Whole on every rank, with the same values and gradients, stays what no `cuts` names: norms,
     positions, biases that are added after a sum over ranks, and the heads of tasks, which read one
-    vector a sample or have few outputs. The sizes that BodyConfig.split_sizes names must be
-    divisible by the group's; the vocabulary need not be.
+    vector a sample or have few outputs.
+
+    Args:
+        model: with weights and requires_grad set. The sizes that BodyConfig.split_sizes names must
+            be divisible by the group's; the vocabulary need not be.
+        group: of ranks.
     """
     if group.size == 1:
         return
@@ -72,8 +75,9 @@ class _Heads(_Part):
 
 
 class _Row(_Part):
-    """A linear layer of which each rank has some inputs. The bias is whole, and added once, to the
-    sum.
+    """A linear layer of which each rank has some inputs.
+
+    The bias is whole, and added once, to the sum.
     """
 
     weight: Tensor
@@ -107,12 +111,25 @@ class _Vocabulary(LanguagePack):
 
     def cross_entropy(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         return linear_cross_entropy(
-            x_PH, table.rows, self.bias_of(), targets_P, self.rows, self.group, table.base
+            x_PH,
+            table.rows,
+            bias=self.bias_of(),
+            targets=targets_P,
+            rows=self.rows,
+            group=self.group,
+            base=table.base,
         )
 
     def token_losses(self, x_PH: Tensor, table: Table, targets_P: Tensor) -> Tensor:
         of_part = partial(losses, rows=self.rows, group=self.group)
-        return ops.token_losses(x_PH, table.rows, self.bias_of(), targets_P, table.base, of_part)
+        return ops.token_losses(
+            x_PH,
+            table.rows,
+            bias=self.bias_of(),
+            targets=targets_P,
+            base=table.base,
+            losses=of_part,
+        )
 
     def log_sums(self, x_PH: Tensor, table: Table) -> Tensor:
         return gather(super().log_sums(x_PH, table)[:, None], self.group).logsumexp(-1)
@@ -128,6 +145,7 @@ def _put_before(module: nn.Module, first: type[nn.Module], group: Group) -> None
 
 
 def _by_outputs(linear: Linear, group: Group, first: type[nn.Module]) -> None:
+    """Give this rank its share of each block's outputs, computed by the class `first`."""
     for name, _ in list(linear.named_parameters()):
         shard_parameter(linear, name, group, dim=0, lengths=linear.blocks)
     linear.blocks = tuple(len(group.share(size)) for size in linear.blocks)

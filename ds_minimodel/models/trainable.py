@@ -1,4 +1,4 @@
-"""Trainable models: a body with a language and a loss. `forward(batch)` gives sums of losses.
+"""Trainable models: a body with a language and a loss, of which `forward(batch)` gives sums.
 
 A batch is a dict of tensors (shapes as in models/body.py): tokens (B,S), lengths (B),
 loss_positions (B,M), targets, sample_keys (B), second (B) where rows hold two texts, replayed (B)
@@ -36,7 +36,7 @@ Batch = Mapping[str, Any]
 
 
 def encode(
-    pack: LanguagePack, body: Body, batch: Batch, pads_back: bool = True
+    pack: LanguagePack, body: Body, batch: Batch, *, pads_back: bool = True
 ) -> tuple[tuple[Tensor, ...], Table]:
     """Run a body on a batch.
 
@@ -56,7 +56,7 @@ def encode(
         token_index_T = batch["token_index"]
         num_rows = ops.rows_for_few_shapes(len(token_index_T), pack.tokens)
         batch_size, width = tokens_BS.shape
-        unpadding = Unpadding(token_index_T, batch_size, width, num_rows)
+        unpadding = Unpadding(token_index_T, batch_size, width=width, num_rows=num_rows)
         # These are (R, 1): the real tokens alone.
         tokens_BS = unpadding.extend(tokens_BS.flatten()[token_index_T], FILLER)[:, None]
     embedded_BSH, table = pack(tokens_BS)
@@ -74,8 +74,10 @@ def encode(
 
 
 def to_tensors(batch: Batch, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """Return a batch of numpy arrays as tensors; without "lengths" where no row is padded, so that
-    no mask is needed.
+    """Return a batch of numpy arrays as tensors.
+
+    It is without "lengths" where no row is padded, so that no mask is needed, and without
+    "replayed" where no row is.
     """
     tensors: dict[str, Any] = {
         name: value if isinstance(value, int) else torch.from_numpy(value).to(device)
@@ -94,14 +96,14 @@ def at_padding(x: Tensor, value: float, batch: Batch) -> Tensor:
     if batch.get("lengths") is None:
         return x
     positions_S = torch.arange(x.shape[1], device=x.device)
-    padding_BS = positions_S >= batch["lengths"][:, None]
-    return x.masked_fill(padding_BS.view(*padding_BS.shape, *[1] * (x.dim() - 2)), value)
+    is_padding = positions_S >= batch["lengths"][:, None]
+    while is_padding.dim() < x.dim():
+        is_padding = is_padding[..., None]
+    return x.masked_fill(is_padding, value)
 
 
 class Model(nn.Module):
-    """A language pack and a body with heads at `head_depths`. num_base: first ids that do not
-    train.
-    """
+    """A language pack and a body."""
 
     def __init__(
         self,
@@ -110,21 +112,30 @@ class Model(nn.Module):
         head_depths: Sequence[int] = (),
         num_base: int = 0,
     ):
+        """Make a body and a language pack.
+
+        Args:
+            config: of the body.
+            vocab_size: ids of the language.
+            head_depths: layers after which the body has a head.
+            num_base: first ids that do not train.
+        """
         super().__init__()
         self.pack = LanguagePack(vocab_size, config, num_base)
         self.body = config.make_body(head_depths)
 
 
 class NewTokenPenalty(NamedTuple):
-    """What keeps the new rows of an added language from taking probability where the source's text
-    is.
+    """The penalty for new rows of an added language that take probability in the source's text.
 
     The rows of the source do not train, nor does the body: what its text loses by new pieces hangs
     on its states alone, which are computed once.
 
-    states: (N, H), of a head's output after source text. log_sums: (N,) float32, of the scores of
-    the source's ids there. weight: of a state against a trained token. width: states for each
-    sample.
+    Attributes:
+        states: (N, H), a head's outputs after source text.
+        log_sums: (N,) float32, of the scores of the source's ids there.
+        weight: of a state against a trained token.
+        width: how many states each sample takes.
     """
 
     states: Tensor
@@ -133,28 +144,30 @@ class NewTokenPenalty(NamedTuple):
     width: int
 
     def loss(self, pack: LanguagePack, table: Table, batch: Batch) -> Tensor:
-        """Return `weight` times the nats by which source tokens are less likely for the new pieces,
-        a sum over the batch.
+        """Return `weight` times the nats by which new pieces make source tokens less likely.
 
-        A sample stands for as many source tokens as it has targets, by `width` states from where
-        its key says.
+        It is a sum over the batch, () fp32. A sample stands for as many source tokens as it has
+        targets, by `width` states from where its key says.
         """
-        steps_W = torch.arange(self.width, device=self.states.device)
-        index_BW = batch["sample_keys"][:, None].long() + steps_W
+        offsets_W = torch.arange(self.width, device=self.states.device)
+        index_BW = batch["sample_keys"][:, None].long() + offsets_W
         index_P = index_BW.flatten().remainder(len(self.states))
-        taken_P = F.softplus(pack.log_sums(self.states[index_P], table) - self.log_sums[index_P])
-        targets_B = (batch["targets"] != IGNORED).sum(1)
-        return self.weight * (taken_P.view(-1, self.width).mean(1) * targets_B).sum()
+        new_log_sums_P = pack.log_sums(self.states[index_P], table)
+        # log(1 + new / source): the nats that the new pieces' share costs each source token.
+        taken_P = F.softplus(new_log_sums_P - self.log_sums[index_P])
+        num_targets_B = (batch["targets"] != IGNORED).sum(1)
+        return self.weight * (taken_P.view(-1, self.width).mean(1) * num_targets_B).sum()
 
 
 class LanguageModel(Model):
-    """Body and language pack under the cross-entropy of what an objective has predicted, at every
-    head.
+    """Body and language pack under the cross-entropy of an objective's targets, at every head.
 
-    new_token_penalty: of an added language while it trains, or None. replay_kl: weight, relative to
-    a trained token's loss, of the KL divergence from the body without its low-rank updates in
-    replayed rows; 0: none. replays_in_every_batch: whether that pass runs for batches without
-    replayed rows, too, as it must where ranks gather weights together (ZeRO 3).
+    Attributes:
+        new_token_penalty: of an added language while it trains, or None.
+        replay_kl: weight, relative to a trained token's loss, of the KL divergence from the body
+            without its low-rank updates in replayed rows; 0: none.
+        replays_in_every_batch: whether that pass runs for batches without replayed rows, too, as it
+            must where ranks gather weights together (ZeRO 3).
     """
 
     new_token_penalty: NewTokenPenalty | None = None
@@ -164,13 +177,13 @@ class LanguageModel(Model):
     def __init__(
         self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
     ):
-        super().__init__(config, vocab_size, head_depths, num_base)
+        super().__init__(config, vocab_size, head_depths=head_depths, num_base=num_base)
         self.loss_names = [f"depth_{depth}" for depth in head_depths]
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum of the losses of the batch for each head, (heads,) fp32."""
         replays = (
-            self.replay_kl
+            self.replay_kl > 0
             and torch.is_grad_enabled()
             and ("replayed" in batch or self.replays_in_every_batch)
         )
@@ -199,13 +212,19 @@ class LanguageModel(Model):
         return losses + (penalty - penalty.detach())
 
     def _teacher(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rows that are replayed, at least one; where they have targets that are learned
-        from; and what the head makes there of the body without its updates, (P, H).
+        """Run the body without its updates on the rows that are replayed.
+
+        Returns:
+            rows (R,) int64, those that are replayed, or a single other one where none is;
+            is_target (R, S) bool, where they have targets that are learned from;
+            the head's outputs there, (P, H).
         """
-        none_B = torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool)
-        is_replayed_B = batch.get("replayed", none_B)
+        is_replayed_B = batch.get("replayed")
+        if is_replayed_B is None:
+            is_replayed_B = torch.zeros_like(batch["targets"][:, 0], dtype=torch.bool)
         rows = is_replayed_B.nonzero()[:, 0]
-        rows = rows if len(rows) else rows.new_zeros(1)
+        if len(rows) == 0:
+            rows = rows.new_zeros(1)
         replayed = {
             name: batch[name][rows]
             for name in ("tokens", "lengths", "sample_keys", "targets")
@@ -220,18 +239,26 @@ class LanguageModel(Model):
     def _divergence(
         self, rows: Tensor, is_target: Tensor, teacher_PH: Tensor, x_BSH: Tensor, table: Table
     ) -> Tensor:
-        """Return the KL divergence, in nats over the base's ids, of what the body predicts in the
-        replayed rows from what it would without its updates, a sum over their targets.
+        """Return the KL divergence from the body without its updates, in nats over the base's ids.
+
+        Args:
+            rows: as of `_teacher`, like the next two.
+            is_target: where they have targets that are learned from.
+            teacher_PH: outputs of the head without the updates.
+            x_BSH: what the head reads with them.
+            table: the output projection.
+
+        Returns:
+            A sum over the targets of the replayed rows, () fp32.
         """
         head = self.body.heads[str(self.body.head_depths[-1])]
         assert table.base is not None
         student_PH = head(x_BSH[rows][is_target])
-        return ops.linear_divergence(student_PH, teacher_PH, table.rows, table.base)
+        return ops.linear_divergence(student_PH, teacher_PH, weight=table.rows, base=table.base)
 
 
 class TaskModel(Model):
-    """Body and language pack under a task's head, a module of its own; its loss is a sum over what
-    has a target.
+    """Body and language pack under a task's head; its loss is a sum over what has a target.
 
     A subclass has `logits` and, where it trains, `loss`.
     """
@@ -242,7 +269,7 @@ class TaskModel(Model):
         self,
         config: BodyConfig,
         vocab_size: int,
-        depths: Sequence[int] | None = None,
+        head_depths: Sequence[int] | None = None,
         num_base: int = 0,
     ):
         """Make a body and a language pack.
@@ -250,18 +277,20 @@ class TaskModel(Model):
         Args:
             config: of the body.
             vocab_size: ids of the language.
-            depths: of the body's heads; by default the configuration's task_depths.
+            head_depths: layers after which the body has a head; by default the configuration's
+                task_depths.
             num_base: first ids that do not train.
         """
-        depths = config.task_depths if depths is None else depths
-        super().__init__(config, vocab_size, depths, num_base)
+        if head_depths is None:
+            head_depths = config.task_depths
+        super().__init__(config, vocab_size, head_depths=head_depths, num_base=num_base)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the sum of the losses of the batch, (1,) fp32; of a batch without targets the
-        scores of the head.
-        """
+        """Return the sum of the batch's losses, (1,) fp32; without targets the head's scores."""
         logits = self.logits(batch)
-        return self.loss(logits, batch["targets"])[None] if "targets" in batch else logits
+        if "targets" not in batch:
+            return logits
+        return self.loss(logits, batch["targets"])[None]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the sum over what has a target, () fp32."""
@@ -272,9 +301,7 @@ class TaskModel(Model):
         raise NotImplementedError
 
     def where_all_is_seen(self, batch: Batch) -> Batch:
-        """Return a batch that reads `<s>`, or over a causal body the last token of each row, which
-        alone has seen all.
-        """
+        """Return a batch that reads a token which sees all: `<s>`, over a causal body the last."""
         if not self.body.config.causal:
             return batch
         tokens_BS = batch["tokens"]
@@ -284,8 +311,9 @@ class TaskModel(Model):
         return {**batch, "loss_positions": lengths_B.long()[:, None] - 1}
 
     def read(self, batch: Batch) -> Tensor:
-        """Return what the scores are of, (B, M, H): hidden states, or what the body's last head
-        makes of them.
+        """Return what the scores are of, (B, M, H).
+
+        They are hidden states, or what the body's last head makes of them.
         """
         (x_BMH,), _ = encode(self.pack, self.body, batch)
         for depth in self.body.head_depths:
@@ -294,9 +322,7 @@ class TaskModel(Model):
 
 
 class HiddenLikelihoods(TaskModel):
-    """How likely the tokens are that are hidden in a text, by the body's last head; nothing
-    trains.
-    """
+    """How likely hidden tokens of a text are, by the body's last head; nothing trains."""
 
     def __init__(self, config: BodyConfig, vocab_size: int):
         super().__init__(config, vocab_size, (config.num_layers,))
@@ -306,20 +332,20 @@ class HiddenLikelihoods(TaskModel):
         (x_BSH,), table = encode(self.pack, self.body, batch)
         (head,) = self.body.heads.values()
         targets_BS = batch["targets"]
-        found_BS = x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32)
-        has_BS = targets_BS != IGNORED
-        found_BS[has_BS] = -self.pack.token_losses(head(x_BSH[has_BS]), table, targets_BS[has_BS])
-        return found_BS
+        likelihoods_BS = x_BSH.new_zeros(targets_BS.shape, dtype=torch.float32)
+        is_target = targets_BS != IGNORED
+        losses_P = self.pack.token_losses(head(x_BSH[is_target]), table, targets_BS[is_target])
+        likelihoods_BS[is_target] = -losses_P
+        return likelihoods_BS
 
 
 class TokenLikelihoods(TaskModel):
-    """How likely each token of a text is after those before it, by the body's last head; nothing
-    trains.
-    """
+    """How likely each token is after those before it, by the body's last head; nothing trains."""
 
     def logits(self, batch: Batch) -> Tensor:
-        """Return the logarithm of each token's probability, (B, S) fp32; 0 for the first of a row
-        and for padding.
+        """Return the logarithm of each token's probability, (B, S) fp32.
+
+        It is 0 for the first token of a row and for padding.
         """
         targets_BS = at_padding(batch["tokens"], IGNORED, batch).roll(-1, 1)
         targets_BS[:, -1] = IGNORED
@@ -377,12 +403,9 @@ class SpanExtractor(TaskModel):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the sum over the examples of the mean of the start and the end cross-entropy."""
-        start, end = (
-            F.cross_entropy(
-                logits[..., index], targets[:, index], ignore_index=IGNORED, reduction="sum"
-            )
-            for index in (0, 1)
-        )
+        cross_entropy = partial(F.cross_entropy, ignore_index=IGNORED, reduction="sum")
+        start = cross_entropy(logits[..., 0], targets[:, 0])
+        end = cross_entropy(logits[..., 1], targets[:, 1])
         return (start + end) / 2
 
 
@@ -399,10 +422,10 @@ def materialise(
     module: nn.Module,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    *,
     defer_frozen: bool = False,
 ) -> None:
-    """Give memory to the parameters of a module that was built on the meta device; nothing is
-    drawn.
+    """Give memory to the parameters of a module on the meta device; nothing is drawn.
 
     Args:
         module: on the meta device; its numbers are to be put in by `load_into`.
@@ -413,17 +436,21 @@ def materialise(
     """
     for part in module.modules():
         for name, parameter in part._parameters.items():
-            if parameter is not None and parameter.is_meta:
-                trains = parameter.requires_grad
-                shape = parameter.shape
-                waits = defer_frozen and not trains
+            if parameter is None or not parameter.is_meta:
+                continue
+            shape = parameter.shape
+            if parameter.requires_grad:
+                memory = torch.empty(shape, dtype=torch.float32, device=device)
+                part._parameters[name] = nn.Parameter(memory)
+            elif not defer_frozen:
+                memory = torch.empty(shape, dtype=dtype, device=device)
+                part._parameters[name] = nn.Parameter(memory, requires_grad=False)
+            else:
                 # What waits is one number, seen as a tensor of the shape.
-                memory = torch.empty(
-                    () if waits else shape, dtype=torch.float32 if trains else dtype, device=device
-                )
-                part._parameters[name] = nn.Parameter(memory.expand(shape), requires_grad=trains)
-                if waits:
-                    part._parameters[name].source = None  # type: ignore[union-attr]
+                memory = torch.empty((), dtype=dtype, device=device).expand(shape)
+                waiting = nn.Parameter(memory, requires_grad=False)
+                waiting.source = None  # type: ignore[attr-defined]
+                part._parameters[name] = waiting
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:

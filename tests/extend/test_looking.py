@@ -22,7 +22,7 @@ from ds_minimodel.extend.looking import (
     look_at_untouched,
     probe_of,
 )
-from ds_minimodel.models.low_rank import UP, add_low_rank, is_low_rank
+from ds_minimodel.models.low_rank import LORA_B, add_low_rank, is_low_rank
 from ds_minimodel.tokenizers.extension import extend_tokenizer
 
 from ..hf.test_decoders import save_llama
@@ -52,7 +52,7 @@ def made(folder, text_file, update=0.05 / 8, template=TEMPLATE):
         name: tensor.detach() for name, tensor in module.named_parameters() if is_low_rank(name)
     }
     for name, tensor in changed.items():
-        if name.endswith(UP):
+        if name.endswith(LORA_B):
             tensor.normal_(0, update, generator=draw)
     rows = {"tokens": torch.empty(8, 16).normal_(0, 0.02, generator=draw)}
     learned = body.adaptation("xx", rows, steps=7, num_base=330, update=changed if update else {})

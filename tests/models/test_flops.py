@@ -168,5 +168,5 @@ def test_finetuning(kind, labels, targets):
     module = KINDS[kind].module(WORK.body, WORK.vocab_size, labels)
     num_outputs = KINDS[kind].num_outputs(labels)
     batch = {"tokens": TOKENS, "sample_keys": KEYS, **targets}
-    expected = flops.finetune_flops(WORK, num_outputs, KINDS[kind].reads_start).executed
+    expected = flops.finetune_flops(WORK, num_outputs, reads_start=KINDS[kind].reads_start).executed
     assert counted(module, batch, lambda name: not name.startswith("pack.")) == expected

@@ -1,5 +1,4 @@
-"""Bodies of today: rotary positions, gated feed-forward blocks, norms before, after or around a
-branch.
+"""Bodies of today have rotary positions, gated feed-forward blocks, and norms around a branch.
 
 One set of modules (model.py) and one form of name table (hf/names/modern.py) serve ModernBERT,
 EuroBERT, Llama, Qwen 2, Qwen 3, OLMo 2 and Gemma 3. What a family fixes is a class variable of its
@@ -30,9 +29,15 @@ Scale = Annotated[float, Field(ge=1, le=1e7)]
 class Rotation(NamedTuple):
     """What decides the angles of rotary positions.
 
-    base: of the wave lengths. factor: by which long waves are slowed down. Waves of less than
-    original / high positions stay, those of more than original / low are slowed down by the whole
-    factor, and those between by a part of it (Llama 3.1).
+    Waves of less than original / high positions stay, those of more than original / low are slowed
+    down by the whole factor, and those between by a part of it (Llama 3.1).
+
+    Attributes:
+        base: of the wave lengths.
+        factor: by which long waves are slowed down.
+        low: `low_freq_factor` of published configurations.
+        high: `high_freq_factor` of these.
+        original: positions of the model before its waves were slowed down.
     """
 
     base: float
@@ -53,8 +58,9 @@ def _is_scaling(scaling: tuple[float, ...]) -> tuple[float, ...]:
 class LayerPlan(NamedTuple):
     """What differs from layer to layer.
 
-    window: how many keys before and after itself a position sees; None: all. rotation: of its
-    rotary positions.
+    Attributes:
+        window: how many keys before and after itself a position sees; None: all.
+        rotation: of its rotary positions.
     """
 
     window: tuple[int | None, int | None]
@@ -99,16 +105,19 @@ class ModernConfig(BodyConfig):
     scaled_embeddings: ClassVar[bool] = False
 
     def make_body(self, head_depths: Sequence[int] = ()) -> Body:
+        """Make a fresh ModernBody."""
         from ds_minimodel.models.modern.model import ModernBody
 
         return ModernBody(self, head_depths)
 
     @property
     def norms_heads(self) -> bool:
+        """Whether queries and keys are normalised."""
         return self.query_norm != "none"
 
     @property
     def products(self) -> BodyProducts:
+        """The products that a pass through a body makes."""
         h = self.hidden_size
         queries = self.num_heads * self.head_width
         keys = self.num_key_heads * self.head_width
@@ -128,6 +137,7 @@ class ModernConfig(BodyConfig):
 
     @property
     def split_sizes(self) -> Mapping[str, int]:
+        """{what: size} that the number of tensor-parallel ranks must divide."""
         sizes = {**super().split_sizes, "model.num_kv_heads": self.num_key_heads}
         if self.query_norm == "whole":
             # The name is a part of the message that refuses to split it.
@@ -168,17 +178,20 @@ class ModernBertConfig(ModernConfig):
 
     @property
     def period(self) -> int:
+        """After how many layers their kinds repeat."""
         return self.global_every
 
     def layer(self, index: int) -> LayerPlan:
+        """Return the plan of layer `index`: the first of each period sees all."""
         if index % self.global_every == 0:
             return LayerPlan((None, None), Rotation(self.global_base))
         return LayerPlan((self.window, self.window), Rotation(self.local_base))
 
 
 class GroupedConfig(ModernConfig):
-    """A family whose heads of queries share heads of keys and values, and whose output matrix may
-    differ from the embeddings.
+    """A family whose heads of queries share heads of keys and values.
+
+    Its output matrix may differ from the embeddings.
     """
 
     num_kv_heads: Few | None = None
@@ -198,25 +211,27 @@ class GroupedConfig(ModernConfig):
 
     @property
     def num_key_heads(self) -> int:
+        """Heads of keys and values."""
         return self.num_kv_heads or self.num_heads
 
     @property
     def head_width(self) -> int:
+        """Width of a head."""
         return self.head_size or self.hidden_size // self.num_heads
 
     @property
     def tied(self) -> bool:
+        """Whether a language's embeddings are its output projection too."""
         return self.tie_output
 
     def layer(self, index: int) -> LayerPlan:
+        """Return the plan of a layer, which all share: both sides, or what is before, is seen."""
         window = (None, 0 if self.causal else None)
         return LayerPlan(window, Rotation(self.rotary_base, *self.rotary_scaling))
 
 
 class EuroBertConfig(GroupedConfig):
-    """EuroBERT (Boizard et al. 2025): Llama's layers, seeing both sides; the defaults are the 210m
-    model's.
-    """
+    """EuroBERT (Boizard et al. 2025): Llama's layers seeing both sides; defaults as of 210m."""
 
     kind: Literal["eurobert"] = "eurobert"
     rotary_base: RotaryBase = 250_000.0
@@ -321,13 +336,16 @@ class Gemma3Config(DecoderConfig):
 
     @property
     def score_scale(self) -> float:
+        """What the scores of attention are multiplied by."""
         return self.score_size**-0.5
 
     @property
     def period(self) -> int:
+        """After how many layers their kinds repeat."""
         return self.global_every
 
     def layer(self, index: int) -> LayerPlan:
+        """Return the plan of layer `index`: the last of each period sees all before it."""
         if (index + 1) % self.global_every == 0:
             return super().layer(index)
         return LayerPlan((self.window - 1, 0), Rotation(self.local_base))

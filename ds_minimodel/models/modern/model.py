@@ -37,9 +37,7 @@ def _norm(config: ModernConfig, size: int | None = None) -> Norm:
 
 
 class ModernLayer(Layer):
-    """Attention with rotary positions and a gated feed-forward block, each between the norms that
-    the family has.
-    """
+    """Attention with rotary positions and a gated feed-forward block, between a family's norms."""
 
     cuts = {**Layer.cuts, "query_norm": "shared", "key_norm": "shared"}
 
@@ -56,10 +54,12 @@ class ModernLayer(Layer):
         queries, keys, _ = self.qkv.blocks
         self.query_norm = None
         self.key_norm = None
-        if config.query_norm != "none":
-            by_head = config.query_norm == "head"
-            self.query_norm = _norm(config, config.head_width if by_head else queries)
-            self.key_norm = _norm(config, config.head_width if by_head else keys)
+        if config.query_norm == "head":
+            self.query_norm = _norm(config, config.head_width)
+            self.key_norm = _norm(config, config.head_width)
+        elif config.query_norm == "whole":
+            self.query_norm = _norm(config, queries)
+            self.key_norm = _norm(config, keys)
         self.attention_out = _drawn(Linear(queries, hidden, bias=False), std)
         self.attention_post_norm = _norm(config) if config.norms_after else None
         self.ffn_norm = _norm(config) if config.norms_before else None
@@ -68,15 +68,18 @@ class ModernLayer(Layer):
         self.ffn_post_norm = _norm(config) if config.norms_after else None
 
     def before_attention(self, x_BSH: Tensor) -> Tensor:
+        """Return the normalised input, where the layer has a norm before attention."""
         return x_BSH if self.attention_norm is None else self.attention_norm(x_BSH)
 
     def queries_apart(self, x_BSH: Tensor) -> bool:
+        """Return whether queries are normalised, or this is a CPU."""
         # Together they take one product and one rotation less on a GPU, but a CPU's attention would
         # copy the parts out of their rows.
         return self.query_norm is not None or ops.device_type(x_BSH.device) == "cpu"
 
     def attend(self, given: AttentionInputs) -> Tensor:
-        projected, queries, positions, lengths_B, p, row_keys = given
+        """Return the context of the queries in the layer's window, (B, Q, N*D)."""
+        projected, queries, positions, lengths, p, row_keys = given
         if queries is not None and self.query_norm is not None and self.key_norm is not None:
             keys, values = projected.chunk(2, -1)
             queries = _normed(self.query_norm, queries)
@@ -96,25 +99,26 @@ class ModernLayer(Layer):
             queries = ops.rotary(queries, qkv.num_heads, table, read)
         # Of a causal layer, padding lies behind all that a real position sees.
         if self.window[1] == 0:
-            lengths_B = None
+            lengths = None
         return ops.window_attention(
             projected,
             queries,
-            qkv.num_heads,
-            positions,
-            self.window,
-            lengths_B,
-            p,
-            row_keys,
-            self.score_scale,
+            num_heads=qkv.num_heads,
+            positions=positions,
+            window=self.window,
+            lengths=lengths,
+            p=p,
+            row_keys=row_keys,
+            scale=self.score_scale,
         )
 
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: Rows) -> Tensor:
+        """Return x + what attention gives + what the feed-forward block makes of that sum."""
         if self.attention_post_norm is not None:
             attended_BQH = self.attention_post_norm(attended_BQH)
         if self.ffn_norm is not None:
             keys = rows.keys(self.sites.attention_out)
-            normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, rows.p, keys)
+            normed_BQH, x_BQH = self.ffn_norm.and_sum(attended_BQH, x_BQH, p=rows.p, row_keys=keys)
             # With dropout another kernel makes the norm, with other bits, so it is kept.
             with nullcontext() if rows.p else self.made_again(normed_BQH, self.ffn_norm, x_BQH):
                 outer_BQH = self.feed_forward(normed_BQH)
@@ -126,6 +130,7 @@ class ModernLayer(Layer):
         return x_BQH + rows.drop(outer_BQH, self.sites.ffn_out)
 
     def activate(self, inner: Tensor) -> Tensor:
+        """Return the activation of one half of each row times the other half."""
         return ops.gated(inner, self.activation)
 
 
@@ -135,9 +140,7 @@ def _normed(norm: Norm, x: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """The final norm, which heads do not share, and in some families a dense layer, GELU and a
-    norm.
-    """
+    """The final norm, which heads do not share, and in some families dense, GELU and a norm."""
 
     cuts: ClassVar[Mapping[str, str]] = {"dense": "gathered"}
 
@@ -153,6 +156,7 @@ class Head(nn.Module):
             self.norm = _norm(config)
 
     def forward(self, x_PH: Tensor) -> Tensor:
+        """Return what the output projection is applied to, (P, H)."""
         x_PH = self.final_norm(x_PH)
         if self.dense is None or self.norm is None:
             return x_PH
@@ -160,9 +164,7 @@ class Head(nn.Module):
 
 
 class ModernBody(Body):
-    """Layers and heads, below them the norm of the embeddings in a family that has one; positions
-    are in the layers.
-    """
+    """Layers and heads, below them in some families a norm; positions are in the layers."""
 
     config: ModernConfig
 
@@ -176,12 +178,15 @@ class ModernBody(Body):
         self.heads = fresh_heads(self)
 
     def language_head(self) -> nn.Module:
+        """Return a fresh head of a language model."""
         return Head(self.config)
 
     def final_norm(self) -> Norm | None:
+        """Return a fresh norm of the last states."""
         return _norm(self.config)
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
+        """Return the embeddings, scaled and normalised where the family does that."""
         if self.embedding_scale != 1:
             embedded_BSH = embedded_BSH * self.embedding_scale
         return embedded_BSH if self.embedding_norm is None else self.embedding_norm(embedded_BSH)
@@ -189,7 +194,7 @@ class ModernBody(Body):
 
 def _drawn(linear: AnyLinear, std: float = INIT_STD) -> AnyLinear:
     """Draw fresh weights for a linear layer; return it."""
-    nn.init.trunc_normal_(linear.weight, 0, std, -2 * std, 2 * std)
+    nn.init.trunc_normal_(linear.weight, mean=0, std=std, a=-2 * std, b=2 * std)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
     return linear
@@ -205,14 +210,14 @@ def waves(rotation: Rotation, head_width: int, device: torch.device) -> Tensor:
         return speeds
     lengths = 2 * math.pi / speeds
     # The share of its speed that a wave keeps: 0 is slowed down by the factor, 1 as it was.
-    kept = (rotation.original / lengths - rotation.low) / (rotation.high - rotation.low)
-    kept = kept.clamp(0, 1)
-    return (1 - kept) * speeds / rotation.factor + kept * speeds
+    share = (rotation.original / lengths - rotation.low) / (rotation.high - rotation.low)
+    share = share.clamp(0, 1)
+    return (1 - share) * speeds / rotation.factor + share * speeds
 
 
 @functools.lru_cache(maxsize=32)
 def _table(rotation: Rotation, head_width: int, length: int, device: torch.device) -> Tensor:
     """Return cosines and sines of the positions below `length`, made once for all passes."""
     # What is made in inference mode could not be used in training.
-    with torch.inference_mode(False):
+    with torch.inference_mode(mode=False):
         return ops.rotary_table(waves(rotation, head_width, device), length)

@@ -1,4 +1,4 @@
-"""The declaration of a training objective: all that the package asks of masked language modelling …
+"""The declaration of a training objective: all that the package asks of one.
 
 An objective is one subclass of Objective, or of TextObjective, in one file beside this one, and one
 entry of OBJECTIVES (__init__.py). Samplers, training steps, plans and costs read it; none of them
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """What a body is trained to do on text.
 
-    name: in config.json.
-    settings: the keys that it adds to the recipe's sections pretrain, build_mini and adapt.
-    needs: special tokens that a vocabulary must have, as Vocabulary names them.
-    causal: whether it is for bodies whose positions see what is before them alone.
-    needs_lossless: whether text must come back from the ids of a vocabulary that is trained for it.
-    whole_documents: whether a document is one text with its line ends, else each line is one.
-    blocks: what a sample is made of where the recipe does not say.
-    predicts_tokens: whether targets are ids, by which held-out text has bits, texts have
-        likelihoods, new tokens a penalty and replay a meaning.
-    hugging_face_class: how the name of Hugging Face's class for it ends; empty where that library
-        has none.
+    Attributes:
+        name: in config.json.
+        settings: the keys that it adds to the recipe's sections pretrain, build_mini and adapt.
+        needs: special tokens that a vocabulary must have, as Vocabulary names them.
+        causal: whether it is for bodies whose positions see what is before them alone.
+        needs_lossless: whether text must come back from the ids of a vocabulary that is trained for
+            it.
+        whole_documents: whether a document is one text with its line ends, else each line is one.
+        blocks: what a sample is made of where the recipe does not say.
+        predicts_tokens: whether targets are ids, by which held-out text has bits, texts have
+            likelihoods, new tokens a penalty and replay a meaning.
+        hugging_face_class: how the name of Hugging Face's class for it ends; empty where that
+            library has none.
     """
 
     name: ClassVar[str]
@@ -67,7 +69,7 @@ class Objective(ABC):
         """
         from ds_minimodel.models.trainable import LanguageModel
 
-        return LanguageModel(config, vocab_size, head_depths, num_base)
+        return LanguageModel(config, vocab_size, head_depths=head_depths, num_base=num_base)
 
 
 class TextObjective(Objective):
@@ -85,8 +87,9 @@ class TextObjective(Objective):
 
     @abstractmethod
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
-        """Return {name: shape of one row} of `batch` for full sequences, of the form that costs
-        most, by which plans are made; all are int64.
+        """Return {name: shape of one row} of `batch` for full sequences; all are int64.
+
+        They are of the form that costs most, by which plans are made.
         """
 
 
@@ -98,8 +101,13 @@ class Sampler:
     ):
         """Make a sampler.
 
+        Args:
+            reader: of the text's samples.
+            objective: what makes batches of them.
+            settings: the objective's.
+
         Raises:
-            UserError: where the text's vocabulary lacks a special token that the objective needs.
+            UserError: the text's vocabulary lacks a special token that the objective needs.
         """
         self.reader = reader
         self.objective = objective
@@ -108,8 +116,11 @@ class Sampler:
             reader.store.vocabulary.require(token, f"the objective {objective.name}")
 
     def batch(self, first: int, last: int) -> dict[str, Any]:
-        """Return the batch of the samples [first, last): TextObjective.batch with lengths (B,) and
-        sample_keys (B,) int32, and replayed (B,) bool where some are of another text.
+        """Return the batch of the samples [first, last).
+
+        Returns:
+            What TextObjective.batch makes, with lengths (B,) and sample_keys (B,) int32, and
+            replayed (B,) bool where some are of another text.
         """
         samples = self.reader.read(first, last)
         keys = samples.keys.view(np.int32)
@@ -135,20 +146,29 @@ class MaskedLm(TextObjective):
     hugging_face_class = "ForMaskedLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Return the tokens, of which some are replaced; loss_positions (B, M) int64, the masked
-        ones in order, 0 where unused; targets (B, M) int64, the ids there, IGNORED where unused.
+        """Make a batch of samples.
+
+        Returns:
+            tokens, of which some are replaced; loss_positions (B, M) int64, the masked ones in
+            order, 0 where unused; targets (B, M) int64, the ids there, IGNORED where unused; count.
         """
-        tokens, lengths, keys, *_ = samples
-        read, targets, used = choose_positions(tokens, lengths, keys, self.share_read(settings))
-        rows, slots = np.nonzero(used)
-        tokens[rows, read[used]] = replacements(targets, keys, vocabulary)[rows, slots]
+        tokens = samples.tokens
+        keys = samples.keys
+        mask_prob = self.share_read(settings)
+        read, targets, is_used = choose_positions(
+            tokens, samples.lengths, keys, mask_prob=mask_prob
+        )
+        rows, slots = np.nonzero(is_used)
+        tokens[rows, read[is_used]] = replacements(targets, keys, vocabulary)[rows, slots]
         return {"tokens": tokens, "loss_positions": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings: Section) -> float:
+        """Return the share of the tokens that are predicted."""
         assert isinstance(settings, MaskedLmSettings)
         return settings.mask_prob
 
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
+        """Return {name: shape of one row} of a batch, with as many masked ones as there can be."""
         max_masked = int(self.share_read(settings) * seq_length) + 1
         return {"tokens": (seq_length,), "loss_positions": (max_masked,), "targets": (max_masked,)}
 
@@ -156,8 +176,10 @@ class MaskedLm(TextObjective):
 def choose_positions(
     tokens: Integers, lengths: Integers, sample_keys: Keys, mask_prob: float
 ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-    """Choose what to predict as fairseq does: int(mask_prob * length + U[0, 1)) positions of each
-    row, without replacement; <s> and </s> may be among them.
+    """Choose what to predict as fairseq does.
+
+    It is int(mask_prob * length + U[0, 1)) positions of each row, without replacement; <s> and </s>
+    may be among them.
 
     Args:
         tokens: (B, S).
@@ -166,8 +188,8 @@ def choose_positions(
         mask_prob: share of tokens to predict.
 
     Returns:
-        read (B, M), targets (B, M) and used (B, M) bool, with M the most of any row, but at least
-        1.
+        The positions in order (B, M); the ids there (B, M); and which of them are used, (B, M)
+        bool. M is the largest count of any row, at least 1.
     """
     rounding = uniform(draws(stream_key(sample_keys, Stream.MASK_COUNT), 0, 1))[:, 0]
     counts = (mask_prob * lengths + rounding).astype(np.int64)
@@ -179,18 +201,20 @@ def choose_positions(
     # Sorted by what is drawn, the lower halves are a row's positions in random order.
     ranks.sort(axis=1)
     read = (ranks[:, : max(1, counts.max())] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    used = np.arange(read.shape[1]) < counts[:, None]
+    is_used = np.arange(read.shape[1]) < counts[:, None]
     # What is unused is sorted to the right end.
-    read[~used] = width
+    read[~is_used] = width
     read.sort(axis=1)
-    read[~used] = 0
-    targets = np.where(used, np.take_along_axis(tokens, read, axis=1), IGNORED)
-    return read, targets, used
+    read[~is_used] = 0
+    targets = np.where(is_used, np.take_along_axis(tokens, read, axis=1), IGNORED)
+    return read, targets, is_used
 
 
 def replacements(targets: Integers, sample_keys: Keys, vocabulary: Vocabulary) -> Integers:
-    """Return the tokens that the model sees at the positions to predict, (B, M): <mask> for 80 %, a
-    piece drawn uniformly from all that are not special for 10 %, the token itself for 10 %.
+    """Return the tokens that the model sees at the positions to predict, (B, M).
+
+    They are <mask> for 80 %, a piece drawn uniformly from all that are not special for 10 %, the
+    token itself for 10 %.
     """
     slots = targets.shape[1]
     kind = uniform(draws(stream_key(sample_keys, Stream.MASK_KIND), 0, slots))
@@ -212,8 +236,11 @@ class CausalLm(TextObjective):
     hugging_face_class = "ForCausalLM"
 
     def batch(self, samples: Samples, vocabulary: Vocabulary, settings: Section) -> dict[str, Any]:
-        """Return the tokens; targets (B, S) int64, the token after each, IGNORED at a row's last
-        and behind it, and where that token is not learned.
+        """Make a batch of samples.
+
+        Returns:
+            tokens; targets (B, S) int64, the token after each, IGNORED at a row's last and behind
+            it, and where that token is not learned; count.
         """
         tokens = samples.tokens
         lengths = samples.lengths
@@ -225,7 +252,9 @@ class CausalLm(TextObjective):
         return {"tokens": tokens, "targets": targets, "count": int((targets != IGNORED).sum())}
 
     def share_read(self, settings: Section) -> float:
+        """Return 1: every position is read."""
         return 1.0
 
     def shapes(self, settings: Section, seq_length: int) -> Mapping[str, tuple[int, ...]]:
+        """Return {name: shape of one row} of a batch."""
         return {"tokens": (seq_length,), "targets": (seq_length,)}

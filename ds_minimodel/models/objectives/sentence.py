@@ -1,5 +1,4 @@
-"""The objective of finished models: give for a line what the untouched model gives for its
-translation.
+"""The objective of finished models: to give for a line what the base gives for its translation.
 
 Samples are lines with the number of their target (pipeline/lines.py); the loss is the head's
 (models/sentence.py).
@@ -31,12 +30,14 @@ class Sentence(Objective):
     hugging_face_class = "Model"
 
     def share_read(self, settings: Section) -> float:
+        """Return 1: every position is read."""
         return 1.0
 
     def model(
         self, config: BodyConfig, vocab_size: int, head_depths: Sequence[int], num_base: int = 0
     ) -> Model:
+        """Make a fresh SentenceEncoder without dropout."""
         from ds_minimodel.models.sentence import SentenceEncoder
 
-        whole = config.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
-        return SentenceEncoder(whole, vocab_size, head_depths, num_base)
+        undropped = config.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
+        return SentenceEncoder(undropped, vocab_size, head_depths=head_depths, num_base=num_base)

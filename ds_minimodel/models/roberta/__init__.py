@@ -26,12 +26,14 @@ class RobertaConfig(BodyConfig):
     """Epsilon of the norms."""
 
     def make_body(self, head_depths: Sequence[int] = ()) -> Body:
+        """Make a fresh RobertaBody."""
         from ds_minimodel.models.roberta.model import RobertaBody
 
         return RobertaBody(self, head_depths)
 
     @property
     def products(self) -> BodyProducts:
+        """The products that a pass through a body makes."""
         h = self.hidden_size
         f = self.ffn_size
         layer = LayerProducts(

@@ -36,14 +36,22 @@ class RobertaLayer(body.Layer):
         self.ffn_norm = body.Norm(hidden, config.norm_eps)
 
     def attend(self, given: body.AttentionInputs) -> Tensor:
-        projected, queries, _, lengths_B, p, row_keys = given
-        return ops.attention(projected, self.qkv.num_heads, lengths_B, p, row_keys, queries)
+        """Return the context of the queries, (B, Q, N*D)."""
+        return ops.attention(
+            given.projected,
+            num_heads=self.qkv.num_heads,
+            lengths=given.lengths,
+            p=given.p,
+            row_keys=given.row_keys,
+            queries=given.queries,
+        )
 
     def join(self, x_BQH: Tensor, attended_BQH: Tensor, rows: body.Rows) -> Tensor:
-        x_BQH = self.attention_norm(
-            attended_BQH, x_BQH, rows.p, rows.keys(self.sites.attention_out)
-        )
-        return self.ffn_norm(self.feed_forward(x_BQH), x_BQH, rows.p, rows.keys(self.sites.ffn_out))
+        """Return the norm after each of the two sums."""
+        attention_keys = rows.keys(self.sites.attention_out)
+        x_BQH = self.attention_norm(attended_BQH, x_BQH, p=rows.p, row_keys=attention_keys)
+        ffn_keys = rows.keys(self.sites.ffn_out)
+        return self.ffn_norm(self.feed_forward(x_BQH), x_BQH, p=rows.p, row_keys=ffn_keys)
 
 
 class Head(nn.Module):
@@ -57,13 +65,12 @@ class Head(nn.Module):
         self.norm = body.Norm(config.hidden_size, config.norm_eps)
 
     def forward(self, x_PH: Tensor) -> Tensor:
+        """Return what the output projection is applied to, (P, H)."""
         return self.norm(self.dense(x_PH))
 
 
 class RobertaBody(body.Body):
-    """Learned positions, BERT's token types too, the norm of their sum with the embeddings, layers
-    and heads.
-    """
+    """Learned positions, in BERT token types, the norm of the sum, layers and heads."""
 
     config: RobertaConfig
 
@@ -89,9 +96,11 @@ class RobertaBody(body.Body):
             )
 
     def language_head(self) -> nn.Module:
+        """Return a fresh head of a language model."""
         return Head(self.config)
 
     def embed(self, embedded_BSH: Tensor, positions: Tensor, second: Tensor | None) -> Tensor:
+        """Return the norm of the sum of embeddings, positions and token types."""
         if positions.dim() == 1:
             added_SH = self.positions[FIRST_POSITION : FIRST_POSITION + len(positions)]
             added_BSH = added_SH[None].expand_as(embedded_BSH)

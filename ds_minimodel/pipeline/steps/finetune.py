@@ -109,7 +109,7 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     steps = epoch * epochs
     mean_length = round(float(examples.lengths.mean()))
     work = Workload(body.config, pack.rows, mean_length, 0.0, batch_size)
-    cost = finetune_flops(work, kind.num_outputs(labels), kind.reads_start)
+    cost = finetune_flops(work, kind.num_outputs(labels), reads_start=kind.reads_start)
     run = training_run(
         step,
         world,
