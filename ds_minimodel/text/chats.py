@@ -132,8 +132,13 @@ def _key_with_value(turn: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _read_keys(turn: Mapping[str, Any], where: str) -> tuple[bool, set[str]]:
-    """Return whether a turn is to be learned by its keys beside role and content, and those of them
-    that mean nothing here; UserError where something would be lost.
+    """Read the keys of a turn beside role and content.
+
+    Returns:
+        Whether the turn is to be learned, and the keys that mean nothing here.
+
+    Raises:
+        UserError: something would be lost.
     """
     is_learned = True
     unread = set[str]()

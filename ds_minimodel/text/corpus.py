@@ -1,8 +1,8 @@
-"""A language's text as one artifact: it is read once, and all that comes after reads this, in the
-reader's own form.
+"""A corpus is a language's text as one artifact: text is read once, and all other steps read it.
 
-A folder of two files of documents, those that training can reach and those that are held out, and
-the counts of words. Of more text than training can use a part is drawn.
+It is a folder of two files of documents in the reader's own form, those that training can reach and
+those that are held out, and the counts of words. Of more text than training can use a part is
+drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +47,10 @@ from ds_minimodel.text.reader import (
 from ds_minimodel.text.rows import DOCUMENTS, as_document
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 
-MANY_PAGES = 3  # on which a line is part of the pages, and no text
-COUNTED_BYTES = 200_000_000  # of text whose words are counted, about
+# A line that is on so many pages is part of the site, and no text.
+MANY_PAGES = 3
+# About how much of the text has its words counted.
+COUNTED_BYTES = 200_000_000
 # Files of a corpus.
 _TRAINING = f"training{DOCUMENTS}.gz"
 _HELD_OUT = f"held_out{DOCUMENTS}.gz"
@@ -57,14 +60,20 @@ _WORD = re.compile(r"\s*\S+|\s+")
 _CUT_CHARACTER = re.compile(
     rb"^[\x80-\xbf]{1,3}|([\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z"
 )
-_LEVEL = 1  # of compression: six times as fast as the default
+# Level of compression: six times as fast as the default.
+_LEVEL = 1
 
 
 class CorpusManifest(files.Manifest):
     """Manifest of a corpus.
 
-    text: names. documents, bytes: of training and held out. dropped: documents. counted: bytes of
-    training whose words are counted. repeated_lines: their share.
+    Attributes:
+        text: names of files and data sets.
+        documents: counts of those of training and of those that are held out.
+        bytes: of both.
+        dropped: how many documents were too short.
+        counted: bytes of training whose words are counted.
+        repeated_lines: the share of lines of these that are there before.
     """
 
     text: list[str]
@@ -82,7 +91,10 @@ class CorpusManifest(files.Manifest):
 class Corpus:
     """A corpus on disk.
 
-    training, held_out: files that reader.py reads, none where they have no document.
+    Attributes:
+        facts: the manifest.
+        training: files that reader.py reads; none where there is no document.
+        held_out: files of the documents that training cannot reach.
     """
 
     def __init__(self, folder: str | Path):
@@ -95,9 +107,7 @@ class Corpus:
         return [self._folder / name] if count else []
 
     def words(self) -> Counter[str]:
-        """Return how often each word occurs in the counted part of what training can reach, as of
-        count_words.
-        """
+        """Return `count_words` of the counted part of what training can reach."""
         return Counter(json.loads(gzip.decompress((self._folder / _WORDS).read_bytes())))
 
     @property
@@ -112,73 +122,77 @@ def words_of(folders: Iterable[Path]) -> Counter[str]:
 
 
 def count_words(texts: Iterable[Sequence[str]]) -> Counter[str]:
-    """Count how often each word occurs in the lines of documents, each with the white space before
-    it.
-    """
+    """Count how often each word, with the white space before it, occurs in lines of documents."""
     return Counter(
         word for lines in texts for line in lines if line.strip() for word in _WORD.findall(line)
     )
 
 
-def make_corpus(
-    text: Sequence[str | Path],
-    out: str | Path,
-    held_out: float = 0.0,
-    min_words: int = 0,
-    column: str = COLUMN,
-    whole_documents: bool = False,
-    draw: int | None = None,
-    workers: int = 1,
-    ranks: MpiRanks | None = None,
-    label: str = "corpus",
-) -> None:
-    """Write a corpus. It does not depend on the number of workers or ranks.
+@dataclass(frozen=True)
+class CorpusOptions:
+    """What decides, beside the text, which documents a corpus has.
 
     Args:
-        text: files, globs and data sets.
-        out: the artifact.
         held_out: share of the documents that is kept apart.
         min_words: documents of fewer words are dropped.
         column: where files of rows have their text.
         whole_documents: whether lines are kept as they are; else without white space around them
             and without empty ones.
         draw: bytes that are taken, about, of a longer text.
+    """
+
+    held_out: float = 0.0
+    min_words: int = 0
+    column: str = COLUMN
+    whole_documents: bool = False
+    draw: int | None = None
+
+
+def make_corpus(
+    text: Sequence[str | Path],
+    out: str | Path,
+    options: CorpusOptions,
+    workers: int = 1,
+    ranks: MpiRanks | None = None,
+) -> None:
+    """Write a corpus, the same for any number of workers or ranks.
+
+    Args:
+        text: files, globs and data sets.
+        out: the artifact; its name is that of the language in the line of progress.
+        options: which documents it has.
         workers: processes.
         ranks: work instead of them, where given.
-        label: of the progress.
 
     Raises:
         UserError: Text cannot be read, or nothing is left to train on.
     """
     sources = pinned(find_text(text))
     whole_bytes = max(1, bytes_of_text(sources))
-    expected_bytes = min(whole_bytes, draw or whole_bytes)
+    expected_bytes = min(whole_bytes, options.draw or whole_bytes)
     sort_out = functools.partial(
-        _sort_out,
-        held_out=held_out,
-        min_words=min_words,
-        whole_documents=whole_documents,
-        share_counted=min(1.0, COUNTED_BYTES / expected_bytes),
+        _sort_out, options=options, share_counted=min(1.0, COUNTED_BYTES / expected_bytes)
     )
-    chunks = enumerate(read_drawn(sources, draw, column))
+    chunks = enumerate(read_drawn(sources, options.draw, options.column))
     if ranks:
         parts = ranks.ordered_map(sort_out, chunks)
     else:
         parts = ordered_map(sort_out, chunks, workers=workers, few=FEW_CHUNKS)
+    # Of two numbers the first is of training, the second of what is held out.
     num_documents = np.zeros(2, np.int64)
     sizes = np.zeros(2, np.int64)
     dropped = 0
     counted = 0
     words = Counter[str]()
-    lines = [np.zeros(0, np.uint32)]
+    hashes = [np.zeros(0, np.uint32)]
     with files.atomic_folder(out) as folder, contextlib.ExitStack() as stack:
-        progress = Progress(label, None, "documents")
+        progress = Progress(f"corpus {Path(out).name}", None, "documents")
         stack.callback(progress.close)
-        written = [
+        outputs = [
             stack.enter_context((folder / name).open("wb")) for name in (_TRAINING, _HELD_OUT)
         ]
         for part in stack.enter_context(contextlib.closing(parts)):
-            for file, data in zip(written, part.texts, strict=True):
+            for file, data in zip(outputs, part.texts, strict=True):
                 file.write(data)
             num_documents += part.documents
             sizes += part.bytes
@@ -187,20 +201,20 @@ def make_corpus(
             if counted + part.counted <= COUNTED_BYTES:
                 counted += part.counted
                 words.update(part.words)
-                lines.append(part.lines)
+                hashes.append(part.line_hashes)
             progress.update(int(num_documents.sum()))
         if not num_documents[0]:
             raise UserError(
                 f"{', '.join(map(str, text))}: no document is left ({dropped} have fewer than "
-                f"min_words={min_words} words, {num_documents[1]} are held out by "
-                f"data.held_out={held_out})"
+                f"min_words={options.min_words} words, {num_documents[1]} are held out by "
+                f"data.held_out={options.held_out})"
             )
-        for file in written:
+        for file in outputs:
             file.flush()
         as_json = json.dumps(words, ensure_ascii=False).encode()
         (folder / _WORDS).write_bytes(gzip.compress(as_json, _LEVEL, mtime=0))
-        of_lines = np.concatenate(lines)
-        repeated = 1 - len(np.unique(of_lines)) / max(1, len(of_lines))
+        line_hashes = np.concatenate(hashes)
+        repeated = 1 - len(np.unique(line_hashes)) / max(1, len(line_hashes))
         files.write_manifest(
             folder,
             kind="corpus",
@@ -219,10 +233,16 @@ def make_corpus(
 
 
 class _Part(NamedTuple):
-    """A sorted chunk. The first three are of training and held out.
+    """A sorted chunk.
 
-    texts: compressed. documents, bytes: how many. dropped: documents. counted: bytes whose words
-    are counted. lines: a hash of each counted one.
+    Attributes:
+        texts: of training and of what is held out, compressed.
+        documents: how many these two are.
+        bytes: how long they are.
+        dropped: how many documents were too short.
+        counted: bytes whose words are counted.
+        words: how often each occurs there.
+        line_hashes: of each line there.
     """
 
     texts: list[bytes]
@@ -231,47 +251,55 @@ class _Part(NamedTuple):
     dropped: int
     counted: int
     words: Counter[str]
-    lines: NDArray[np.uint32]
+    line_hashes: NDArray[np.uint32]
 
 
 def _sort_out(
-    numbered: tuple[int, Chunk],
-    *,
-    held_out: float,
-    min_words: int,
-    whole_documents: bool,
-    share_counted: float,
+    numbered: tuple[int, Chunk], *, options: CorpusOptions, share_counted: float
 ) -> _Part:
+    """Sort the documents of a chunk, which comes with its index.
+
+    Args:
+        numbered: (index, chunk).
+        options: of the corpus.
+        share_counted: of the chunks, whose words are counted.
+    """
     index, chunk = numbered
     dropped = 0
     training: list[list[str]] = []
-    apart: list[list[str]] = []
-    for lines in documents(chunk, whole_documents):
-        if min_words and sum(len(line.split()) for line in lines) < min_words:
+    held_out: list[list[str]] = []
+    for lines in documents(chunk, whole=options.whole_documents):
+        num_words = sum(len(line.split()) for line in lines) if options.min_words else 0
+        if num_words < options.min_words:
             dropped += 1
-        elif held_out > 0 and is_held_out(lines, held_out):
-            apart.append(lines)
+        elif options.held_out > 0 and is_held_out(lines, options.held_out):
+            held_out.append(lines)
         else:
             training.append(lines)
-    texts = [b"".join(map(as_document, side)) for side in (training, apart)]
+    texts = [b"".join(map(as_document, side)) for side in (training, held_out)]
     # A share of the chunks, spread over all of them; the first one is among them.
     is_counted = math.ceil((index + 1) * share_counted) > math.ceil(index * share_counted)
     counted = training if is_counted else []
     hashes = [zlib.crc32(line.encode()) for lines in counted for line in lines if line.strip()]
     return _Part(
         texts=[gzip.compress(data, _LEVEL, mtime=0) if data else b"" for data in texts],
-        documents=[len(training), len(apart)],
+        documents=[len(training), len(held_out)],
         bytes=[len(data) for data in texts],
         dropped=dropped,
         counted=len(texts[0]) if is_counted else 0,
         words=count_words(counted),
-        lines=np.array(hashes, np.uint32),
+        line_hashes=np.array(hashes, np.uint32),
     )
 
 
 def is_held_out(document: Sequence[str], share: float) -> bool:
-    """Return whether a document, a list of lines, is among the `share` of all that is held out: by
-    a hash of its text, without empty lines and white space around lines.
+    """Return whether a document is among the share of all that is held out.
+
+    It is by a hash of its text, without empty lines and white space around lines.
+
+    Args:
+        document: its lines.
+        share: of all documents.
     """
     text = "\n".join(filter(None, map(str.strip, document)))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -289,10 +317,12 @@ BLOCK_BYTES = 1 << 17
 
 
 def draw_parts(text: Sequence[TextSource], max_bytes: int | None) -> list[Parts]:
-    """Choose byte ranges of each file and data set, about `max_bytes` in all; () for one that is
-    taken whole.
+    """Choose byte ranges of each file and data set, about `max_bytes` in all; None takes all.
 
-    None takes all. What cannot be read from the middle gets one range at its beginning.
+    What cannot be read from the middle gets one range at its beginning.
+
+    Returns:
+        The ranges of each; () for one that is taken whole.
     """
     if max_bytes is None:
         return [()] * len(text)
@@ -302,25 +332,24 @@ def draw_parts(text: Sequence[TextSource], max_bytes: int | None) -> list[Parts]
         return [()] * len(text)
     drawn: list[Parts] = []
     # Bytes that are still to be drawn up to here: of many small files some give a block for others.
-    owed = 0
+    wanted = 0
     for index, (source, size) in enumerate(zip(text, sizes, strict=True)):
-        owed += max(1, max_bytes * size // total)
-        if owed <= 0:
+        wanted += max(1, max_bytes * size // total)
+        if wanted <= 0:
             drawn.append(NOTHING)
         elif is_plain(source):
-            drawn.append(_draw_blocks(size, owed, index))
-            owed -= sum(end - start for start, end in drawn[-1])
+            parts = _draw_blocks(size, wanted, index)
+            drawn.append(parts)
+            wanted -= sum(end - start for start, end in parts)
         else:
-            drawn.append(((0, owed),))
+            drawn.append(((0, wanted),))
             # It is read chunk by chunk, so that this is more at times.
-            owed -= max(owed, min(size, CHUNK_BYTES))
+            wanted -= max(wanted, min(size, CHUNK_BYTES))
     return drawn
 
 
 def _draw_blocks(size: int, wanted: int, file_index: int) -> Parts:
-    """Choose blocks of a plain file of `size` bytes, about `wanted` in all; neighbours are one
-    part.
-    """
+    """Choose blocks of about `wanted` bytes in a plain file of `size`; neighbours are joined."""
     num_blocks = math.ceil(size / BLOCK_BYTES)
     num_drawn = min(num_blocks, math.ceil(wanted / BLOCK_BYTES))
     drawn = permute(np.arange(num_drawn), num_blocks, seed=0, epoch=file_index)
@@ -335,8 +364,9 @@ def _draw_blocks(size: int, wanted: int, file_index: int) -> Parts:
 
 
 def read_drawn(text: Sequence[TextSource], max_bytes: int | None, column: str) -> Iterator[Chunk]:
-    """Yield chunks of the drawn parts, as of read_chunks; but lines of a plain file are counted
-    from the part's start.
+    """Yield chunks of the drawn parts, as of read_chunks.
+
+    But lines of a plain file of which parts are drawn are counted from the part's start.
     """
     for index, (source, parts) in enumerate(zip(text, draw_parts(text, max_bytes), strict=True)):
         if parts == NOTHING:
@@ -344,11 +374,12 @@ def read_drawn(text: Sequence[TextSource], max_bytes: int | None, column: str) -
         if parts and isinstance(source, Path) and is_plain(source):
             yield from _blocks(source, index, parts)
             continue
-        left = parts[0][1] if parts else math.inf
+        # What cannot be entered anywhere has one part, from its beginning on.
+        wanted = parts[0][1] if parts else math.inf
         for chunk in read_chunks([source], column=column):
             yield chunk
-            left -= len(chunk.data)
-            if left <= 0:
+            wanted -= len(chunk.data)
+            if wanted <= 0:
                 break
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import islice
 
-MAX_PAGES = 100  # that are looked at
-MAX_CHARACTERS = 1000  # of each
+# Pages that are looked at, and characters of each; shorter pages say nothing.
+MAX_PAGES = 100
+MAX_CHARACTERS = 1000
 MIN_CHARACTERS = 40
 # More pages than this share in another language, and fewer in the named one, are worth a word.
 MIN_OTHER_SHARE = 0.5
@@ -15,8 +16,9 @@ MAX_NAMED_SHARE = 0.25
 
 @cache
 def language_scores() -> Callable[[str], Mapping[str, float]] | None:
-    """Return a function that gives the log-probabilities of a text's language; None where
-    py3langid is not installed.
+    """Return a function that gives {language: log-probability} of a text.
+
+    It is None where py3langid is not installed.
     """
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -27,8 +29,9 @@ def language_scores() -> Callable[[str], Mapping[str, float]] | None:
 
 
 def other_language(documents: Iterable[list[str]], language: str) -> str | None:
-    """Say which other language the first documents of a text look like; None where they do not, or
-    `language` is none that py3langid knows.
+    """Say which other language the first documents of a text look like.
+
+    It is None where they look like none, or `language` is none that py3langid knows.
     """
     scores_of = language_scores()
     if scores_of is None or language not in scores_of(""):

@@ -1,8 +1,8 @@
-"""Raw text in CC-100's form: a sentence or paragraph a line, a blank line between documents; or
-rows of a table.
+"""Raw text is read in CC-100's form, or from the rows of tables.
 
-Text is read in chunks of at most CHUNK_BYTES, cut at blank lines, so that memory stays bounded and
-chunks can be worked on in parallel.
+CC-100's form is a sentence or paragraph a line, and a blank line between documents. Text is read in
+chunks of at most CHUNK_BYTES, cut at blank lines, so that memory stays bounded and chunks can be
+worked on in parallel.
 """
 
 from __future__ import annotations
@@ -24,23 +24,31 @@ from ds_minimodel.common.files import Content
 from ds_minimodel.text import rows
 
 CHUNK_BYTES = 1 << 20
-READ_BYTES = 1 << 17  # of a plain file at a time
+# Bytes of a plain file that are read at a time.
+READ_BYTES = 1 << 17
 # Compressed bytes that are decompressed at a time: they can become 30,000 times as many.
 COMPRESSED_BYTES = 1 << 12
-CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")  # where a chunk may end, best first
-COLUMN = "text"  # of rows
+# Where a chunk may end, best first.
+CUTS = (b"\n\n", b"\n\r\n", b"\n", b" ")
+# The column in which rows have their text, where nothing else is said.
+COLUMN = "text"
 _ROWS = (*rows.JSON_LINES, *rows.TABLES, rows.PARQUET)
 
 TextSource = Path | rows.HubText
-Parts = tuple[tuple[int, int], ...]  # of a file: first byte, end
+# (first byte, end) of each part of a file; () is the whole file, NOTHING none of it.
+Parts = tuple[tuple[int, int], ...]
 NOTHING: Parts = ((0, 0),)
 
 
 class Chunk(NamedTuple):
     """Some of a file's decompressed bytes.
 
-    file: index among those that are read. line: of the file (from 1), in which they begin. of_rows:
-    whether they are documents of rows.
+    Attributes:
+        path: the file, as messages say it.
+        file: its index among those that are read.
+        line: the line of the file, from 1 on, in which the bytes begin.
+        data: the bytes.
+        of_rows: whether they are documents of rows.
     """
 
     path: str
@@ -51,8 +59,9 @@ class Chunk(NamedTuple):
 
 
 def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
-    """Find the files that paths and globs (`**` too) name, in order, each once, and data sets of
-    the Hub; a Hub is not asked.
+    """Find the files and data sets that paths and globs (`**` too) name, in order, each once.
+
+    A Hub is not asked.
 
     Raises:
         UserError: There is no file, or one does not hold text.
@@ -81,7 +90,8 @@ def find_text(patterns: Iterable[str | Path]) -> list[TextSource]:
     return listed
 
 
-_OTHER_FORMS = {  # what a file is, and how it begins
+# What a file is that holds no text, and how it begins.
+_OTHER_FORMS = {
     "JSON": rb"\s*(\[\s*)?\{\s*\"(\\.|[^\"\\])*\"\s*:",
     "HTML or XML": rb"(?i:\s*<(!doctype\s+html|html|\?xml))",
     "a PDF file": rb"%PDF-",
@@ -133,7 +143,7 @@ def read_chunks(files: Sequence[TextSource], column: str = COLUMN) -> Iterator[C
         yield from _chunks_of_file(file, index, column)
 
 
-def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
+def documents(chunk: Chunk, *, whole: bool = True) -> Iterator[list[str]]:
     """Yield the documents of a chunk, each a list of its lines, of rows with their empty ones.
 
     Args:
@@ -150,7 +160,9 @@ def documents(chunk: Chunk, whole: bool = True) -> Iterator[list[str]]:
             f"{chunk.path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 "
             "-t UTF-8"
         )
-    if not chunk.of_rows and (nul := data.find(b"\0")) >= 0:
+    # Of rows, NUL stands for an empty line.
+    nul = -1 if chunk.of_rows else data.find(b"\0")
+    if nul >= 0:
         line_number = chunk.line + data.count(b"\n", 0, nul)
         raise UserError(
             f"{chunk.path}:{line_number}: a NUL character; remove it, for example with tr -d '\\0'"
@@ -191,17 +203,22 @@ def _lines_of_text(text: str) -> Iterator[list[str]]:
 
 
 def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iterator[list[str]]:
-    """Yield all documents of the files that `patterns` name; lines keep white space around them.
+    """Yield all documents of some files; lines keep white space around them.
 
-    column: of rows, where they have their text.
+    Args:
+        patterns: as `find_text` takes them.
+        column: where rows have their text.
     """
     for chunk in read_chunks(find_text(patterns), column=column):
-        yield from documents(chunk, True)
+        yield from documents(chunk)
 
 
 def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Rows:
-    """Yield all rows of the files that `patterns` name, with these columns at least, as far as they
-    have them.
+    """Yield all rows of some files.
+
+    Args:
+        patterns: as `find_text` takes them.
+        columns: that a row has at least, where its file has them.
 
     Raises:
         UserError: A file is damaged, not readable, or of plain text.
@@ -225,7 +242,10 @@ def _chunks_of_file(path: TextSource, index: int, column: str) -> Iterator[Chunk
     try:
         pieces = filter(None, _pieces(path, column))
         while True:
-            while len(buffer) < CHUNK_BYTES and (piece := next(pieces, b"")):
+            while len(buffer) < CHUNK_BYTES:
+                piece = next(pieces, b"")
+                if not piece:
+                    break
                 buffer += piece
             if not buffer:
                 break
@@ -273,16 +293,17 @@ def identity_of_text(
 
     Args:
         text: files and data sets.
-        parts: of each, that are read; by default all. Of a file of rows, of which it is not known
-            how far it is read, the whole counts.
+        parts: of each, that are read; by default all.
     """
     identities: list[dict[str, Any]] = []
-    for source, read in itertools.zip_longest(text, parts, fillvalue=()):
+    for source, parts_read in itertools.zip_longest(text, parts, fillvalue=()):
         if not isinstance(source, Path):
             identities.append({"name": str(source)})
             continue
-        counted = () if _has_rows(source) and read != NOTHING else read
-        content = Content.of(source, counted)
+        # It is not known how far a file of rows is read, so the whole counts.
+        if _has_rows(source) and parts_read != NOTHING:
+            parts_read = ()
+        content = Content.of(source, parts_read)
         size = source.stat().st_size
         identities.append({"name": source.name, "bytes": size, "sha256": content})
     return identities
@@ -300,8 +321,9 @@ def is_plain(source: TextSource) -> bool:
 
 
 def bytes_of_text(text: Iterable[TextSource]) -> int:
-    """Estimate how many bytes of text the files hold, a compressed one three times its size; 0 for
-    a data set.
+    """Estimate how many bytes of text there are.
+
+    A compressed file holds three times its size; a data set counts as 0.
     """
     return sum(
         source.stat().st_size * (3 if source.suffix.lower() in _STREAMS else 1)
@@ -324,9 +346,7 @@ def _cut(buffer: bytearray) -> int:
 
 
 def _rows(path: TextSource, columns: Sequence[str]) -> rows.Rows:
-    """Return the rows of a data set, or a file of the forms _ROWS, with these columns at least, as
-    far as it has them.
-    """
+    """Return the rows of a data set or of a file of the forms _ROWS, as `read_rows` does."""
     if isinstance(path, rows.HubText):
         return rows.rows_of_hub(path)
     form = form_of(path)
@@ -350,16 +370,21 @@ def bytes_of(path: Path) -> Iterator[bytes]:
         if new_stream is not None:
             yield from _decompressed(file, new_stream)
             return
-        while piece := file.read(READ_BYTES):
-            yield piece
+        yield from iter(lambda: file.read(READ_BYTES), b"")
 
 
 def _decompressed(file: IO[bytes], new_stream: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield what a file of streams, one after another, holds; OSError for all that is no whole
-    stream, but for NUL bytes.
+    """Yield what a file of streams, one after another, holds.
 
     The file objects of lzma and zstandard would take damage after the end of a stream for the end
-    of the text. new_stream: makes a decompressor.
+    of the text.
+
+    Args:
+        file: compressed.
+        new_stream: makes a decompressor.
+
+    Raises:
+        OSError: something is no whole stream; NUL bytes behind one are none.
     """
     data = file.read(COMPRESSED_BYTES)
     while data:

@@ -1,5 +1,4 @@
-"""Rows with named columns: JSON objects and their texts, and the text of JSON lines, tables and
-data sets.
+"""Rows with named columns are read from JSON lines, tables and data sets of the Hub.
 
 A row's text becomes a document in the form of reader.py: its lines, of which an empty one is
 written as BLANK, and an empty line after them.
@@ -24,11 +23,15 @@ TABLES: dict[str, dict[str, Any]] = {
     ".csv": {},
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
-DOCUMENTS = ".documents"  # documents in this form, as a corpus has them
-BLANK = "\0"  # which no text has
-_CHATS = ("messages", "conversations", "conversation")  # columns
+# Documents in this form, as a corpus has them.
+DOCUMENTS = ".documents"
+# An empty line; no text has this character.
+BLANK = "\0"
+# Columns of dialogues.
+_CHATS = ("messages", "conversations", "conversation")
 _MAX_LINE_BYTES = 1 << 26
-_BATCH = 64  # rows of a Parquet file that are in memory
+# Rows of a Parquet file that are in memory.
+_BATCH = 64
 
 # Where a row is, as messages say it, and {column: value}.
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
@@ -51,17 +54,22 @@ def rows_of_json_lines(pieces: Iterable[bytes], path: Path) -> Rows:
 
 
 def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
-    """Yield the rows of a file of the form ".csv" or ".tsv", of which `pieces` are the bytes;
-    values are text.
+    """Yield the rows of a table, whose values are text.
+
+    Args:
+        pieces: the file's bytes.
+        path: the file.
+        form: ".csv" or ".tsv".
     """
-    header = list[str]()
+    header: list[str] = []
     for where, fields in fields_of_table(pieces, path, form):
         if not header:
             header = fields
-            if repeated := [name for name in header if name and header.count(name) > 1]:
-                raise UserError(
-                    f"{where}: the column '{repeated[0]:.40}' comes twice; rename or remove one"
-                )
+            for name in header:
+                if name and header.count(name) > 1:
+                    raise UserError(
+                        f"{where}: the column '{name:.40}' comes twice; rename or remove one"
+                    )
         elif len(fields) != len(header):
             raise UserError(
                 f"{where}: {len(fields)} fields where the header names {len(header)}; check "
@@ -74,8 +82,9 @@ def rows_of_table(pieces: Iterable[bytes], path: Path, form: str) -> Rows:
 def fields_of_table(
     pieces: Iterable[bytes], path: Path, form: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the fields of each line that is not empty of a ".csv" or ".tsv" file, the header's too,
-    after where they are, as messages say it.
+    """Yield (where it is, its fields) of each line that is not empty of a table, the header too.
+
+    The arguments are those of `rows_of_table`.
     """
     csv.field_size_limit(_MAX_LINE_BYTES)
     lines = (f"{line}\n" for line in _text_lines(pieces, path))
@@ -88,8 +97,10 @@ def fields_of_table(
 
 
 def rows_of_parquet(path: Path, columns: Sequence[str]) -> Rows:
-    """Yield the rows of a Parquet file with those of the `columns` that it has, some in memory at a
-    time; where it has none, one row of all columns without values.
+    """Yield the rows of a Parquet file with those of the `columns` that it has.
+
+    Where it has none of them, that is one row of all columns without values. Some rows are in
+    memory at a time.
     """
     arrow = import_extra("pyarrow", "parquet")
     parquet = import_extra("pyarrow.parquet", "parquet")

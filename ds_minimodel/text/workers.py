@@ -1,6 +1,4 @@
-"""Parallel maps that keep the order and hold few items at once: over processes of this host, or
-over MPI ranks.
-"""
+"""Parallel maps, over processes of this host or MPI ranks, keep the order and hold few items."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ from typing import Any, TypeVar
 
 from ds_minimodel.common.errors import OtherRankFailed, UserError
 
-FEW_CHUNKS = 8  # of text, for which no other process is started
+# Chunks of text for which no other process is started.
+FEW_CHUNKS = 8
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -34,7 +33,7 @@ def ordered_map(
         function: an error in it is raised here in its item's turn.
         items: are taken as they are needed.
         workers: processes; with one the work is done in this one.
-        few: as many items at most are not worth the start of processes.
+        few: where there are at most so many items, the work is done in this process.
 
     Raises:
         UserError: A worker was killed.
@@ -52,8 +51,15 @@ def ordered_map(
 def results_in_order(
     submit: Callable[[Item], Future[Result]], items: Iterable[Item], window: int
 ) -> Iterator[Result]:
-    """Yield the results of submit(item), a Future, for each item, in order; `window` at most at a
-    time.
+    """Yield the result of submit(item) for each item, in order.
+
+    Args:
+        submit: begins the work on an item.
+        items: are taken as they are needed.
+        window: how many are under way at most.
+
+    Raises:
+        UserError: A worker was killed.
     """
     pending: collections.deque[Future[Result]] = collections.deque()
     try:
@@ -74,8 +80,9 @@ def results_in_order(
 
 
 class _Pool(ProcessPoolExecutor):
-    """Processes that import what they call, and never the main script: without a guard it would run
-    in each of them.
+    """Processes that import what they call, and never the main script.
+
+    Without a guard it would run in each of them.
     """
 
     def submit(self, *call: Any, **named: Any) -> Future[Any]:
@@ -89,8 +96,9 @@ class _Pool(ProcessPoolExecutor):
 
 
 def process_pool(workers: int) -> Executor:
-    """Start processes, which are not forked: libraries have threads here. Ctrl-C is left to this
-    one.
+    """Start processes, which are not forked, as libraries have threads here.
+
+    Ctrl-C is left to this process.
     """
     return _Pool(workers, multiprocessing.get_context("spawn"), _be_worker)
 
@@ -114,11 +122,13 @@ def _first_line(text: object) -> str:
     return str(text).strip().partition("\n")[0]
 
 
-# Ranks under mpirun, on one host or many, that compute for rank 0; it alone reads and writes.
-
-
 class MpiRanks:
-    """The processes of an MPI communicator. is_main: whether this one is rank 0."""
+    """The ranks under mpirun, on one host or many, compute for rank 0, which reads and writes.
+
+    Attributes:
+        comm: the communicator.
+        is_main: whether this one is rank 0.
+    """
 
     def __init__(self, comm: Any):
         self.comm = comm
@@ -186,17 +196,16 @@ class MpiRanks:
         if error is not None:
             raise error
         if state != "ok":
-            raise OtherRankFailed(0, state == "user error")
+            raise OtherRankFailed(0, is_users_mistake=state == "user error")
         return value
 
     def ordered_map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Generator[Result, None, None]:
-        """Yield function(item) for each item, in order, computed on all ranks; on rank 0, in
-        `broadcast_from_rank0`.
+        """Yield function(item) for each item, in order, computed on all ranks.
 
-        Two items a rank are under way at any time. An error in `function` is raised here in its
-        item's turn.
+        It is called on rank 0, in `broadcast_from_rank0`. Two items a rank are under way at any
+        time. An error in `function` is raised here in its item's turn.
         """
         # Rank 0 hands out items, reads and writes: its share of the work is done by a worker.
         here: list[Future[Result]] = []

@@ -11,7 +11,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.steps.corpus import write_tests
-from ds_minimodel.text.corpus import Corpus, count_words, is_held_out, make_corpus
+from ds_minimodel.text.corpus import Corpus, CorpusOptions, count_words, is_held_out, make_corpus
 from ds_minimodel.text.reader import read_documents
 
 from ..data.conftest import content
@@ -22,7 +22,7 @@ SHARE = 0.2
 def test_documents_are_those_of_the_text_apart_where_held_out(
     tmp_path, text_file, corpus, monkeypatch
 ):
-    make_corpus([text_file], tmp_path / "one", held_out=SHARE)
+    make_corpus([text_file], tmp_path / "one", CorpusOptions(held_out=SHARE))
     made = Corpus(tmp_path / "one")
     for files, side in ((made.training, False), (made.held_out, True)):
         assert [*read_documents(files)] == [
@@ -35,7 +35,8 @@ def test_documents_are_those_of_the_text_apart_where_held_out(
     )
     monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
     for workers in (1, 2):
-        make_corpus([text_file], tmp_path / f"{workers}", held_out=SHARE, workers=workers)
+        options = CorpusOptions(held_out=SHARE)
+        make_corpus([text_file], tmp_path / f"{workers}", options, workers=workers)
         assert [*read_documents(Corpus(tmp_path / f"{workers}").training)] == training
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
@@ -48,7 +49,8 @@ def test_white_space_is_a_decoders(tmp_path, whole):
         "".join(json.dumps({"mine": "\r\n".join(lines)}) + "\n" for lines in rows)
     )
     (tmp_path / "text.txt").write_text("one \n two\r\n \n\n three")
-    make_corpus(sorted(tmp_path.iterdir()), tmp_path / "made", column="mine", whole_documents=whole)
+    options = CorpusOptions(column="mine", whole_documents=whole)
+    make_corpus(sorted(tmp_path.iterdir()), tmp_path / "made", options)
     expected = [*rows, ["one ", " two"], [" three"]]
     found = [*read_documents(Corpus(tmp_path / "made").training)]
     assert found == (
@@ -59,7 +61,7 @@ def test_white_space_is_a_decoders(tmp_path, whole):
 def test_words_of_a_part_are_counted_where_there_are_many(tmp_path, text_file, monkeypatch):
     monkeypatch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
     monkeypatch.setattr("ds_minimodel.text.corpus.COUNTED_BYTES", 40_000)
-    make_corpus([text_file], tmp_path / "made")
+    make_corpus([text_file], tmp_path / "made", CorpusOptions())
     made = Corpus(tmp_path / "made")
     of_words = sum(len(word.encode()) * times for word, times in made.words().items())
     assert 30_000 < of_words < made.facts.counted <= 40_000
@@ -70,7 +72,7 @@ def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
     (path := tmp_path / "text.txt").write_text(
         "one two\nthree\n\none two three four\n\nfive\n\none two\nthree\n"
     )
-    make_corpus([path], tmp_path / "made", min_words=3)
+    make_corpus([path], tmp_path / "made", CorpusOptions(min_words=3))
     facts = Corpus(tmp_path / "made").facts
     assert (facts.documents, facts.dropped, facts.repeated_lines) == ([3, 0], 1, 0.4)
     assert Corpus(tmp_path / "made").words() == Counter(
@@ -80,10 +82,10 @@ def test_short_documents_are_dropped_and_repeated_lines_are_counted(tmp_path):
         UserError,
         match=r"text.txt: no document is left \(4 have fewer than min_words=9 words, 0 are",
     ):
-        make_corpus([path], tmp_path / "none", min_words=9)
+        make_corpus([path], tmp_path / "none", CorpusOptions(min_words=9))
     path.write_bytes(b"one\n\xff\n")
     with pytest.raises(UserError, match="text.txt:2: not UTF-8"):
-        make_corpus([path], tmp_path / "none")
+        make_corpus([path], tmp_path / "none", CorpusOptions())
     assert not (tmp_path / "none").exists()
 
 
@@ -97,7 +99,7 @@ def test_what_is_scored_is_of_all_files_without_lines_of_many_pages(tmp_path, mo
     make_corpus(
         [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
         WorkdirLayout(tmp_path).corpus("xx"),
-        held_out=SHARE,
+        CorpusOptions(held_out=SHARE),
     )
     task = SimpleNamespace(test={"xx": tmp_path / "test.txt"})
     said = []

@@ -6,7 +6,14 @@ import json
 import pytest
 
 from ds_minimodel.common.files import as_json
-from ds_minimodel.text.corpus import BLOCK_BYTES, Corpus, draw_parts, make_corpus, read_drawn
+from ds_minimodel.text.corpus import (
+    BLOCK_BYTES,
+    Corpus,
+    CorpusOptions,
+    draw_parts,
+    make_corpus,
+    read_drawn,
+)
 from ds_minimodel.text.reader import documents, identity_of_text, read_documents
 
 DRAWN = 1_000_000  # bytes
@@ -62,8 +69,9 @@ def test_what_is_not_drawn_is_not_read(text, tmp_path):
     ((of_all,), all_hashed) = identity(holes, None)
     assert of_text["sha256"] == of_holes["sha256"] != of_all["sha256"]
     assert hashed.keys().isdisjoint(all_hashed)
-    make_corpus([text], tmp_path / "text", held_out=0.1, draw=DRAWN)
-    make_corpus([holes], tmp_path / "holes", held_out=0.1, draw=DRAWN)
+    options = CorpusOptions(held_out=0.1, draw=DRAWN)
+    make_corpus([text], tmp_path / "text", options)
+    make_corpus([holes], tmp_path / "holes", options)
     one = Corpus(tmp_path / "text")
     other = Corpus(tmp_path / "holes")
     assert one.words() == other.words()

@@ -86,7 +86,7 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(
     found = [
         line
         for part in reader.read_chunks([path])
-        for lines in reader.documents(part, False)
+        for lines in reader.documents(part, whole=False)
         for line in lines
     ]
     assert found == ["# T", "A.", "- b", "- c", "def f():", "pass", "x", "y", "z", "w"]

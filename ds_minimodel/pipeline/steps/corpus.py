@@ -9,6 +9,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from itertools import islice
 from operator import itemgetter
@@ -22,7 +23,7 @@ from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.pairs import write_pairs
 from ds_minimodel.pipeline.records import Job, read_record
-from ds_minimodel.text.corpus import MANY_PAGES, Corpus, draw_parts, make_corpus
+from ds_minimodel.text.corpus import MANY_PAGES, Corpus, CorpusOptions, draw_parts, make_corpus
 from ds_minimodel.text.languages import other_language
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
@@ -71,30 +72,25 @@ def _contents(paths: Sequence[str]) -> list[Content]:
 def _job(recipe: Recipe, context: Context, language: str) -> Job:
     data = recipe.data
     out = context.layout.corpus(language)
-    settings: dict[str, Any] = {"held_out": data.held_out, "column": data.column, "draw": data.draw}
-    settings |= {
-        "min_words": data.min_words.get(language, 0),
-        "whole_documents": recipe.trained_by.whole_documents,
-    }
+    options = CorpusOptions(
+        held_out=data.held_out,
+        min_words=data.min_words.get(language, 0),
+        column=data.column,
+        whole_documents=recipe.trained_by.whole_documents,
+        draw=data.draw,
+    )
     workers = data.workers or os.cpu_count() or 1
     ranks = cast(MpiRanks | None, context.ranks)
 
     def make() -> None:
-        make_corpus(
-            data.text[language],
-            out,
-            workers=workers,
-            ranks=ranks,
-            label=f"corpus {language}",
-            **settings,
-        )
+        make_corpus(data.text[language], out, options=options, workers=workers, ranks=ranks)
         if ranks is not None and not ranks.is_main:
             return
         said = other_language(read_documents(Corpus(out).training), language)
         if said is not None:
             print(printable(f"{language}: {said}"), file=sys.stderr)
 
-    return Job(out, {"text": _identity(recipe, language), **settings}, (), make)
+    return Job(out, {"text": _identity(recipe, language), **asdict(options)}, (), make)
 
 
 def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
