@@ -9,7 +9,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.prepare import StoreText, prepare
 from ds_minimodel.launch.process import processes_of_mpirun
 from ds_minimodel.text.reader import CHUNK_BYTES
 from ds_minimodel.tokenizers.tokenizer import UNIGRAM_FILE
@@ -29,10 +29,10 @@ def main(folder: str, workers: int) -> None:
         from ds_minimodel.text.workers import MpiRanks
 
         ranks = MpiRanks.join(processes)
-        ranks.broadcast_from_rank0(lambda: prepare([text], tokenizer, out, ranks=ranks))
+        ranks.broadcast_from_rank0(lambda: prepare(StoreText([text]), tokenizer, out, ranks=ranks))
         ranks.end()
     else:
-        prepare([text], tokenizer, out, workers=workers)
+        prepare(StoreText([text]), tokenizer, out, workers=workers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Text to a token store: streaming, over several processes.
+"""Text becomes a token store, streamed over several processes.
 
 The text decides where a shard ends (after a fixed amount of it), not the tokens or the number of
 workers. So every shard can be made alone, by any process on any machine, with the same bytes.
@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,35 +25,47 @@ from ds_minimodel.text.reader import Chunk, documents, find_text, names_of, read
 from ds_minimodel.text.workers import FEW_CHUNKS, MpiRanks, ordered_map
 from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
-SHARD_BYTES = 1 << 28  # text of a shard
+# Bytes of text in a shard.
+SHARD_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class StoreText:
+    """The text that a token store is made of.
+
+    Args:
+        files: as reader.find_text takes them.
+        held_out: files that go into a second store, in the folder HELD_OUT of the first.
+        names: what the manifest says of the text; by default the names of `files`.
+        whole_documents: whether a document is one text, with its line ends, instead of a sentence
+            a line.
+    """
+
+    files: Sequence[str | Path]
+    held_out: Sequence[str | Path] | None = None
+    names: Sequence[str] = ()
+    whole_documents: bool = False
 
 
 def prepare(
-    text: Sequence[str | Path],
+    text: StoreText,
     tokenizer_folder: str | Path,
     out: str | Path,
     workers: int = 1,
     ranks: MpiRanks | None = None,
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int, int], None] = lambda documents, tokens: None,
-    held_out: Sequence[str | Path] | None = None,
-    whole_documents: bool = False,
-    names: Sequence[str] = (),
 ) -> float:
     """Tokenise files into a token store, the same byte for byte for any number of processes.
 
     Args:
-        text: files of the text, as reader.find_text takes them.
+        text: the files.
         tokenizer_folder: folder of the tokenizer.
         out: folder of the new store.
         workers: processes of this machine that tokenise.
         ranks: ranks of MPI that tokenise instead of the workers.
         shard_bytes: bytes of text in a shard.
         progress: is called with the documents and tokens so far as work is done.
-        held_out: files that go into a second store, in the folder HELD_OUT of `out`.
-        whole_documents: whether a document is one text, with its line ends, instead of a sentence
-            a line.
-        names: what the manifest says of the text; by default the names of its files.
 
     Returns:
         The share of the text's bytes that the vocabulary has no piece for.
@@ -61,24 +74,28 @@ def prepare(
         UserError: where text cannot be read, no document has tokens, or the disk cannot be
             written.
     """
-    paths = find_text(text)
-    held_out_paths = find_text(held_out or ())
+    paths = find_text(text.files)
+    held_out_paths = find_text(text.held_out or ())
     tokenizer = open_tokenizer(tokenizer_folder)
     settings = {
         "tokenizer_sha256": tokenizer.sha256,
         **tokenizer.vocabulary.facts(),
         "shard_bytes": shard_bytes,
-        "whole_documents": whole_documents,
+        "whole_documents": text.whole_documents,
     }
-    num_stores = 1 if held_out is None else 2
+    num_stores = 1 if text.held_out is None else 2
     encode = functools.partial(
-        _encode_chunk, tokenizer_folder, tokenizer.sha256, len(paths), whole_documents
+        _encode_chunk,
+        tokenizer_folder=tokenizer_folder,
+        sha256=tokenizer.sha256,
+        num_training_files=len(paths),
+        whole_documents=text.whole_documents,
     )
     jobs = _in_shards(read_chunks(paths + held_out_paths), shard_bytes)
     if ranks:
         parts = ranks.ordered_map(encode, jobs)
     else:
-        parts = ordered_map(encode, jobs, workers, FEW_CHUNKS)
+        parts = ordered_map(encode, jobs, workers=workers, few=FEW_CHUNKS)
     # A row of (documents, tokens) for each store.
     counts = np.zeros((num_stores, 2), np.int64)
     num_bytes = 0
@@ -90,7 +107,12 @@ def prepare(
             with contextlib.ExitStack() as open_shards:
                 adds = [
                     open_shards.enter_context(
-                        write_shard(store, shard, tokenizer.vocabulary.size, tokenizer.sha256)
+                        write_shard(
+                            store,
+                            index=shard,
+                            num_ids=tokenizer.vocabulary.size,
+                            tokenizer_sha256=tokenizer.sha256,
+                        )
                     )
                     for store in folders
                 ]
@@ -102,7 +124,7 @@ def prepare(
                     progress(*counts[0].tolist())
             num_shards = shard + 1
         if not counts[0, 0]:
-            raise UserError(f"{', '.join(map(str, text))}: no document has tokens; add text")
+            raise UserError(f"{', '.join(map(str, text.files))}: no document has tokens; add text")
         facts = {
             "shards": num_shards,
             "text_bytes": num_bytes,
@@ -110,16 +132,15 @@ def prepare(
             **settings,
         }
         # The outer folder's manifest lists the files of the inner one, which is finished first.
-        for store, (num_documents, num_tokens) in reversed(
-            [*zip(folders, counts.tolist(), strict=True)]
-        ):
+        for store in reversed(range(num_stores)):
+            num_documents, num_tokens = counts[store].tolist()
             files.write_manifest(
-                store,
+                folders[store],
                 kind="token_store",
                 **facts,
                 documents=num_documents,
                 tokens=num_tokens,
-                text=[*names] or names_of(paths),
+                text=[*text.names] or names_of(paths),
             )
     return unknown / num_bytes
 
@@ -127,8 +148,13 @@ def prepare(
 class _Part(NamedTuple):
     """A tokenised chunk.
 
-    store: index of its store. ids: of its documents, one after another. lengths: how many ids each
-    document has. bytes: of its text. unknown: bytes of it that no piece covers.
+    Attributes:
+        shard: index of its shard.
+        store: index of its store: 0, or 1 for what is held out.
+        ids: of its documents, one after another.
+        lengths: how many ids each document has.
+        bytes: of its text.
+        unknown: bytes of it that no piece covers.
     """
 
     shard: int
@@ -158,35 +184,42 @@ def _opened(folder: str | Path, sha256: str) -> Tokenizer:
 
 
 def _encode_chunk(
+    job: tuple[int, Chunk],
+    *,
     tokenizer_folder: str | Path,
     sha256: str,
-    first_held_out: int,
+    num_training_files: int,
     whole_documents: bool,
-    job: tuple[int, Chunk],
 ) -> _Part:
-    """Tokenise a (shard, chunk).
+    """Tokenise a chunk.
 
     Each line ends in the vocabulary's end of text, each document in one more; a whole document is
-    one text, which ends in one. sha256: of the tokenizer. first_held_out: index of the first file
-    that is held out.
+    one text, which ends in one.
+
+    Args:
+        job: (shard, chunk).
+        tokenizer_folder: folder of the tokenizer.
+        sha256: of the tokenizer.
+        num_training_files: the files behind so many are held out.
+        whole_documents: whether a document is one text.
     """
     shard, chunk = job
     tokenizer = _opened(tokenizer_folder, sha256)
     eos = tokenizer.vocabulary.require("eos", "a token store")
-    kept = [*documents(chunk, whole_documents)]
+    texts_of_documents = [*documents(chunk, whole=whole_documents)]
     if whole_documents:
-        kept = [["\n".join(document)] for document in kept]
+        texts_of_documents = [["\n".join(lines)] for lines in texts_of_documents]
     # All lines go in one call, for which SentencePiece starts its threads once.
-    texts = list(itertools.chain.from_iterable(kept))
+    texts = list(itertools.chain.from_iterable(texts_of_documents))
     sentences = tokenizer.encode(texts)
     unknown = sum(
         size for pair in zip(texts, sentences, strict=True) for _, size in tokenizer.unknown(*pair)
     )
     # An array takes ids three times as fast as a list.
     tokens = array.array("I")
-    lengths = list[int]()
+    lengths: list[int] = []
     rest = iter(sentences)
-    for document in kept:
+    for document in texts_of_documents:
         before = len(tokens)
         for sentence in itertools.islice(rest, len(document)):
             # Nothing is left of some lines, such as one zero-width space.
@@ -197,6 +230,11 @@ def _encode_chunk(
             if not whole_documents:
                 tokens.append(eos)
             lengths.append(len(tokens) - before)
-    store = int(chunk.file >= first_held_out)
-    ids = np.array(tokens, id_type(tokenizer.vocabulary.size))
-    return _Part(shard, store, ids, np.array(lengths, np.int64), len(chunk.data), unknown)
+    return _Part(
+        shard=shard,
+        store=0 if chunk.file < num_training_files else 1,
+        ids=np.array(tokens, id_type(tokenizer.vocabulary.size)),
+        lengths=np.array(lengths, np.int64),
+        bytes=len(chunk.data),
+        unknown=unknown,
+    )

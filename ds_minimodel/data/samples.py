@@ -1,4 +1,4 @@
-"""Samples of a text: the tokens of any sample of any epoch, found from its number alone."""
+"""Samples of a text: the tokens of any sample of any epoch are found from its number alone."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ds_minimodel.common.random import Stream, draws, permute, sample_key, strea
 from ds_minimodel.common.vocabulary import FILLER
 from ds_minimodel.data.store import TokenStore
 
-CHUNK_TOKENS = 1 << 24  # tokens in memory while a table is built
+# Tokens in memory while a table is built.
+CHUNK_TOKENS = 1 << 24
 _RECORD: np.dtype = np.dtype([("start", "<i8"), ("length", "<i4")])
 
 Spans = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 class BlockTable:
-    """Start and length of every block of a store, 12 bytes each in memory; on disk from the first
-    use on.
+    """Start and length of every block of a store, 12 bytes each in memory.
 
-    The file, of numpy's form .npz with its checksum, has mode, length and the store's hash in its
-    name, so it is never used for another store. Where ranks share a disk, let one open it before
-    the others, or each builds it (with the same result).
+    They are on disk from the first use on. The file, of numpy's form .npz with its checksum, has
+    mode, length and the store's hash in its name, so it is never used for another store. Where
+    ranks share a disk, let one open it before the others, or each builds it (with the same result).
 
     Args:
         store: the text that is cut into blocks.
@@ -88,7 +88,7 @@ def _even(store: TokenStore, limit: int) -> Spans:
         yield starts, np.minimum(limit, store.num_tokens - starts)
 
 
-def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: bool) -> Spans:
+def _whole_sentences(store: TokenStore, eos: int, limit: int, *, within_documents: bool) -> Spans:
     """Yield starts and lengths, a chunk of the store at a time, each read from a block's start."""
     assert CHUNK_TOKENS > limit
     start = 0
@@ -100,8 +100,13 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: 
             is_end[store.document_ends(start, stop) - start - 1] = True
         else:
             is_end = store.read(start, stop) == eos
-        is_last = stop == store.num_tokens
-        starts, ends, done = _pack(is_end, limit, within_documents, is_last, store.whole_documents)
+        starts, ends, done = _pack(
+            is_end,
+            limit,
+            within_documents=within_documents,
+            whole_documents=store.whole_documents,
+            is_last=stop == store.num_tokens,
+        )
         yield start + starts, ends - starts
         start += done
 
@@ -109,14 +114,23 @@ def _whole_sentences(store: TokenStore, eos: int, limit: int, within_documents: 
 def _pack(
     is_end: NDArray[np.bool_],
     limit: int,
+    *,
     within_documents: bool,
-    is_last: bool,
     whole_documents: bool,
+    is_last: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Pack sentences greedily; return starts and ends of the blocks, and how many tokens are used.
+    """Pack sentences greedily.
 
-    is_end: which tokens end a sentence. Unless these are the last tokens, it stops where a block's
-    end could depend on what follows.
+    Args:
+        is_end: which tokens end a sentence.
+        limit: tokens of the longest block.
+        within_documents: whether a block ends where a document does.
+        whole_documents: whether a document is one text, not a sentence a line.
+        is_last: whether these are the last tokens of all; else packing stops where a block's end
+            could depend on what follows.
+
+    Returns:
+        Starts and ends of the blocks, and how many tokens are used.
     """
     ends = (np.flatnonzero(is_end) + 1).tolist()
     # Where a block must end: at a whole document's end, or else before the second of two </s>,
@@ -155,16 +169,20 @@ def _pack(
 _MULTIPLE = 8
 
 Integers = NDArray[np.int64]
-Keys = NDArray[np.uint32]  # of samples (common/random.py)
+# Of samples (common/random.py).
+Keys = NDArray[np.uint32]
 
 
 class Samples(NamedTuple):
     """B samples.
 
-    tokens: (B, S), padded to the longest row rounded up to a multiple of 8, at most the sequence
-    length. lengths: (B,) tokens before padding. keys: (B,), of all that is drawn for each.
-    replayed: (B,), which are of another text, where some are. learned: (B, S), the tokens that are
-    predicted, where some are not.
+    Attributes:
+        tokens: (B, S), padded to the longest row rounded up to a multiple of 8, at most the
+            sequence length.
+        lengths: (B,) tokens before padding.
+        keys: (B,), of all that is drawn for each.
+        replayed: (B,), which are of another text, where some are.
+        learned: (B, S), the tokens that are predicted, where some are not.
     """
 
     tokens: Integers
@@ -175,11 +193,11 @@ class Samples(NamedTuple):
 
 
 class SampleReader:
-    """The samples of a run, numbered from 0 on through all epochs; each epoch holds every block
-    once.
+    """The samples of a run, numbered from 0 on through all epochs.
 
-    Order and keys are functions of (seed, epoch, block): a rank may take any slice of any step, and
-    a resumed run goes on at its number of samples with nothing to restore.
+    Each epoch holds every block once. Order and keys are functions of (seed, epoch, block): a rank
+    may take any slice of any step, and a resumed run goes on at its number of samples with nothing
+    to restore.
     """
 
     def __init__(self, store: TokenStore, blocks: BlockTable, seed: int):
@@ -190,7 +208,7 @@ class SampleReader:
     def read(self, first: int, last: int) -> Samples:
         """Return the samples [first, last)."""
         epochs, places = np.divmod(np.arange(first, last), len(self.blocks))
-        indices = permute(places, len(self.blocks), self.seed, epochs)
+        indices = permute(places, len(self.blocks), seed=self.seed, epoch=epochs)
         keys = sample_key(self.seed, epochs, indices)
         tokens, lengths = self._read(indices)
         if not self.store.masked:
@@ -200,8 +218,11 @@ class SampleReader:
         return Samples(tokens % size, lengths, keys, learned=tokens < size)
 
     def _read(self, indices: Integers) -> tuple[Integers, Integers]:
-        """Return tokens (B, S), in each row <s> where the vocabulary has one, a block, and padding;
-        and lengths (B,).
+        """Read blocks by their indices (B,).
+
+        Returns:
+            tokens (B, S), in each row <s> where the vocabulary has one, a block, and padding; and
+            lengths (B,).
         """
         starts, sizes = self.blocks.spans(indices)
         bos = self.store.vocabulary.bos
@@ -258,7 +279,13 @@ class MixedReader:
                 learned[chosen, : samples.tokens.shape[1]] = samples.learned[chosen]
         lengths = np.where(replaced, others.lengths, base.lengths)
         keys = np.where(replaced, others.keys, base.keys)
-        return Samples(tokens, lengths, keys, replaced, None if learned.all() else learned)
+        return Samples(
+            tokens=tokens,
+            lengths=lengths,
+            keys=keys,
+            replayed=replaced,
+            learned=None if learned.all() else learned,
+        )
 
 
 # Folder of the store of the held-out documents, in the folder of the others' store.

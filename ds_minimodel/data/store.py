@@ -1,4 +1,4 @@
-"""Token stores: tokenised text on disk, which need not fit into memory to be written or read.
+"""Token stores are tokenised text on disk, which need not fit into memory.
 
 A store is a folder of shards and a manifest. Shard 00000 is two files:
   00000.bin   the ids alone, uint16 where the vocabulary allows it, else uint32, little-endian
@@ -41,19 +41,27 @@ def id_type(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def shard_name(number: int) -> str:
+def shard_name(index: int) -> str:
     """Return the name of a shard's files, without .bin and .idx."""
-    return f"{number:05d}"
+    return f"{index:05d}"
 
 
 class StoreManifest(VocabularyManifest):
-    """Manifest of a token store."""
+    """Manifest of a token store.
+
+    Attributes:
+        tokenizer_sha256: of the tokenizer.
+        shards: how many there are.
+        whole_documents: whether a document is one text, not a sentence a line.
+        masked: whether nothing is learned of some tokens.
+        ends: tokens that end an answer of its dialogues.
+    """
 
     tokenizer_sha256: files.Sha256
     shards: Annotated[int, Field(ge=0, le=99_999)]
-    whole_documents: bool = False  # whether a document is one text, not a sentence a line
-    masked: bool = False  # whether nothing is learned of some tokens
-    ends: list[int] = []  # tokens that end an answer of its dialogues
+    whole_documents: bool = False
+    masked: bool = False
+    ends: list[int] = []
 
     noun = "a token store; run the step prepare"
     kinds = ("token_store",)
@@ -61,22 +69,22 @@ class StoreManifest(VocabularyManifest):
 
 @contextlib.contextmanager
 def write_shard(
-    folder: str | Path, number: int, ids: int, tokenizer_sha256: str
+    folder: str | Path, index: int, num_ids: int, tokenizer_sha256: str
 ) -> Iterator[Callable[[ArrayLike, ArrayLike], None]]:
     """Write a shard, which appears, complete, when the block ends without an error.
 
     Args:
         folder: folder of the store.
-        number: of the shard, from 0.
-        ids: count of the store's ids; every id is below it.
+        index: of the shard, from 0.
+        num_ids: every id of the store is below it.
         tokenizer_sha256: SHA-256 of the tokenizer.
 
     Yields:
         A function add(tokens, lengths) that appends whole documents: their ids one after another,
         and the count of tokens of each.
     """
-    path = Path(folder) / shard_name(number)
-    dtype = id_type(ids)
+    path = Path(folder) / shard_name(index)
+    dtype = id_type(num_ids)
     lengths = [np.zeros(1, np.int64)]
     with files.atomic_write(path.with_suffix(".bin")) as file:
 
@@ -91,7 +99,7 @@ def write_shard(
             _MAGIC,
             _VERSION,
             dtype.itemsize,
-            ids,
+            num_ids,
             offsets[-1],
             len(offsets) - 1,
             bytes.fromhex(tokenizer_sha256),
@@ -116,11 +124,11 @@ Read = Callable[[int, int], bytes]
 
 
 class Reader:
-    """Reads parts of any number of files; the last used stay open, up to half of what the process
-    may open.
+    """A reader of parts of any number of files.
 
-    Files are read, not mapped: a map takes a descriptor and page tables for each process, reads 128
-    KiB for a sample of one, and a disk that fails under it kills the process.
+    The last used ones stay open, up to half of what the process may open. Files are read, not
+    mapped: a map takes a descriptor and page tables for each process, reads 128 KiB for a sample of
+    one, and a disk that fails under it kills the process.
     """
 
     def __init__(self) -> None:
@@ -173,10 +181,10 @@ class TokenStore:
     """
 
     def __init__(
-        self, folder: str | Path, tokenizer_sha256: str | None = None, verify: bool = False
+        self, folder: str | Path, tokenizer_sha256: str | None = None, *, verify: bool = False
     ):
         self.folder = Path(folder)
-        manifest = files.read_artifact(folder, StoreManifest, verify)
+        manifest = files.read_artifact(folder, StoreManifest, verify=verify)
         self.vocabulary = manifest.vocabulary(folder)
         self.tokenizer_sha256 = manifest.tokenizer_sha256
         self.whole_documents = manifest.whole_documents
@@ -187,12 +195,15 @@ class TokenStore:
                 f"{tokenizer_sha256[:12]}…); run the step prepare again"
             )
         self.sha256 = files.sha256_of_json(manifest.model_dump()["files"])
-        ids = self.vocabulary.size * (2 if self.masked else 1)
+        num_ids = self.vocabulary.size
+        if self.masked:
+            num_ids *= 2
         self._reader = Reader()
-        self._dtype = id_type(ids)
-        self._kind = _MAGIC, _VERSION, self._dtype.itemsize, ids
+        self._dtype = id_type(num_ids)
+        # What the header of each shard begins with.
+        self._kind = (_MAGIC, _VERSION, self._dtype.itemsize, num_ids)
         self._shards = [
-            self._open_shard(self.folder / shard_name(number)) for number in range(manifest.shards)
+            self._open_shard(self.folder / shard_name(index)) for index in range(manifest.shards)
         ]
         # The start of each shard, and behind them the end of the last.
         token_counts = (shard.num_tokens for shard in self._shards)
@@ -219,11 +230,11 @@ class TokenStore:
                 return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._dtype)
             shard += 1
 
-    def document(self, number: int) -> tuple[int, int]:
+    def document(self, index: int) -> tuple[int, int]:
         """Return (start, stop) of a document's tokens, its last </s> included."""
-        shard = bisect.bisect_right(self._document_starts, number) - 1
+        shard = bisect.bisect_right(self._document_starts, index) - 1
         # A document's offsets are its start and the next one's, of 8 bytes each.
-        first_byte = _HEADER.size + 8 * (number - self._document_starts[shard])
+        first_byte = _HEADER.size + 8 * (index - self._document_starts[shard])
         offsets = self._shards[shard].offsets(first_byte, first_byte + 16)
         start, stop = np.frombuffer(offsets, "<i8").tolist()
         return self._token_starts[shard] + start, self._token_starts[shard] + stop
@@ -242,12 +253,18 @@ class TokenStore:
 
     def _open_shard(self, path: Path) -> _Shard:
         """Open a shard; the sizes of its files were compared with the manifest."""
-        data = path.with_suffix(".bin")
-        index = path.with_suffix(".idx")
-        with open(index, "rb") as file:
+        data_path = path.with_suffix(".bin")
+        index_path = path.with_suffix(".idx")
+        with open(index_path, "rb") as file:
             *kind, num_tokens, num_documents, tokenizer = _HEADER.unpack(file.read(_HEADER.size))
         if (*kind, tokenizer.hex()) != (*self._kind, self.tokenizer_sha256):
             raise UserError(
-                f"{index}: not of this store, or of another version; run the step prepare again"
+                f"{index_path}: not of this store, or of another version; "
+                "run the step prepare again"
             )
-        return _Shard(num_tokens, num_documents, self._reader.of(data), self._reader.of(index))
+        return _Shard(
+            num_tokens=num_tokens,
+            num_documents=num_documents,
+            tokens=self._reader.of(data_path),
+            offsets=self._reader.of(index_path),
+        )

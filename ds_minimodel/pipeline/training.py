@@ -327,7 +327,9 @@ def held_out_sampler(
 
 
 def _store(context: Context, folder: Path, language: str, verify: bool = False) -> TokenStore:
-    return TokenStore(folder, open_tokenizer(context.layout.tokenizer(language)).sha256, verify)
+    return TokenStore(
+        folder, open_tokenizer(context.layout.tokenizer(language)).sha256, verify=verify
+    )
 
 
 def _sampler(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ds_minimodel.common.files import write_manifest
-from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.prepare import StoreText, prepare
 from ds_minimodel.data.store import TokenStore, write_shard
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer, trained_layout
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
@@ -90,7 +90,7 @@ def byte_folder(text_file, tmp_path_factory):
 @pytest.fixture(scope="session")
 def store_folder(text_file, tokenizer_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("store") / "store"
-    prepare([text_file], tokenizer_folder, folder, shard_bytes=SHARD_BYTES)
+    prepare(StoreText([text_file]), tokenizer_folder, folder, shard_bytes=SHARD_BYTES)
     return folder
 
 
@@ -100,7 +100,7 @@ def reference(text_file, tokenizer_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("reference") / "store"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ds_minimodel.text.reader.CHUNK_BYTES", 5000)
-        prepare([text_file], tokenizer_folder, out, shard_bytes=SHARD_BYTES)
+        prepare(StoreText([text_file]), tokenizer_folder, out, shard_bytes=SHARD_BYTES)
     return out
 
 

@@ -39,7 +39,7 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     try:
         ranks.broadcast_from_rank0(
             lambda: prepare.prepare(
-                [text],
+                prepare.StoreText([text]),
                 tokenizer,
                 out,
                 shard_bytes=int(shard_bytes),

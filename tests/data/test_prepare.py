@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from ds_minimodel.common.files import read_manifest
-from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.prepare import StoreText, prepare
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
@@ -42,7 +42,7 @@ def test_bytes_without_a_piece_are_counted_whatever_number_of_tokens_they_become
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(documents))
     other = shutil.copy(path, tmp_path / "other.txt")
-    share = prepare([path], tokenizer_folder, tmp_path / "store", held_out=[other])
+    share = prepare(StoreText([path], held_out=[other]), tokenizer_folder, tmp_path / "store")
     facts = read_manifest(tmp_path / "store")
     assert facts["unknown_bytes"] == 80 * len(unknown.encode())
     assert share == facts["unknown_bytes"] / (2 * path.stat().st_size)
@@ -52,8 +52,8 @@ def test_a_folder_may_get_another_tokenizer(tmp_path, tokenizer_folder, byte_fol
     (tmp_path / "text.txt").write_text("abc def.\n")
     for number, folder in enumerate((tokenizer_folder, byte_folder)):
         shutil.copytree(folder, tmp_path / "tokenizer")
-        prepare([tmp_path / "text.txt"], tmp_path / "tokenizer", tmp_path / f"{number}")
-        prepare([tmp_path / "text.txt"], folder, tmp_path / f"{number}-expected")
+        prepare(StoreText([tmp_path / "text.txt"]), tmp_path / "tokenizer", tmp_path / f"{number}")
+        prepare(StoreText([tmp_path / "text.txt"]), folder, tmp_path / f"{number}-expected")
         assert content(tmp_path / f"{number}") == content(tmp_path / f"{number}-expected")
         shutil.rmtree(tmp_path / "tokenizer")
 
@@ -64,7 +64,9 @@ def test_a_row_comes_back_byte_for_byte_from_a_decoders_store(tmp_path, byte_fol
     (tmp_path / "rows.jsonl").write_text(
         "".join(json.dumps({"text": text}) + "\n" for text in rows)
     )
-    prepare([tmp_path / "rows.jsonl"], byte_folder, tmp_path / "store", whole_documents=True)
+    prepare(
+        StoreText([tmp_path / "rows.jsonl"], whole_documents=True), byte_folder, tmp_path / "store"
+    )
     store = TokenStore(tmp_path / "store")
     tokenizer = Tokenizer.from_file(str(byte_folder / "tokenizer.json"))
     found = [
@@ -87,7 +89,12 @@ if __name__ == "__main__":
     reader.CHUNK_BYTES = 5000
     text, tokenizer, out, workers = sys.argv[1:]
     prepare.prepare(
-        [text], tokenizer, out, workers=int(workers), shard_bytes=30_000, progress=slowly
+        prepare.StoreText([text]),
+        tokenizer,
+        out,
+        workers=int(workers),
+        shard_bytes=30_000,
+        progress=slowly,
     )
 """
 

@@ -10,7 +10,7 @@ from typing import cast
 from ds_minimodel.artifacts.base import identity_of_base
 from ds_minimodel.common.progress import Progress
 from ds_minimodel.config.schema import Recipe
-from ds_minimodel.data.prepare import prepare
+from ds_minimodel.data.prepare import StoreText, prepare
 from ds_minimodel.pipeline.context import Context
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.lines import write_sides
@@ -132,14 +132,16 @@ def _prepare(recipe: Recipe, context: Context, language: str) -> None:
     progress = Progress(f"prepare {language}", None, "tokens")
     corpus = Corpus(layout.corpus(language))
     unknown = prepare(
-        corpus.training,
+        StoreText(
+            corpus.training,
+            held_out=corpus.held_out if recipe.data.held_out else None,
+            names=corpus.facts.text,
+            whole_documents=recipe.trained_by.whole_documents,
+        ),
         layout.tokenizer(language),
         layout.tokens(language),
-        recipe.data.workers or os.cpu_count() or 1,
-        cast(MpiRanks | None, context.ranks),
+        workers=recipe.data.workers or os.cpu_count() or 1,
+        ranks=cast(MpiRanks | None, context.ranks),
         progress=lambda documents, tokens: progress.update(tokens, f"{documents:,} documents"),
-        held_out=corpus.held_out if recipe.data.held_out else None,
-        whole_documents=recipe.trained_by.whole_documents,
-        names=corpus.facts.text,
     )
     progress.close(f"{unknown:.2%} of the text's bytes have no token" if unknown else None)
