@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ds_minimodel import __version__
 from ds_minimodel.cli import costs, hf, look, sample, serve, steps, streams
-from ds_minimodel.common.errors import OtherRankFailed, UserError, is_out_of_memory
+from ds_minimodel.common.errors import OtherRankError, UserError, is_out_of_memory
 from ds_minimodel.common.retired import INSTEAD, retired
 from ds_minimodel.launch import hosts as launch
 from ds_minimodel.launch import process
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             0 if process.launched() else launch.PREEMPTED
         )  # a launcher takes what is not 0 for a failure of the rank
         sys.exit(ends if stopped.signal_number == signal.SIGTERM else launch.INTERRUPTED)
-    except OtherRankFailed as error:
+    except OtherRankError as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except KeyboardInterrupt:
         streams.say("ds-minimodel: interrupted; the same command goes on from what is complete")

@@ -123,12 +123,12 @@ class Section(BaseModel):
         return record
 
 
-def _recorded(value: Any, by_content: bool) -> Any:
+def _recorded(value: Any, *, by_content: bool) -> Any:
     """Return what a job's record holds of a value: it, or the Content of the file that it names."""
     if isinstance(value, Section):
         return value.recorded()
     if isinstance(value, Mapping):
-        return {key: _recorded(part, by_content) for key, part in value.items()}
+        return {key: _recorded(part, by_content=by_content) for key, part in value.items()}
     if not by_content or not value:
         return value
     try:

@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-MAX_CHARACTERS = 1000  # of a message
+# Of a message.
+MAX_CHARACTERS = 1000
 
 
 class UserError(Exception):
@@ -56,19 +57,20 @@ def one_line(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 def _no_terminal() -> Iterator[None]:
     """Let standard input and error lead to nothing, in this process and in what it starts."""
     stdin = sys.stdin
-    kept = {}
+    # {descriptor: copy of what it led to}
+    copies = {}
     with open(os.devnull, "r+") as nothing, contextlib.redirect_stderr(nothing):
         for descriptor in (0, 2):
             # A process may have been begun without one of them.
             with contextlib.suppress(OSError):
-                kept[descriptor] = os.dup(descriptor)
+                copies[descriptor] = os.dup(descriptor)
                 os.dup2(nothing.fileno(), descriptor)
         sys.stdin = nothing
         try:
             yield
         finally:
             sys.stdin = stdin
-            for descriptor, copy in kept.items():
+            for descriptor, copy in copies.items():
                 os.dup2(copy, descriptor)
                 os.close(copy)
 
@@ -81,11 +83,12 @@ def reason_of(fault: Mapping[str, object]) -> str:
 def printable(text: str) -> str:
     """Return `text` with control characters, which a terminal would obey, as escapes."""
     return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
-class OtherRankFailed(Exception):
+class OtherRankError(Exception):
     """Another rank has failed and said why, so this rank ends without a message.
 
     Args:
@@ -93,7 +96,7 @@ class OtherRankFailed(Exception):
         is_users_mistake: whether it ended by a UserError.
     """
 
-    def __init__(self, rank: int, is_users_mistake: bool) -> None:
+    def __init__(self, rank: int, *, is_users_mistake: bool) -> None:
         super().__init__(f"rank {rank} failed")
         self.is_users_mistake = is_users_mistake
 

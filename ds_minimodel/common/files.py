@@ -20,7 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from ds_minimodel.common.errors import UserError, reason_of
 
 MANIFEST = "manifest.json"
-MAX_NAME_BYTES = 255  # of a file, on the file systems that are met
+# Of a file's name, on the file systems that are met.
+MAX_NAME_BYTES = 255
 _FOREIGN = "a model of Hugging Face's is taken by `base:` of a recipe, or by `extend`"
 _MAKE_AGAIN = "put it back from a copy, or delete the folder and run the step again"
 # What torch.save says of a failed write. Its error is raised after the system's, whose errno is in
@@ -221,7 +222,8 @@ def _name_inside(name: str) -> str:
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-NameInside = Annotated[str, AfterValidator(_name_inside)]  # of a file or folder below another
+# Of a file or folder below another.
+NameInside = Annotated[str, AfterValidator(_name_inside)]
 
 
 class Stored(BaseModel):
@@ -244,7 +246,7 @@ def read_model(path: str | Path, model: type[M], advice: str) -> M:
     Raises:
         UserError: the file is missing or damaged, or has another structure; with file and key.
     """
-    return as_model(read_json(path), model, path, advice)
+    return as_model(read_json(path), model, where=path, advice=advice)
 
 
 def as_model(value: object, model: type[M], where: str | Path, advice: str) -> M:
@@ -283,14 +285,15 @@ def read_model_lines(path: str | Path, model: type[M], advice: str) -> list[M]:
         lines = Path(path).read_bytes().split(b"\n")
     except FileNotFoundError:
         return records
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            if number == len(lines):
+            if line_number == len(lines):
                 break
-            raise UserError(f"{path}:{number}: not JSON; {advice}") from None
-        records.append(as_model(value, model, f"{path}:{number}", advice))
+            raise UserError(f"{path}:{line_number}: not JSON; {advice}") from None
+        where = f"{path}:{line_number}"
+        records.append(as_model(value, model, where=where, advice=advice))
     return records
 
 
@@ -313,7 +316,7 @@ def refuse_existing(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | Path, is_new: bool = False) -> Iterator[Path]:
+def atomic_folder(path: str | Path, *, is_new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` when the block ends without an error.
 
     After an error it is removed, as is what a killed process has left of it.
@@ -407,7 +410,11 @@ class Content:
         with open(self.path, "rb") as file:
             for start, end in self.parts:
                 file.seek(start)
-                while start < end and (data := file.read(min(end - start, 1 << 20))):
+                while start < end:
+                    data = file.read(min(end - start, 1 << 20))
+                    # It has been cut off meanwhile.
+                    if not data:
+                        break
                     digest.update(data)
                     start += len(data)
         return digest.hexdigest()
@@ -483,12 +490,12 @@ def write_manifest(folder: str | Path, **facts: object) -> None:
     write_json(folder / MANIFEST, {**facts, "files": files})
 
 
-def read_manifest(folder: str | Path, verify: bool = False) -> dict[str, Any]:
+def read_manifest(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
     """Return the manifest of an artifact of any kind, as JSON; else as `read_artifact`."""
-    return read_artifact(folder, Manifest, verify).model_dump(exclude_unset=True)
+    return read_artifact(folder, Manifest, verify=verify).model_dump(exclude_unset=True)
 
 
-def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A:
+def read_artifact(folder: str | Path, model: type[A], *, verify: bool = False) -> A:
     """Return the manifest of an artifact, whose files are there in the sizes that it says.
 
     Args:
@@ -513,7 +520,7 @@ def read_artifact(folder: str | Path, model: type[A], verify: bool = False) -> A
     kind = value.get("kind") if isinstance(value, dict) else None
     if model.kinds and kind not in model.kinds:
         raise UserError(f"{folder}: is of kind {str(kind)[:40]}, not {model.noun}")
-    manifest = as_model(value, model, path, _MAKE_AGAIN)
+    manifest = as_model(value, model, where=path, advice=_MAKE_AGAIN)
     for group in model.required:
         if not manifest.files.keys() & set(group):
             raise UserError(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-LANGUAGE_CODE = "[a-z]{2,3}"  # of ISO 639, which the Hub takes in a card's front matter
+# Of ISO 639, which the Hub takes in a card's front matter.
+LANGUAGE_CODE = "[a-z]{2,3}"
 # A disk takes 255 bytes. The rest is for the names of what is written beside the folder.
 MAX_BYTES = 199
 # How the program calls what it writes beside the folder NAME: NAME.job.json and so on.

@@ -30,7 +30,7 @@ class Progress:
     """
 
     def __init__(
-        self, label: str, total: int | None, unit: str, start: int = 0, quiet: bool = False
+        self, label: str, total: int | None, unit: str, start: int = 0, *, quiet: bool = False
     ) -> None:
         on_terminal = sys.stderr.isatty()
         self._bar = tqdm(

@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, odd: its multiples are all different modulo 2^32
-HASH_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of lowbias32 (Wellons, "Hash Prospector")
+# 2^32 / golden ratio, odd: its multiples are all different modulo 2^32.
+GOLDEN = 0x9E3779B9
+# Of lowbias32 (Wellons, "Hash Prospector").
+HASH_MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 FIRST_STREAM = 0x10000
 
 UInt32s = NDArray[np.uint32]
@@ -115,9 +117,9 @@ def sample_key(seed: int, epoch: ArrayLike, index: ArrayLike) -> UInt32s:
     return np.where(high != 0, hash32(key + high), key) if high.any() else key
 
 
-def stream_key(key: ArrayLike, number: int) -> UInt32s:
+def stream_key(key: ArrayLike, stream: int) -> UInt32s:
     """Return the key of one stream of each sample; streams of other numbers are independent."""
-    return hash32(_u32(key) + _u32(number * GOLDEN))
+    return hash32(_u32(key) + _u32(stream * GOLDEN))
 
 
 def draws(key: ArrayLike, first: int, count: int) -> UInt32s:
@@ -186,6 +188,7 @@ def _feistel(x: NDArray[np.uint64], round_keys: UInt32s, bits: int) -> NDArray[n
         mixed = _hash_in_place(key + right)
         mixed &= (1 << left_bits) - 1
         mixed ^= left
-        left, right = right, mixed
+        left = right
+        right = mixed
         left_bits, right_bits = right_bits, left_bits
     return left.astype(np.uint64) << np.uint64(right_bits) | right

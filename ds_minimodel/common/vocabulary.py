@@ -26,7 +26,8 @@ MAX_UNKNOWN = 0.05
 # The id that rows of a batch are filled up with: lengths hide it, so any serves.
 FILLER = 0
 
-UNKNOWN_LANGUAGE = "und"  # ISO 639-2: undetermined
+# ISO 639-2: undetermined.
+UNKNOWN_LANGUAGE = "und"
 
 _TITLES = {
     "bos": "token that begins a text (bos)",

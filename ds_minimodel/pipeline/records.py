@@ -236,7 +236,7 @@ def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
         if (folder / name).exists()
     }
     for artifact, digest in there.items():
-        files.read_manifest(artifact, verify)
+        files.read_manifest(artifact, verify=verify)
         if files.sha256_of_file(artifact / files.MANIFEST) != digest:
             raise UserError(
                 f"{artifact / files.MANIFEST}: another artifact than the job made (its SHA-256 is "

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ds_minimodel.common.errors import OtherRankFailed, UserError, printable
+from ds_minimodel.common.errors import OtherRankError, UserError, printable
 from ds_minimodel.common.files import lock
 from ds_minimodel.common.memory import return_blocks, trim
 from ds_minimodel.launch.hosts import check_ranks, launch, launch_on_hosts, name_the_cpu
@@ -200,7 +200,7 @@ def _do(
             job.make()
         else:
             on_main(job.make)
-    except (UserError, OtherRankFailed):
+    except (UserError, OtherRankError):
         if is_main and job.has_record:
             withdraw(layout, job)
         raise

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankError, UserError
 
 # Chunks of text for which no other process is started.
 FEW_CHUNKS = 8
@@ -175,7 +175,7 @@ class MpiRanks:
 
         The other ranks wait for it, without load on their cores, and compute what it hands to
         `ordered_map`. If it fails, every rank ends: rank 0 with the error, the others with
-        OtherRankFailed.
+        OtherRankError.
         """
         # Not at the top: a worker process must not meet MPI.
         from mpi4py.futures import MPICommExecutor
@@ -196,7 +196,7 @@ class MpiRanks:
         if error is not None:
             raise error
         if state != "ok":
-            raise OtherRankFailed(0, is_users_mistake=state == "user error")
+            raise OtherRankError(0, is_users_mistake=state == "user error")
         return value
 
     def ordered_map(

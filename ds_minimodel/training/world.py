@@ -16,7 +16,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankError, UserError
 from ds_minimodel.launch.process import check_meeting, launched
 from ds_minimodel.ops.cpu import configure_cpu
 from ds_minimodel.ops.gpu import refuse, why_no_code
@@ -83,7 +83,7 @@ class World:
         ranks.
 
         Where it fails on some ranks, every rank ends: those with their error, the others with
-        OtherRankFailed, so that none waits for another that is gone.
+        OtherRankError, so that none waits for another that is gone.
         """
         if self.size == 1:
             return [compute()]
@@ -101,21 +101,21 @@ class World:
             raise error
         for rank, (state, _) in enumerate(outcomes):
             if state != "ok":
-                raise OtherRankFailed(rank, is_users_mistake=state == "user error")
+                raise OtherRankError(rank, is_users_mistake=state == "user error")
         return [value for _, value in outcomes]
 
     def replicated(self, compute: Callable[[], Value]) -> Value:
         """Return the value of `compute()`, which every rank computes for itself, with the same
         outcome; nothing is exchanged.
 
-        A UserError is raised on rank 0 alone; the other ranks raise OtherRankFailed.
+        A UserError is raised on rank 0 alone; the other ranks raise OtherRankError.
         """
         try:
             return compute()
         except UserError:
             if self.is_main:
                 raise
-            raise OtherRankFailed(0, is_users_mistake=True) from None
+            raise OtherRankError(0, is_users_mistake=True) from None
 
 
 def join_ranks(tensor_parallel: int = 1) -> World:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ds_minimodel.cli.main import USER_ERROR
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankError, UserError
 from ds_minimodel.data import prepare
 from ds_minimodel.launch.process import processes_of_mpirun
 from ds_minimodel.text import reader
@@ -54,7 +54,7 @@ def main(text, tokenizer, out, shard_bytes, rank=None, after=None):
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(USER_ERROR)
-    except OtherRankFailed:
+    except OtherRankError:
         sys.exit(USER_ERROR)
     ranks.end()
 

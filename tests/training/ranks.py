@@ -28,7 +28,7 @@ from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ds_minimodel.common import files
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankError, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.launch.process import Stopped
 from ds_minimodel.ops import matmul as product
@@ -123,7 +123,7 @@ def refusals(world, action):
     """What each rank is told where `action` is refused."""
     try:
         action()
-    except (UserError, OtherRankFailed) as error:
+    except (UserError, OtherRankError) as error:
         message = str(error)
     return world.all_gather_object(lambda: message)
 

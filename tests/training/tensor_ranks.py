@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from synthetic import SEQ_LENGTH, TRAINS, Sampler, losses, same, train
 from synthetic import run_config as six_steps
 
-from ds_minimodel.common.errors import OtherRankFailed, UserError
+from ds_minimodel.common.errors import OtherRankError, UserError
 from ds_minimodel.common.files import write_json
 from ds_minimodel.models.modern import Qwen3Config
 from ds_minimodel.models.tensor_parallel import split_model
@@ -120,7 +120,7 @@ def measured(world):
 def refusal(world, folder, run):
     try:
         train_case(world, folder, (0, "pretrain", True, run))
-    except (UserError, OtherRankFailed) as error:
+    except (UserError, OtherRankError) as error:
         return str(error)
 
 

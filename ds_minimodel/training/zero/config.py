@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from ds_minimodel.common.errors import OtherRankFailed, UserError, reason_of
+from ds_minimodel.common.errors import OtherRankError, UserError, reason_of
 from ds_minimodel.training.run import Execution, Run
 from ds_minimodel.training.zero.deepspeed_file import leaves
 
@@ -199,7 +199,7 @@ def deepspeeds_refusals(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        is_not_of_the_file = isinstance(error, (UserError, OtherRankFailed, OSError, RuntimeError))
+        is_not_of_the_file = isinstance(error, (UserError, OtherRankError, OSError, RuntimeError))
         if not run.deepspeed or is_not_of_the_file:
             raise
         faults = [str(error).partition("\n")[0]]
