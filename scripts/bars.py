@@ -13,7 +13,7 @@ VERDICTS = ROOT / "examples/extended-de/verdicts.json"
 BESIDE_PEFT = {
     "thousand tokens a second": (118.634, 172.290),
     "GiB of memory": (44.8, 18.7),
-}  # docs/launch.md, H200
+}  # CONTRIBUTING.md, H200
 # Of the longest bar; of labels; of a bar
 WIDTH = 300
 LEFT = 190

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (docs/launch.md):
+# Everything that needs a GPU, in one command, on a bare machine with CUDA torch and no network (CONTRIBUTING.md):
 #   bash scripts/gpu_check.sh [--cpu | --dry-run] [--out FOLDER] [--carried FOLDER] [--seconds N] [PART…]
 # Parts, in this order: environment build kernels table extend pipeline resume losses stages benchmark profile
 # (default: these), and sanitizer, which takes ten minutes

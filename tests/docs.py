@@ -8,7 +8,14 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_OTHERS = "README.md CONTRIBUTING.md CHANGELOG.md ds_configs/README.md benchmarks/README.md".split()
+_OTHERS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "ds_configs/README.md",
+    "benchmarks/README.md",
+    "ds_minimodel/training/zero/README.md",
+]
 PAGES = [
     *map(ROOT.joinpath, _OTHERS),
     *sorted((ROOT / "docs").glob("*.md")),
@@ -16,7 +23,7 @@ PAGES = [
 ]
 _COMMAND = re.compile(
     r"(ds-minimodel [a-z]|deepspeed .* ds_minimodel|mpirun|torchrun"
-    r"|(python|bash) (scripts|study)/|python -m benchmarks)"
+    r"|(python|bash) (scripts|study|examples)/|python -m benchmarks)"
 )
 
 

@@ -50,16 +50,16 @@ class Recipe(Section):
     """
 
     workdir: Annotated[str, AfterValidator(check_workdir)]
-    """Folder for all that the recipe makes."""
+    """Folder for all results."""
     seed: Seed = 1
-    """Decides weights, order, masks and dropout. Finetuning counts on from it."""
+    """Decides weights, order, masks and dropout; finetuning counts on from it."""
     systems: Annotated[list[Annotated[str, OneOf(SYSTEMS)]], Field(min_length=1), EachOnce]
-    """What is built and compared."""
+    """Systems to build and compare."""
     languages: Languages
     base: str | None = None
-    """Model to start from. Nothing is pretrained then, and `model` is the base's."""
+    """Model to start from, whose sizes `model` then has; nothing is pretrained."""
     pooling: Pooling | None = None
-    """How a base gives vectors that does not say it: the mean of its last states, or the first."""
+    """How the last states become a vector, if the base does not say it."""
     tokenizer: TokenizerSection = TokenizerSection()
     data: Data
     model: BodyConfig

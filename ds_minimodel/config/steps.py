@@ -24,7 +24,7 @@ from ds_minimodel.training.config import Training
 
 class BuildMini(Training):
     initialisation: Literal["random", "last"] = "random"
-    """How the new layers start: as in the paper, or as copies of the body's last."""
+    """How new layers start; `last`: as copies of the body's last."""
 
 
 # Share of the steps at the end in which schedule wsd decays.
@@ -33,37 +33,31 @@ DECAY = 0.2
 
 class Adapt(Training):
     schedule: Literal["linear", "wsd"] = "linear"
-    """The rate falls from the warm-up on, or stays first, so that `steps` may grow later."""
+    """`wsd`: the rate stays until the last fifth, and `steps` may grow."""
     steps: NonNegativeInt = 125_000
     """Optimizer steps for each language. 0: its embeddings stay as they start."""
     initialisation: Literal["overlap", "random", "pieces", "aligned"] = "overlap"
-    """How the embeddings start; `aligned`: by `data.pairs`."""
+    """How embeddings start."""
     replay: Probability = 0.0
-    """With an extended vocabulary: share of the samples that is in the source language."""
+    """With an extended vocabulary: share of samples in the source language."""
     replay_from: Literal["text", "base"] = "text"
-    """What is replayed: the source's text; or what the base writes, and third languages' text as
-    often.
-    """
+    """The source's text; or what the base writes and, as often, third languages' text."""
     replay_kl: NonNegativeFloat = 0.0
-    """`lora`, `replay_from: base`: weight of the divergence from the base on what it wrote. 0:
-    learn that as text.
-    """
+    """`lora`, `base`: weight of the divergence from the base. 0: learned as text."""
     chat_share: Share = 0.25
-    """With `data.chats`: share of the other samples that is of dialogues."""
+    """With `data.chats`: share of dialogues among the other samples."""
     new_token_penalty: NonNegativeFloat = 0.0
-    """Where embeddings alone train: weight of what the source's text loses by new tokens."""
+    """If only embeddings train: weight of what the source's text loses by new tokens."""
     rates: dict[str, PositiveFloat] = {}
     """System → its own `lr`."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """`lora`: rank of the updates."""
+    """`lora`: rank."""
     strength: Annotated[float, Field(gt=0, le=1), DECIDES_NOTHING] = 1.0
-    """`full`, `lora`: merge strength, the share of what the body has learned that is scored and
-    exported.
-    """
+    """`full`, `lora`: share of the body's change that is scored and exported."""
     snapshot_every: PositiveInt | None = None
     """Steps between packs that are kept and scored."""
     snapshot_at: list[PositiveInt] = []
-    """Further such steps. The first and the last always count."""
+    """Further such steps. The first and last always count."""
 
     @property
     def aligns(self) -> bool:
@@ -114,15 +108,15 @@ class Adapt(Training):
 
 class Finetune(Section):
     tasks: dict[Name, AnyTask] = {}
-    """Name → task. Without tasks the run ends with packs, costs and losses."""
+    """Name → task. Without tasks `run` ends with packs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5
-    """Finetuning runs. May grow and shrink."""
+    """Finetuning runs."""
     epochs: PositiveInt = 3
     """Passes over the training file."""
     batch_size: Size = 32
     """Examples of a step, over all ranks."""
     max_length: Length = 512
-    """Tokens of an example. Longer texts are cut."""
+    """Most tokens of an example; longer texts are cut."""
     lr: PositiveFloat = 1e-5
     """Peak learning rate."""
 

@@ -16,9 +16,9 @@ from ds_minimodel.common.config import Few, Section
 
 class Mini(Section):
     depth: Few = 4
-    """Layers of the mini-model that come from the body."""
+    """Layers of the body in the mini-model."""
     new_layers: Few = 2
-    """MiniPost: layers that step 1b trains above them."""
+    """MiniPost: new layers that step 1b trains above them."""
 
 
 class Depth(Enum):

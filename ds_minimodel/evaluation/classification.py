@@ -45,7 +45,7 @@ class LabelledConfig(FinetunedConfig, Generic[Role]):
     """What a recipe says of tables with labels."""
 
     labels: Annotated[list[str], EachOnce] | None = None
-    """In the order of their ids. Default: those of the training file, sorted."""
+    """In the order of their ids. Default: the training file's, sorted."""
     columns: Annotated[dict[Role, str], EachOnce] = {}
     """Role → column."""
 

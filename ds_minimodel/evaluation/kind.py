@@ -48,7 +48,7 @@ class TaskConfig(Section):
     test: Annotated[dict[str, str], DECIDES_BY_CONTENT]
     """Language → test file."""
     max_length: Length | None = None
-    """Tokens of an example, of `qa` of a window."""
+    """Most tokens of an example, or of a window of `qa`."""
 
     @property
     def least_length(self) -> int:
@@ -60,11 +60,11 @@ class FinetunedConfig(TaskConfig):
     """What a recipe says of a task that is finetuned."""
 
     train: Annotated[str, DECIDES_BY_CONTENT, Field(min_length=1)]
-    """Training file, in the source language."""
+    """Training file in the source language."""
     dev: Annotated[str, DECIDES_NOTHING] = ""
-    """File in the source language that is scored after every epoch."""
+    """Source-language file to score after every epoch."""
     lr: PositiveFloat | None = None
-    """Peak learning rate. It, the next two and `max_length` default to `finetune`'s."""
+    """Peak learning rate. Default, here and below: `finetune`'s."""
     epochs: PositiveInt | None = None
     """Passes over the training file."""
     batch_size: Size | None = None

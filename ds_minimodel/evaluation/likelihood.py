@@ -119,9 +119,7 @@ class TextConfig(TaskConfig):
 
     kind: Literal["bits-per-byte"]
     context_bytes: NonNegativeInt = 0
-    """Bytes of a part, at most `max_length`. 0, where there is no `base`: parts of `max_length`
-    tokens.
-    """
+    """Bytes of a part. 0, the default without `base`: parts of `max_length` tokens."""
 
     @property
     def least_length(self) -> int:

@@ -22,9 +22,9 @@ class BodyConfig(Section):
     """Sizes of a body, with the paper's as defaults; the keys that every kind has."""
 
     kind: str
-    """Kind of body. Each has keys and defaults of its own."""
+    """Kind of body, with its own keys and defaults."""
     num_layers: Few = 12
-    """Transformer layers of the whole body."""
+    """Transformer layers."""
     hidden_size: Size = 768
     """Width; `num_heads` must divide it."""
     num_heads: Few = 12
@@ -34,7 +34,7 @@ class BodyConfig(Section):
     max_positions: Length = 512
     """Tokens of the longest sequence."""
     dropout: Probability = 0.1
-    """Dropout after embeddings, attention and feed-forward blocks."""
+    """Dropout after embeddings and blocks."""
     attention_dropout: Probability = 0.1
     """Dropout of attention probabilities."""
     head: AnyHead | None = None

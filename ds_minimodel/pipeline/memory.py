@@ -2,8 +2,8 @@
 
 The formula adds what a rank holds between steps (weights, gradients, optimizer state, as
 training/partition.py divides them) and what one micro-batch keeps for its backward pass. It is
-within 20 % of the peaks that were measured (docs/report.md), which is enough to choose a
-micro-batch: where memory ends all the same, training goes on with half of it.
+within 20 % of the peaks that were measured (tests/pipeline/test_peak.py), which is enough to choose
+a micro-batch: where memory ends all the same, training goes on with half of it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Training(Section):
     """One training run on text; the objective has further keys (models/objectives/)."""
 
     steps: PositiveInt = 125_000
-    """Optimizer steps. Of `adapt`: for each language."""
+    """Optimizer steps."""
     batch_size: Size = 2048
     """Sequences of a step, over all ranks."""
     seq_length: Length = 512
@@ -73,7 +73,7 @@ class Training(Section):
     lr: PositiveFloat = 7e-4
     """Peak learning rate."""
     warmup_steps: NonNegativeInt | None = None
-    """Steps in which the rate rises. Default: 8 % of all."""
+    """Steps in which the rate rises. Default: 8 %."""
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
@@ -112,30 +112,30 @@ class AdamWConfig(Section):
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's weight decay."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
-    """Decay of AdamW's first moment, and of its second."""
+    """Decay of AdamW's moments."""
     eps: PositiveFloat = 1e-6
     """AdamW's epsilon."""
     clip: NonNegativeFloat = 0.0
-    """Largest norm of the gradient. 0: not clipped."""
+    """Largest norm of the gradient. 0: no clipping."""
 
 
 class Engine(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_ROUNDING] = 1
     """DeepSpeed's ZeRO stage."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """`auto`: bf16 where it is fast, fp16 on older GPUs, else fp32."""
+    """`auto`: bf16 where fast, fp16 on older GPUs, else fp32."""
     micro_batch_size: Annotated[Size, DECIDES_ROUNDING] = 32
-    """Sequences of a rank in one forward pass. Divides its share of the batch, or exceeds it."""
+    """Sequences of a rank in one pass. Divides its share of the batch, or exceeds it."""
     deterministic: Annotated[bool, DECIDES_NOTHING] = False
     """The same bits in every run on a GPU."""
     recompute_layers: Annotated[bool, DECIDES_NOTHING] = False
-    """Compute layers again in the backward pass: less memory, more work."""
+    """Less memory, more work in the backward pass."""
     tensor_parallel: Annotated[Few, DECIDES_ROUNDING] = 1
-    """Ranks that hold one replica between them. Divides `num_heads` and `ffn_size`."""
+    """Ranks that share a replica. Divides `num_heads` and `ffn_size`."""
     deepspeed: Annotated[
         DeepSpeedFile, BeforeValidator(read_named_file, json_schema_input_type=str | None)
     ] = DeepSpeedFile()
-    """A JSON of DeepSpeed's with further settings."""
+    """DeepSpeed JSON with further settings."""
 
 
 class CheckpointPolicy(Section):
@@ -144,7 +144,7 @@ class CheckpointPolicy(Section):
     every: PositiveInt = 1000
     """Optimizer steps between checkpoints."""
     keep_last: PositiveInt = 2
-    """Checkpoints that stay."""
+    """Checkpoints to keep."""
 
     def is_due(self, step: int) -> bool:
         """Return whether a checkpoint is written after `step` steps."""

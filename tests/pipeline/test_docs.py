@@ -12,7 +12,7 @@ from ds_minimodel import api
 from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import package_recipes
 
-from ..docs import PAGES, ROOT, blocks, commands, name_of, text_of
+from ..docs import PAGES, ROOT, blocks, commands, import_script, name_of, text_of
 from ..forks import Fork, run
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
 from ..hf.test_decoders import save_llama
@@ -138,10 +138,16 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     assert_shared_rows_are_the_bases(
         folder / "runs/minipost/pretrain/bl_base/model", folder / "runs/minipost", "de"
     )
-    code, *_, questions = blocks("docs/hugging-face.md", "python")
+    code, *_ = blocks("docs/hugging-face.md", "python")
     asks = 'print(model(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all().item())'
     assert run_script(code + asks, folder).endswith("True\n")
-    assert run_script(questions, folder).strip() in "Der kleine Hund läuft schnell über die Wiese."
+    (asks,) = (
+        command for command in commands("docs/hugging-face.md") if "ask_questions" in command
+    )
+    _, _, *arguments = shlex.split(asks)
+    monkeypatch.chdir(folder)
+    answer = import_script("examples/ask_questions.py").answer(*arguments)
+    assert answer in "Der kleine Hund läuft schnell."
     go_through("docs/choosing.md")
     manifest = json.loads(
         (folder / "runs/minipost/adapt/minipost/de/pack/manifest.json").read_text()
@@ -156,21 +162,21 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
     name = model.partition("-")[0].lower()
     small = [*SMALL, "tokenizer.vocab_size=320"]
     if name == "smollm2":
-        small += ["tokenizer.vocab_size=24", "systems=[bl_base]"]
-        small += ["finetune.tasks.bits.max_length=64", "finetune.tasks.bits.context_bytes=60"]
         save_llama(text_file, folder / model, "$A")
         template = "{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}"
         (folder / model / "chat_template.jinja").write_text(template)
     else:
         save_modernbert(text_file, folder / model)
-    (recipe,) = (
-        text for text in blocks("docs/tutorial.md", "yaml") if text.startswith(f"# {name}-de.yaml")
-    )
-    (folder / f"{name}-de.yaml").write_text(recipe, encoding="utf-8")
+        (recipe,) = (
+            text
+            for text in blocks("docs/tutorial.md", "yaml")
+            if text.startswith("# modernbert-de.yaml")
+        )
+        (folder / "modernbert-de.yaml").write_text(recipe, encoding="utf-8")
     for command in commands("docs/tutorial.md"):
         if name in command.lower():
             arguments = shlex.split(command)[1:]
-            options = small if arguments[0] in ("run", "fertility") else []
+            options = small if arguments[0] == "run" else []
             if arguments[0] == "extend":
                 options = ["--tokens", "5k"]
                 arguments = [text for text in arguments if text not in ("--hours", "1", "8")]
@@ -195,11 +201,9 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             "by_api/pack" not in (printed := run_script(code, folder))
             and "data/news.en.txt en " in printed
         )
-        (adds,) = (text for text in blocks("docs/tutorial.md", "python") if "hours=1" in text)
         (asks,) = (text for text in blocks("docs/tutorial.md", "python") if "pipeline" in text)
         (peft,) = (text for text in blocks("docs/hugging-face.md", "python") if "peft" in text)
-        adds = adds.replace("data/sample/text", "data").replace("hours=1", "tokens=5000")
-        assert run_script(f"{adds}\n{asks}\n{peft}", folder)
+        assert run_script(f"{asks}\n{peft}", folder)
 
 
 def test_commands_on_recipes(world, tmp_path, capsys):

@@ -154,15 +154,15 @@ class ModernConfig(BodyConfig):
 
 
 class ModernBertConfig(ModernConfig):
-    """ModernBERT (Warner et al. 2024); the defaults are the published base model's."""
+    """ModernBERT (Warner et al. 2024); defaults: the base model's."""
 
     kind: Literal["modernbert"] = "modernbert"
     num_layers: Few = 22
     ffn_size: Size = 1152
     window: NonNegativeInt = 64
-    """Tokens on each side that a layer with a window sees. `gemma3`: before a position."""
+    """Tokens that a layer with a window sees on each side (`gemma3`: before)."""
     global_every: Few = 3
-    """One of so many layers sees all: the first, of `gemma3` the last."""
+    """One of so many layers sees all: the first (`gemma3`: the last)."""
     global_base: RotaryBase = 160_000.0
     """Rotary base in layers that see all."""
     local_base: RotaryBase = 10_000.0
@@ -199,15 +199,13 @@ class GroupedConfig(ModernConfig):
     head_size: Few | None = None
     """Width of a head. Default: `hidden_size` / `num_heads`."""
     tie_output: bool = True
-    """Whether the embeddings are the output matrix too."""
+    """Whether the embeddings are also the output matrix."""
     rotary_base: RotaryBase = 10_000.0
     """Rotary base."""
     rotary_scaling: Annotated[
         tuple[Scale, ...], Field(strict=False), AfterValidator(_is_scaling)
     ] = ()
-    """Llama 3.1's scaling of rotary positions: factor, factors of low and of high frequencies,
-    positions before it.
-    """
+    """Llama 3.1's: factor, low and high frequency factors, original positions."""
 
     @property
     def num_key_heads(self) -> int:
@@ -248,7 +246,7 @@ class DecoderConfig(GroupedConfig):
 
 
 class LlamaConfig(DecoderConfig):
-    """Llama 2 to 3.2 and SmolLM2; the defaults are SmolLM2 135M's."""
+    """Llama 2 to 3.2 and SmolLM2; defaults: SmolLM2 135M's."""
 
     kind: Literal["llama"] = "llama"
     num_layers: Few = 30
@@ -260,7 +258,7 @@ class LlamaConfig(DecoderConfig):
 
 
 class Qwen2Config(DecoderConfig):
-    """Qwen 2 and 2.5; the defaults are Qwen 2.5 0.5B's."""
+    """Qwen 2 and 2.5; defaults: Qwen 2.5 0.5B's."""
 
     kind: Literal["qwen2"] = "qwen2"
     num_layers: Few = 24
@@ -276,7 +274,7 @@ class Qwen2Config(DecoderConfig):
 
 
 class Qwen3Config(DecoderConfig):
-    """Qwen 3; the defaults are Qwen 3 0.6B's."""
+    """Qwen 3; defaults: Qwen 3 0.6B's."""
 
     kind: Literal["qwen3"] = "qwen3"
     num_layers: Few = 28
@@ -293,7 +291,7 @@ class Qwen3Config(DecoderConfig):
 
 
 class Olmo2Config(DecoderConfig):
-    """OLMo 2; the defaults are OLMo 2 1B's."""
+    """OLMo 2; defaults: OLMo 2 1B's."""
 
     kind: Literal["olmo2"] = "olmo2"
     num_layers: Few = 16
@@ -311,7 +309,7 @@ class Olmo2Config(DecoderConfig):
 
 
 class Gemma3Config(DecoderConfig):
-    """Gemma 3's text model; the defaults are the 270m model's."""
+    """Gemma 3's text model; defaults: the 270m model's."""
 
     kind: Literal["gemma3"] = "gemma3"
     num_layers: Few = 18
@@ -327,7 +325,7 @@ class Gemma3Config(DecoderConfig):
     rotary_base: RotaryBase = 1_000_000.0
     local_base: RotaryBase = 10_000.0
     score_size: Few = 256
-    """Head size by whose root the scores of attention are divided."""
+    """Attention scores are divided by its root."""
 
     norms_after: ClassVar[bool] = True
     query_norm: ClassVar[QueryNorm] = "head"

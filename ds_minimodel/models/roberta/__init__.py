@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RobertaConfig(BodyConfig):
-    """RoBERTa, XLM-R and CamemBERT; the defaults are RoBERTa-base's."""
+    """RoBERTa, XLM-R and CamemBERT; defaults: RoBERTa-base's."""
 
     kind: Literal["roberta"] = "roberta"
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
@@ -43,7 +43,7 @@ class RobertaConfig(BodyConfig):
 
 
 class BertConfig(RobertaConfig):
-    """BERT and mBERT; the defaults are BERT-base's."""
+    """BERT and mBERT; defaults: BERT-base's."""
 
     kind: Literal["bert"] = "bert"  # type: ignore[assignment]
     norm_eps: Annotated[float, Field(gt=0, le=0.01)] = 1e-12
@@ -53,7 +53,7 @@ class BertConfig(RobertaConfig):
 
 
 class DistilBertConfig(RobertaConfig):
-    """DistilBERT: BERT's layers without token types; the defaults are the base model's."""
+    """DistilBERT, BERT without token types; defaults: the base model's."""
 
     kind: Literal["distilbert"] = "distilbert"  # type: ignore[assignment]
     num_layers: Few = 6
