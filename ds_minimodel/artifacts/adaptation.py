@@ -32,7 +32,7 @@ from ds_minimodel.hf.lazy import (
     save_tensors,
     shapes_of,
 )
-from ds_minimodel.hf.names.architecture import Architecture, row_counts
+from ds_minimodel.hf.names.architecture import Architecture, split_rows
 from ds_minimodel.hf.source import ADAPTER_CONFIG
 from ds_minimodel.hf.tokenizers import name_ends
 from ds_minimodel.models import BodyConfig
@@ -245,11 +245,10 @@ def _adapter_of(
         if part == LORA_A:
             adapter |= {f"{peft_module}.lora_A.weight": tensor for peft_module in modules}
             continue
-        counts = row_counts(weight, len(modules), tensor.shape[0], config)
         first = 0
-        for peft_module, count in zip(modules, counts, strict=True):
-            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(first, first + count)
-            first += count
+        for peft_module, rows in split_rows(weight, modules, tensor.shape[0], config):
+            adapter[f"{peft_module}.lora_B.weight"] = tensor.rows(first, first + rows)
+            first += rows
     return adapter
 
 

@@ -26,8 +26,7 @@ from ds_minimodel.models import BodyConfig
 from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.objectives import OBJECTIVES
 
-# The largest of the sizes that a configuration makes something of; all others are compared with the
-# tensors.
+# How large sizes may be by which something is made before it is compared with the tensors.
 MAX_SIZES = {"num_hidden_layers": 10_000, "vocab_size": 1 << 20}
 _UNSERVED = {
     "quantization_config": "quantised weights are not taken; take the model they are of",
@@ -41,17 +40,29 @@ _NOTES = re.compile(
     r"|classifier_.*|num_labels|id2label|label2id|problem_type"
     r"|use_cache|output_.*|return_dict|chunk_size_feed_forward|\w+_implementation|\w+_flash_attn"
 )
-# Of a classifier's head.
-_OF_LABELS = {"id2label", "label2id", "problem_type"} | {
-    f"classifier_{name}" for name in ("pooling", "bias", "activation")
+# Keys of a classifier's head.
+_OF_LABELS = {
+    "id2label",
+    "label2id",
+    "problem_type",
+    "classifier_pooling",
+    "classifier_bias",
+    "classifier_activation",
 }
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign model. theirs: transformers' configuration; config: ours. notes: what its
-    config.json says besides, by keys that transformers' configuration does not have. name: on the
-    Hub; revision: commit there.
+    """A foreign model by its configuration.
+
+    Attributes:
+        source: its files.
+        architecture: its names.
+        hf_config: its configuration in transformers.
+        config: that of its body here.
+        notes: what its config.json says besides, by keys that transformers' configuration lacks.
+        name: on the Hub.
+        revision: commit there.
     """
 
     source: Source
@@ -69,12 +80,9 @@ class Foreign:
 
     @property
     def hf_class(self) -> Any:
-        """transformers' class of it."""
-        finished = self.config.head
-        ending = OBJECTIVES[self.objective].hugging_face_class
-        if finished is not None:
-            ending = finished.hugging_face_class
-        return getattr(library(), self.architecture.classes + ending)
+        """Its class in transformers."""
+        decided_by = self.config.head or OBJECTIVES[self.objective]
+        return getattr(library(), self.architecture.classes + decided_by.hugging_face_class)
 
     @property
     def is_bare(self) -> bool:
@@ -82,15 +90,15 @@ class Foreign:
         return isinstance(self.config.head, SentenceHead)
 
     def make_hf_module(self) -> Any:
-        """A fresh module of transformers', without a pooler that gives what nothing here reads."""
-        kind = self.hf_class
-        if self.is_bare and "add_pooling_layer" in inspect.signature(kind).parameters:
-            return kind(self.hf_config, add_pooling_layer=False)
-        return kind(self.hf_config)
+        """Return a fresh module of transformers, without a pooler, which nothing here reads."""
+        hf_class = self.hf_class
+        if self.is_bare and "add_pooling_layer" in inspect.signature(hf_class).parameters:
+            return hf_class(self.hf_config, add_pooling_layer=False)
+        return hf_class(self.hf_config)
 
 
 def library() -> Any:
-    """transformers, which takes seconds to import; UserError where it is not installed."""
+    """Import transformers, which takes seconds; UserError where it is not installed."""
     return import_extra("transformers", "hf")
 
 
@@ -127,57 +135,69 @@ def read_configuration(
     for key, reason in _UNSERVED.items():
         if values.get(key) is not None:
             raise UserError(f"{path}: {key}: {reason}")
-    for key, most in MAX_SIZES.items():
-        if not isinstance(values.get(key, 0), int) or not 0 <= values.get(key, 0) <= most:
-            raise UserError(f"{path}: {key}: {values[key]!s:.40} is not a number up to {most:,}")
+    for key, largest in MAX_SIZES.items():
+        size = values.get(key, 0)
+        if not isinstance(size, int) or not 0 <= size <= largest:
+            raise UserError(f"{path}: {key}: {size!s:.40} is not a number up to {largest:,}")
     architecture = served[model_type]
     with one_line(path, "transformers does not take it"):
-        theirs, notes = _taken(path, architecture, values)
+        hf_config, notes = _read_keys(path, architecture, values)
     try:
-        config = architecture.config(theirs)
+        config = architecture.config(hf_config)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise UserError(
-            f"{path}: {': '.join([*map(str, fault['loc']), reason_of(fault)])}"
-        ) from None
+        key = ": ".join(map(str, fault["loc"]))
+        raise UserError(f"{path}: {key}: {reason_of(fault)}") from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: {error}") from None
     classes = values.get("architectures")
-    head = read_head(source.path, theirs, classes, config, pooling)
+    head = read_head(source.path, hf_config, classes, config, pooling)
     config = config.model_copy(update={"head": head})
-    if head is None:  # else it is what the model was finetuned from
-        name = name or hub_name(values.get("_name_or_path"))
-    return Foreign(source, architecture, theirs, config, notes, name, revision)
+    # A finetuned model's _name_or_path is what it was finetuned from.
+    if head is None and not name:
+        name = hub_name(values.get("_name_or_path"))
+    return Foreign(
+        source=source,
+        architecture=architecture,
+        hf_config=hf_config,
+        config=config,
+        notes=notes,
+        name=name,
+        revision=revision,
+    )
 
 
-def _taken(
+def _read_keys(
     path: Path, architecture: Architecture, values: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """(transformers' configuration of the keys that the family reads, other keys that it does not
-    have); UserError for a setting that would change it.
+    """Return (transformers' configuration of the keys that the family reads, its other keys).
+
+    UserError for a setting that would change that configuration.
     """
     make = library().CONFIG_MAPPING[architecture.model_type].from_dict
-    others = _OF_LABELS if has_labels(values.get("architectures")) else set()
-    read = {key: value for key, value in values.items() if architecture.reads(key) or key in others}
-    theirs = make(dict(read))
+    of_labels = _OF_LABELS if has_labels(values.get("architectures")) else set()
+    read = {
+        key: value for key, value in values.items() if architecture.reads(key) or key in of_labels
+    }
+    hf_config = make(dict(read))
     notes = {}
     for key, value in values.items():
         if key in read or value is None or key == "model_type" or _NOTES.fullmatch(key):
             continue
-        if not hasattr(theirs, key):
+        if not hasattr(hf_config, key):
             notes[key] = value
-        elif getattr(theirs, key) != value:
+        elif getattr(hf_config, key) != value:
             raise not_computed(path, key, value)
     # A key that becomes no attribute may still decide another, such as a share of what is rotated.
-    without = theirs.to_dict()
+    without = hf_config.to_dict()
     for key, value in make({**read, **notes}).to_dict().items():
         if key not in notes and without.get(key) != value:
             raise not_computed(path, key, value)
-    return theirs, notes
+    return hf_config, notes
 
 
 def not_computed(path: Path, key: str, value: Any) -> UserError:
-    """The refusal of a setting in the file `path`."""
+    """Return the refusal of a setting in the file `path`."""
     return UserError(
         f"{path}: {key} {value!r:.80} is a setting that is not computed here; if it is only a "
         "note, take it out"

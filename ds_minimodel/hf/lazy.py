@@ -23,7 +23,8 @@ from ds_minimodel.common.errors import UserError
 # safetensors' names of the types that weights have.
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_OTHER = torch.bool  # stands for types that no weights have; older files hold positions in int64
+# This stands for types that no weights have, such as int64, in which older files hold positions.
+_OTHER = torch.bool
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,31 @@ class Lazy:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Lazy:
-        """One that is in memory."""
+        """Return the entry of a tensor that is in memory."""
         return cls(tuple(tensor.shape), tensor.dtype, lambda: tensor)
 
     def equals(self, other: Lazy) -> bool:
-        """Whether it has another's shape, type and numbers."""
+        """Return whether it has another's shape, type and numbers."""
         is_alike = (self.shape, self.dtype) == (other.shape, other.dtype)
         return is_alike and torch.equal(self.read(), other.read())
 
     def map(self, change: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> Lazy:
-        """What `change`, which keeps the shape, makes of it."""
+        """Return the tensor that `change` makes of it.
+
+        Args:
+            change: a function of the tensor, which keeps its shape.
+            dtype: type of what it returns, where that is another.
+        """
         return Lazy(self.shape, dtype or self.dtype, lambda: change(self.read()))
 
     def rows(self, first: int, last: int) -> Lazy:
-        """Its rows from `first` to before `last`."""
-        return Lazy(
-            (last - first, *self.shape[1:]), self.dtype, lambda: self.read()[first:last].clone()
-        )
+        """Return its rows from `first` to before `last`."""
+        shape = (last - first, *self.shape[1:])
+        return Lazy(shape, self.dtype, lambda: self.read()[first:last].clone())
 
     @classmethod
     def concat(cls, parts: Sequence[Lazy]) -> Lazy:
-        """Several, one below the other."""
+        """Return several tensors of one width and type, one below the other."""
         if len(parts) == 1:
             return parts[0]
         shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
@@ -64,8 +69,10 @@ class Lazy:
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """A state dict of which each tensor is read anew when it is asked for. entries: what knows its
-    shape.
+    """A state dict of which each tensor is read anew when it is asked for.
+
+    Args:
+        entries: its tensors, none of them read.
     """
 
     def __init__(self, entries: Mapping[str, Lazy]):
@@ -81,27 +88,38 @@ class LazyTensors(Mapping[str, Tensor]):
         return len(self.entries)
 
     def under(self, prefix: str) -> LazyTensors:
-        """Those whose names start with `prefix`, without it."""
-        chosen = {name: lazy for name, lazy in self.entries.items() if name.startswith(prefix)}
-        return LazyTensors({name.removeprefix(prefix): lazy for name, lazy in chosen.items()})
-
-
-def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of a state dict, of which nothing is read."""
-    known = tensors.entries if isinstance(tensors, LazyTensors) else tensors
-    return {name: tuple(entry.shape) for name, entry in known.items()}
+        """Return those whose names start with `prefix`, without it."""
+        return LazyTensors(
+            {
+                name.removeprefix(prefix): lazy
+                for name, lazy in self.entries.items()
+                if name.startswith(prefix)
+            }
+        )
 
 
 def lazy_entries(tensors: Mapping[str, Tensor]) -> dict[str, Lazy]:
-    """The entries of any state dict."""
+    """Return the entries of any state dict."""
     if isinstance(tensors, LazyTensors):
         return tensors.entries
     return {name: Lazy.of(tensor) for name, tensor in tensors.items()}
 
 
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return {name: shape} of a state dict, of which nothing is read."""
+    return {name: lazy.shape for name, lazy in lazy_entries(tensors).items()}
+
+
 def open_tensors(path: Path, advice: str) -> LazyTensors:
-    """The tensors of a safetensors file; UserError, with `advice`, where it is damaged, and when
-    one is read that holds no finite numbers of a type that weights have.
+    """Return the tensors of a safetensors file.
+
+    Args:
+        path: of the file.
+        advice: what a user is told to do where it is damaged.
+
+    Raises:
+        UserError: the file is damaged; or, when a tensor is read, it is of a type that weights
+            have not, or holds NaN or infinite numbers.
     """
 
     def read(name: str, kind: str) -> Tensor:
@@ -111,8 +129,9 @@ def open_tensors(path: Path, advice: str) -> LazyTensors:
                 f"{advice}"
             )
         with _readable(path, advice), safe_open(path, "pt") as file:
-            tensor: Tensor = file.get_tensor(name).clone()  # no view of a file that stays open
-        # The smallest and the largest number show it without a mask as large as the tensor
+            # A view would keep the file open.
+            tensor: Tensor = file.get_tensor(name).clone()
+        # The smallest and the largest number show it without a mask as large as the tensor.
         if tensor.numel() and not all(end.isfinite() for end in tensor.aminmax()):
             raise UserError(f"{path}: {name!r:.80} holds NaN or infinite numbers; {advice}")
         return tensor
@@ -136,21 +155,20 @@ def _readable(path: Path, advice: str) -> Iterator[None]:
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, one tensor after the other; its largest one is what is in
-    memory.
-    """
+    """Write a safetensors file, one tensor after the other, so that one alone is in memory."""
     entries = dict(sorted(lazy_entries(tensors).items()))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, lazy in entries.items():
         start = end
-        end = end + lazy.dtype.itemsize * torch.Size(lazy.shape).numel()
+        end += lazy.dtype.itemsize * torch.Size(lazy.shape).numel()
         header[name] = {
             "dtype": _NAMES[lazy.dtype],
             "shape": lazy.shape,
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
+    # The format aligns what follows to 8 bytes.
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
@@ -159,6 +177,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _write(file: IO[bytes], name: str, lazy: Lazy) -> None:
+    """Write one tensor, which is out of memory again when this returns."""
     tensor = lazy.read().contiguous()
     assert tuple(tensor.shape) == lazy.shape and tensor.dtype == lazy.dtype, name
     file.write(tensor.flatten().view(torch.uint8).numpy().data)

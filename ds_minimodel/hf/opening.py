@@ -1,4 +1,4 @@
-"""Foreign models opened: by their files, and their weights by transformers' names."""
+"""Foreign models opened by their files; their weights by transformers' names."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,16 +11,25 @@ from ds_minimodel.models import BodyConfig
 
 
 def source_of(model: str | Path) -> Source:
-    """The files of a folder or a GGUF file."""
-    return GgufFile(Path(model)) if Path(model).is_file() else Folder(Path(model))
+    """Return the files of a model, which is a folder or a GGUF file."""
+    path = Path(model)
+    return GgufFile(path) if path.is_file() else Folder(path)
 
 
 def open_weights(
     path: Path, architecture: Architecture, config: BodyConfig, names: Iterable[str]
 ) -> LazyTensors:
-    """The tensors of a foreign model that stand behind the parameters `names` of ours, by
-    transformers' names.
+    """Open the tensors of a foreign model that parameters of a LanguageModel are made of.
+
+    Args:
+        path: of the model.
+        architecture: its names.
+        config: of its body.
+        names: of the parameters.
+
+    Returns:
+        The tensors by transformers' names; those that the model lacks are left out.
     """
     headers, _ = source_of(path).headers(architecture, config)
-    theirs = {part for parts in architecture.parts_of(names, config).values() for part in parts}
-    return LazyTensors(by_hf_names(theirs, headers, architecture.prefix))
+    hf_names = {part for parts in architecture.parts_of(names, config).values() for part in parts}
+    return LazyTensors(by_hf_names(hf_names, headers, architecture.prefix))

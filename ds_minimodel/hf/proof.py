@@ -1,9 +1,8 @@
-"""What a foreign model computes: its tensors compared with its configuration, and its logits with
-those of a body here.
+"""The proof that a foreign model is computed here as transformers computes it.
 
-That our body computes the same as transformers is proved by a model of a few layers, one of each
-kind that there is, with the real weights, norms and head: over whole texts, and where it writes
-texts one token after the other, as transformers does that, with a cache.
+Its tensors are compared with its configuration, and its logits with those of a body here: a model
+of a few layers, one of each kind that there is, with the real weights, norms and head, over whole
+texts, and where it writes texts, token by token, as transformers does that, with a cache.
 """
 
 from __future__ import annotations
@@ -31,17 +30,19 @@ from ds_minimodel.models.objectives import OBJECTIVES
 from ds_minimodel.models.trainable import LanguageModel, Model, encode, load_into, materialise
 from ds_minimodel.tokenizers.tokenizer import PROBES
 
-# By a language model.
+# Names of tensors that a language model does not read; those that a body alone does not.
 _UNUSED = re.compile(r"(^|\.)pooler\.|position_ids$|^cls\.seq_relationship\.|rotary_emb\.inv_freq$")
-# By a body alone, heads of a language model neither.
 _UNREAD_BY_BODIES = re.compile(rf"{_UNUSED.pattern}|^(cls|lm_head|head|decoder|vocab_\w+)\.")
-_SMALL = 1_000_000  # numbers, of which anything may be made
-_TOLERANCE = 1e-4  # of the largest logit; fp32 leaves some 1e-6
-# Of the vocabulary; of the longer of two texts, where no window is longer; of what is written.
+# A module of so many numbers may be made whatever the tensors are.
+_SMALL = 1_000_000
+# Share of the largest logit; fp32 leaves some 1e-6.
+_TOLERANCE = 1e-4
+# Rows of the vocabulary; tokens of the longer text, where no window is longer; tokens written.
 _ROWS = 96
 _TOKENS = 48
 _WRITTEN = 8
-_VECTOR_TOLERANCE = 1e-5  # of a number of a vector, or of the largest score that is above 1
+# Difference of a number of a vector; share of the largest score, where that is above 1.
+_VECTOR_TOLERANCE = 1e-5
 _TEXTS = 200
 _TEXTS_OF_BATCH = 20
 
@@ -50,8 +51,12 @@ _TEXTS_OF_BATCH = 20
 class Tensors:
     """The tensors of a foreign model, which are those that its configuration asks for.
 
-    where: the file that names them. theirs: by the names of transformers' model; ours: by those of
-    a LanguageModel. unused: those of theirs that are in none of ours.
+    Attributes:
+        base: the model.
+        where: the file that names them.
+        hf_state: the tensors by the names of transformers' model.
+        state: the same by the names of a model here.
+        unused: names of those in hf_state that are part of none in `state`.
     """
 
     base: Foreign
@@ -61,7 +66,7 @@ class Tensors:
     unused: frozenset[str]
 
     def read_all(self) -> None:
-        """Read every number; UserError for one that is none, or that no body here has."""
+        """Read every number; UserError for NaN, infinity, and one that no body here has."""
         for name, lazy in self.hf_state.items():
             tensor = lazy.read()
             if tensor.dtype not in DTYPES.values():
@@ -83,69 +88,75 @@ def compare_tensors(base: Foreign) -> Tensors:
     """Compare a model's tensors with its configuration by their headers, without reading them.
 
     Raises:
-        UserError: one is missing, has another shape, has no place in the model, or differs from
-            another that the configuration says is the same.
+        UserError: one is missing, has another shape, is not of the model, or differs from another
+            that the configuration says is the same.
     """
     source = base.source
     config = base.config
-    says = source.config_path.name
+    config_name = source.config_path.name
+    hf_class = base.hf_class.__name__
     headers, where = source.headers(base.architecture, config)
     if config.num_layers > len(headers):
         raise UserError(
-            f"{where}: {len(headers)} tensors, where {says} has {config.num_layers} layers"
+            f"{where}: {len(headers)} tensors, where {config_name} has {config.num_layers} layers"
         )
-    numbers = sum(math.prod(lazy.shape) for lazy in headers.values())
+    stored_size = sum(math.prod(lazy.shape) for lazy in headers.values())
     with one_line(source.path, "transformers cannot read it"), torch.device("meta"):
         expected = base.make_hf_module()
     size = sum(parameter.numel() for parameter in expected.parameters())
     # Of a model for something else the messages below say which tensor is missing.
-    if size > 2 * numbers + _SMALL:
-        raise UserError(f"{where}: {numbers:,} numbers, where {says} describes a model of {size:,}")
+    if size > 2 * stored_size + _SMALL:
+        raise UserError(
+            f"{where}: {stored_size:,} numbers, where {config_name} describes a model of {size:,}"
+        )
     prefix = base.architecture.prefix if base.is_bare else ""
     named_parameters = expected.named_parameters(remove_duplicate=False)
     parameters = {prefix + name: parameter for name, parameter in named_parameters}
-    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    theirs = by_hf_names(wanted, headers, base.architecture.prefix)
+    hf_state = by_hf_names(parameters, headers, base.architecture.prefix)
+    # Of a parameter with two names either may be stored, or both.
     first_names: dict[int, str] = {}
-    for name, lazy in theirs.items():
-        if lazy.shape != wanted[name]:
-            raise UserError(f"{where}: {name} has shape {lazy.shape}, by {says} {wanted[name]}")
+    for name, lazy in hf_state.items():
+        shape = tuple(parameters[name].shape)
+        if lazy.shape != shape:
+            raise UserError(f"{where}: {name} has shape {lazy.shape}, by {config_name} {shape}")
         first = first_names.setdefault(id(parameters[name]), name)
-        if first != name and not lazy.equals(theirs[first]):
+        if first != name and not lazy.equals(hf_state[first]):
             raise UserError(
-                f"{where}: {name} differs from {first}, and by {says} they are one; set "
+                f"{where}: {name} differs from {first}, and by {config_name} they are one; set "
                 "tie_word_embeddings to false there where both are meant"
             )
     for name, parameter in parameters.items():
         if id(parameter) not in first_names:
             is_output = name == f"{base.architecture.output}.weight"
-            advice = f", or {says} tie_word_embeddings true" if is_output else ""
-            kind = base.hf_class.__name__
-            raise UserError(f"{where}: no tensor {name}; it must hold a {kind}{advice}")
-    theirs |= {name: lazy for name, lazy in headers.items() if name.startswith(PROJECTIONS)}
-    taken = {id(lazy) for lazy in theirs.values()}
+            advice = f", or {config_name} tie_word_embeddings true" if is_output else ""
+            raise UserError(f"{where}: no tensor {name}; it must hold a {hf_class}{advice}")
+    hf_state |= {name: lazy for name, lazy in headers.items() if name.startswith(PROJECTIONS)}
+    known = {id(lazy) for lazy in hf_state.values()}
     unread = _UNREAD_BY_BODIES if base.is_bare else _UNUSED
     buffers = dict(expected.named_buffers())
-    for name in sorted(name for name, lazy in headers.items() if id(lazy) not in taken):
+    for name in sorted(name for name, lazy in headers.items() if id(lazy) not in known):
         if not unread.search(name) and name not in buffers:
-            kind = base.hf_class.__name__
-            raise UserError(f"{where}: {name!r:.120} is nothing that a {kind} by {says} has")
+            raise UserError(
+                f"{where}: {name!r:.120} is nothing that a {hf_class} by {config_name} has"
+            )
     with torch.device("meta"):
-        names = [*_our_module(base).state_dict()]
+        names = [*_make_module(base).state_dict()]
     parts = itertools.chain(*base.architecture.parts_of(names, config).values())
     used = {id(parameters[part]) for part in parts if part in parameters}
-    unused = frozenset(name for name in parameters if name in theirs) - {
-        name for name, parameter in parameters.items() if id(parameter) in used
-    }
-    advice = f"a {config.kind} here has it"
-    ours = read_parameters(
-        base.architecture, LazyTensors(theirs), config, names, where, advice=advice
+    unused = frozenset(
+        name
+        for name, parameter in parameters.items()
+        if name in hf_state and id(parameter) not in used
     )
-    return Tensors(base, where, theirs, LazyTensors(ours), unused)
+    advice = f"a {config.kind} here has it"
+    state = read_parameters(
+        base.architecture, LazyTensors(hf_state), config, names, where, advice=advice
+    )
+    return Tensors(base, where, hf_state, LazyTensors(state), unused)
 
 
-def _our_module(base: Foreign) -> Model:
-    """A fresh module of ours."""
+def _make_module(base: Foreign) -> Model:
+    """Return a fresh module of this package for a model."""
     config = base.config
     return OBJECTIVES[base.objective].model(config, base.hf_config.vocab_size, (config.num_layers,))
 
@@ -182,96 +193,127 @@ def prove(tensors: Tensors) -> None:
     """Compare a model of the first layers of each kind with transformers', over random ids.
 
     The texts are longer than its windows, padded or not; one goes on with what transformers' writes
-    with a cache.
+    with a cache. Of a model with a finished head all is compared, over texts.
 
     Raises:
-        UserError: logits differ, or transformers asked for a setting that is not computed here.
+        UserError: what is computed differs, or transformers asked for a setting that is not
+            computed here.
     """
+    if tensors.base.config.head is None:
+        _prove_logits(tensors)
+    else:
+        _prove_outputs(tensors)
+
+
+def _prove_logits(tensors: Tensors) -> None:
+    """Compare a small model that has a language model's head."""
     base = tensors.base
     config = base.config
-    path = base.source.config_path
-    if config.head is not None:
-        _prove_outputs(tensors)
-        return
     layers, small = _first_of_each_kind(config)
-    settings = copy.deepcopy(base.hf_config)
     vocab_size = base.hf_config.vocab_size
     draw = torch.Generator().manual_seed(0)
     rows = min(_ROWS, vocab_size)
-    pad = settings.pad_token_id
+    chosen = torch.randperm(vocab_size, generator=draw)[:rows].sort().values
+    pad = base.hf_config.pad_token_id
     if pad is not None and pad >= rows:
         pad = None
-    chosen = torch.randperm(vocab_size, generator=draw)[:rows].sort().values
-    if pad is not None:  # RoBERTa's positions count from that id
+    if pad is not None:
+        # RoBERTa's positions count from that id.
         chosen[pad] = pad
-    settings.num_hidden_layers = len(layers)
-    settings.vocab_size = rows
-    settings.pad_token_id = pad
-    if getattr(settings, "layer_types", None):
-        settings.layer_types = [settings.layer_types[index] for index in layers]
-        settings.global_attn_every_n_layers = small.period
-    settings._attn_implementation = "eager"
-    asked = _note_what_is_asked(settings)
+    hf_config = copy.deepcopy(base.hf_config)
+    hf_config.num_hidden_layers = len(layers)
+    hf_config.vocab_size = rows
+    hf_config.pad_token_id = pad
+    if getattr(hf_config, "layer_types", None):
+        hf_config.layer_types = [hf_config.layer_types[index] for index in layers]
+        hf_config.global_attn_every_n_layers = small.period
+    hf_config._attn_implementation = "eager"
+    asked = _note_what_is_asked(hf_config)
 
     def fill(module: torch.nn.Module, tensors: Mapping[str, Lazy], stack: str) -> None:
-        """Put in the layers that stand for the first ones, and of the vocabulary the rows that are
-        there.
-        """
+        """Put in the layers that stand for the first ones, and the chosen rows of vocabularies."""
         for name, parameter in module.state_dict().items():
             index, _, rest = name.removeprefix(stack).partition(".")
-            of_layer = name.startswith(stack)
-            lazy = tensors.get(f"{stack}{layers[int(index)]}.{rest}" if of_layer else name)
-            if lazy is not None:  # else another name of one that is
+            is_of_layer = name.startswith(stack)
+            lazy = tensors.get(f"{stack}{layers[int(index)]}.{rest}" if is_of_layer else name)
+            # Of a tensor with two names one may be missing.
+            if lazy is not None:
                 is_whole = lazy.shape == parameter.shape
                 parameter.copy_(lazy.read() if is_whole else lazy.read()[chosen])
 
     with (
         torch.inference_mode(),
-        one_line(path, "it cannot be computed"),
+        one_line(base.source.config_path, "it cannot be computed"),
         torch.random.fork_rng(devices=[]),
     ):
-        model = base.hf_class(settings).eval()
-        fill(model, tensors.hf_state, f"{base.architecture.layers}.")
-        ours = LanguageModel(small, rows, (len(layers),)).eval()
-        last = f"body.heads.{config.num_layers}."
-        top = f"body.heads.{len(layers)}."
+        hf_model = base.hf_class(hf_config).eval()
+        fill(hf_model, tensors.hf_state, f"{base.architecture.layers}.")
+        model = LanguageModel(small, rows, (len(layers),)).eval()
+        head = f"body.heads.{config.num_layers}."
+        small_head = f"body.heads.{len(layers)}."
         entries = tensors.state.entries.items()
-        fill(ours, {name.replace(last, top): lazy for name, lazy in entries}, "body.layers.")
+        state = {name.replace(head, small_head): lazy for name, lazy in entries}
+        fill(model, state, "body.layers.")
+        logits, expected = _both_logits(model, hf_model, small, rows, pad, draw)
+    largest = expected.abs().max().item()
+    difference = (logits - expected).abs().max().item()
+    _check_alike(base, asked, f"logits of up to {largest:.3g}", difference, _TOLERANCE * largest)
 
-        def our_logits(tokens: Tensor, lengths: Tensor, real: Tensor) -> Tensor:
-            """Logits (N, V) at the positions `real` of texts (B, S)."""
-            (x_BSH,), table = encode(ours.pack, ours.body, {"tokens": tokens, "lengths": lengths})
-            return ours.pack.logits(ours.body.heads[str(len(layers))](x_BSH[real]), table)
 
-        windows = [sum(filter(None, layer.window)) for layer in small.products.layers]
-        length = min(config.max_positions, max(_TOKENS, max(windows) + 32))
-        tokens = torch.randint(rows, (2, length), generator=draw)
-        tokens[tokens == pad] = rows - 1
-        lengths = torch.tensor([length, length // 3], dtype=torch.int32)
-        real = torch.arange(length) < lengths[:, None]
-        expected = model(input_ids=tokens, attention_mask=real.long()).logits[real]
-        logits = our_logits(tokens, lengths, real)
-        if config.causal and length > _WRITTEN:
-            model.generation_config = library().GenerationConfig(
-                max_new_tokens=_WRITTEN,
-                do_sample=False,
-                pad_token_id=0,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-            begun = tokens[:1, : length - _WRITTEN]
-            written = model.generate(begun, attention_mask=torch.ones_like(begun))
-            places = torch.arange(length)[None] >= length - _WRITTEN - 1
-            places[0, -1] = False  # after which nothing was written
-            expected = torch.cat([expected, *written.logits])
-            logits = torch.cat([logits, our_logits(written.sequences, lengths[:1], places)])
-    difference = (logits - expected).abs().max()
-    most = expected.abs().max()
-    if not difference <= _TOLERANCE * most:
+def _both_logits(
+    model: LanguageModel,
+    hf_model: Any,
+    config: BodyConfig,
+    vocab_size: int,
+    pad: int | None,
+    draw: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Return logits of a model here and of transformers' at the same positions of random texts."""
+
+    def logits_at(tokens: Tensor, lengths: Tensor, real_BS: Tensor) -> Tensor:
+        """Return logits (N, V) at the positions that are true in `real_BS`."""
+        (x_BSH,), table = encode(model.pack, model.body, {"tokens": tokens, "lengths": lengths})
+        head = model.body.heads[str(config.num_layers)]
+        return model.pack.logits(head(x_BSH[real_BS]), table)
+
+    windows = [sum(filter(None, layer.window)) for layer in config.products.layers]
+    length = min(config.max_positions, max(_TOKENS, max(windows) + 32))
+    tokens = torch.randint(vocab_size, (2, length), generator=draw)
+    tokens[tokens == pad] = vocab_size - 1
+    lengths = torch.tensor([length, length // 3], dtype=torch.int32)
+    real_BS = torch.arange(length) < lengths[:, None]
+    expected = hf_model(input_ids=tokens, attention_mask=real_BS.long()).logits[real_BS]
+    logits = logits_at(tokens, lengths, real_BS)
+    if not config.causal or length <= _WRITTEN:
+        return logits, expected
+    hf_model.generation_config = library().GenerationConfig(
+        max_new_tokens=_WRITTEN,
+        do_sample=False,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    begun = tokens[:1, : length - _WRITTEN]
+    written = hf_model.generate(begun, attention_mask=torch.ones_like(begun))
+    before_written = torch.arange(length)[None] >= length - _WRITTEN - 1
+    # After the last token nothing was written.
+    before_written[0, -1] = False
+    of_written = logits_at(written.sequences, lengths[:1], before_written)
+    return torch.cat([logits, of_written]), torch.cat([expected, *written.logits])
+
+
+def _check_alike(
+    base: Foreign, asked: set[str], what: str, difference: float, limit: float
+) -> None:
+    """UserError where transformers computes something else, or looked for a setting of the file.
+
+    asked: as of _note_what_is_asked. what: numbers that were compared. difference: the largest.
+    """
+    path = base.source.config_path
+    if not difference <= limit:
         raise UserError(
-            f"{path}: has a setting by which transformers computes what {config.kind} here does "
-            "not: "
-            f"logits of up to {most:.3g} differ by {difference:.2g}"
+            f"{path}: has a setting by which transformers computes what {base.config.kind} here "
+            f"does not: {what} differ by {difference:.2g}"
         )
     for key in sorted(base.notes.keys() & asked):
         raise not_computed(path, key, base.notes[key])
@@ -286,41 +328,40 @@ def probe_texts(without: Collection[str] = (), count: int = _TEXTS) -> list[str]
         without: words that do not occur, such as special tokens, which other texts become nowhere.
         count: of texts.
     """
-    lengths = [1 + number // 10 if number < count - 4 else 1000 for number in range(count)]
     words = [
         word
         for text in PROBES
         for word in text.split()
         if not any(token in word for token in without)
     ]
-    return [
-        " ".join(words[(7 * number + place) % len(words)] for place in range(length))
-        for number, length in enumerate(lengths)
-    ]
+    texts = []
+    for index in range(count):
+        length = 1 + index // 10 if index < count - 4 else 1000
+        first = 7 * index
+        chosen = [words[position % len(words)] for position in range(first, first + length)]
+        texts.append(" ".join(chosen))
+    return texts
 
 
 def _prove_outputs(tensors: Tensors) -> None:
-    """Compare what the whole model gives for texts, vectors or scores, with transformers' forward
-    pass and the pooling that the model declares, in equal batches.
+    """Compare what a whole model with a finished head gives for texts: vectors or scores.
 
-    Raises:
-        UserError: as of `prove`.
+    Transformers' are those of its forward pass and the pooling that the model declares.
     """
     base = tensors.base
-    path = base.source.config_path
     head = base.config.head
     assert head is not None
     tokenizer = base.source.tokenizer(base.hf_config)
-    theirs = module_of(base, torch.float32)
-    asked = _note_what_is_asked(theirs.config)
+    hf_module = module_of(base, torch.float32)
+    asked = _note_what_is_asked(hf_module.config)
     with torch.device("meta"):
-        ours = _our_module(base)
-    materialise(ours, torch.float32)
-    load_into(ours.eval(), tensors.state)
+        module = _make_module(base)
+    materialise(module, torch.float32)
+    load_into(module.eval(), tensors.state)
     texts = probe_texts(without=tokenizer.all_special_tokens)
     difference = 0.0
-    most = 1.0
-    with torch.inference_mode(), one_line(path, "it cannot be computed"):
+    largest = 1.0
+    with torch.inference_mode(), one_line(base.source.config_path, "it cannot be computed"):
         for first in range(0, len(texts), _TEXTS_OF_BATCH):
             inputs = tokenizer(
                 texts[first : first + _TEXTS_OF_BATCH],
@@ -330,58 +371,56 @@ def _prove_outputs(tensors: Tensors) -> None:
                 padding_side="right",
                 return_tensors="pt",
             )
-            expected = _their_outputs(theirs, inputs, base.config, tensors.state)
+            expected = _hf_outputs(hf_module, inputs, base.config, tensors.state)
             lengths = inputs["attention_mask"].sum(1).int()
-            outputs = ours({"tokens": inputs["input_ids"], "lengths": lengths})
+            outputs = module({"tokens": inputs["input_ids"], "lengths": lengths})
             difference = max(difference, (outputs - expected).abs().max().item())
-            most = max(most, expected.abs().max().item())
-    if not difference <= _VECTOR_TOLERANCE * most:
-        raise UserError(
-            f"{path}: has a setting by which transformers computes what {base.config.kind} here "
-            f"does not: numbers of vectors differ by {difference:.2g}"
-        )
-    for key in sorted(base.notes.keys() & asked):
-        raise not_computed(path, key, base.notes[key])
+            largest = max(largest, expected.abs().max().item())
+    _check_alike(base, asked, "numbers of vectors", difference, _VECTOR_TOLERANCE * largest)
 
 
-def _their_outputs(
-    theirs: Any, inputs: Mapping[str, Tensor], config: BodyConfig, ours: Mapping[str, Tensor]
+def _hf_outputs(
+    hf_module: Any, inputs: Mapping[str, Tensor], config: BodyConfig, state: Mapping[str, Tensor]
 ) -> Tensor:
-    """Scores of transformers' model, or its last states pooled and projected as the head says."""
+    """Return transformers' scores, or its last states pooled and projected as the head says."""
     head = config.head
     if not isinstance(head, SentenceHead):
-        return theirs(**inputs).logits
-    states_BSH = theirs(**inputs).last_hidden_state
+        return hf_module(**inputs).logits
+    states_BSH = hf_module(**inputs).last_hidden_state
     mask_BS1 = inputs["attention_mask"][..., None].float()
     vectors_BD = states_BSH[:, 0]
     if head.pooling == "mean":
         vectors_BD = (states_BSH * mask_BS1).sum(1) / mask_BS1.sum(1)
-    for number, projection in enumerate(head.projections):
-        place = f"body.heads.{config.num_layers}.projections.{number}"
-        vectors_BD = vectors_BD @ ours[f"{place}.weight"].float().T
+    for index, projection in enumerate(head.projections):
+        name = f"body.heads.{config.num_layers}.projections.{index}"
+        vectors_BD = vectors_BD @ state[f"{name}.weight"].float().T
         if projection.bias:
-            vectors_BD = vectors_BD + ours[f"{place}.bias"].float()
+            vectors_BD = vectors_BD + state[f"{name}.bias"].float()
         if projection.activation != "identity":
             vectors_BD = getattr(torch.nn.functional, projection.activation)(vectors_BD)
     return torch.nn.functional.normalize(vectors_BD) if head.normalises else vectors_BD
 
 
-def _note_what_is_asked(settings: Any) -> set[str]:
-    """The attributes that a configuration does not have and is asked for from now on."""
+def _note_what_is_asked(hf_config: Any) -> set[str]:
+    """Return a set that takes up what a configuration is asked for from now on and does not have.
+
+    A setting that its class does not know, and its model's code reads all the same, shows so.
+    """
     asked = set[str]()
 
     def missing(_: object, name: str) -> Any:
         asked.add(name)
         raise AttributeError(name)
 
-    kind = type(settings)
-    settings.__class__ = type(kind.__name__, (kind,), {"__getattr__": missing})
+    kind = type(hf_config)
+    hf_config.__class__ = type(kind.__name__, (kind,), {"__getattr__": missing})
     return asked
 
 
 def _first_of_each_kind(config: BodyConfig) -> tuple[list[int], BodyConfig]:
-    """(layers that stand for all, one of each kind that there is, two where all are of one; a body
-    of these)
+    """Return (indices of layers that stand for all, a body of these).
+
+    There is one of each kind that the body has, two where all are of one.
     """
     windows = [layer.window for layer in config.products.layers]
     changed = {"num_layers": min(2, config.num_layers)}

@@ -1,8 +1,7 @@
-"""Foreign models by their files: a configuration, tensors by their headers, a tokenizer; no code of
-theirs is run.
+"""Foreign models by their files: a configuration, tensors by their headers, a tokenizer.
 
 What is looked at first are headers: names, shapes and settings. Numbers are read when a tensor is
-asked for.
+asked for. No code of the model's is run.
 """
 
 from __future__ import annotations
@@ -32,40 +31,42 @@ from ds_minimodel.tokenizers.tokenizer import JSON_FILE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ADAPTER_CONFIG = "adapter_config.json"  # of PEFT's
+# PEFT's name of a file.
+ADAPTER_CONFIG = "adapter_config.json"
 CONFIG = "config.json"
 CARD = "README.md"
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
-INDEX = ".index.json"  # after either's name: which part holds which tensor
-WEIGHT_FILES = (
-    WEIGHTS,
-    f"{WEIGHTS}{INDEX}",
-    PICKLE,
-    f"{PICKLE}{INDEX}",
-)  # the first that is there is read
-VOCABULARIES = JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model"
-TOKENIZER_FILES = (  # all that transformers may read for the families that are served
+# This stands after the name of either, in the name of a file that says which part holds what.
+INDEX = ".index.json"
+# The first of these that is there is read.
+WEIGHT_FILES = (WEIGHTS, f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
+VOCABULARIES = (JSON_FILE, "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "tokenizer.model")
+# All that transformers may read for the families that are served.
+TOKENIZER_FILES = (
     *VOCABULARIES,
-    *(
-        "merges.txt",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "chat_template.jinja",
-    ),
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
 )
 ADVICE = "download the model again"
-# A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
+# A name on the Hub. A folder that transformers' Trainer made, such as out/checkpoint-500, is none.
 _HUB_NAME = re.compile(
     r"(?!.*checkpoint-[0-9]+$)[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII
 )
-LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"  # the form of its name
+# The form of a license's name.
+LICENSE = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,60}$"
 
 
 class Source(ABC):
-    """The files of a model. path: of the folder or file. config_path: of what holds its
-    configuration.
+    """The files of a model.
+
+    Attributes:
+        name: of the model, for people.
+        path: of its folder or file.
+        config_path: of the file that holds its configuration.
     """
 
     name: str
@@ -74,50 +75,61 @@ class Source(ABC):
 
     @abstractmethod
     def config(self) -> Any:
-        """The content of its config.json."""
+        """Return the content of its config.json."""
 
     @abstractmethod
     def headers(
         self, architecture: Architecture, config: BodyConfig
     ) -> tuple[dict[str, Lazy], Path]:
-        """({name: tensor} as its file, or transformers' model, calls them, the file that names
-        them).
+        """Return the tensors by their headers.
+
+        Args:
+            architecture: the model's names.
+            config: of its body.
+
+        Returns:
+            ({name: tensor} as its file or transformers' model calls them, the file that says so).
         """
 
     @abstractmethod
     def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
-        """Its tokenizer, as transformers has it. config: transformers' of the model."""
+        """Return its tokenizer as transformers has it; `config` is transformers' of the model."""
 
     @abstractmethod
     def weight_files(self) -> list[Path]:
-        """The files that its weights are read from, and the configuration that says what they
-        mean.
-        """
+        """Return the files of its weights, and of the configuration that says what they mean."""
 
     def other_files(self) -> list[Path]:
-        """What else it is made of."""
+        """Return what else it is made of."""
         return []
 
     def name_of(self, path: Path) -> str:
-        """What a file of it is called: its path from the folder."""
+        """Return the path of a file of it from its folder."""
         root = self.path if self.path.is_dir() else self.path.parent
         return str(path.relative_to(root))
 
     def license(self) -> str | None:
-        """The license that it names."""
+        """Return the license that it names."""
         return None
 
     def hub_name(self) -> str | None:
-        """The name on the Hub that its metadata give it."""
+        """Return the name on the Hub that its metadata give it."""
         return None
 
     def generation(self) -> dict[str, Any] | None:
-        """Its settings of generation, where it has some, as transformers takes them."""
+        """Return its settings of generation as transformers takes them, where it has some."""
         return None
 
 
 class Folder(Source):
-    """A folder as `from_pretrained` takes it."""
+    """A folder as `from_pretrained` takes it.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        UserError: it holds an adapter, or an adaptation of this package.
+    """
 
     def __init__(self, path: Path):
         self.name = path.name
@@ -130,88 +142,100 @@ class Folder(Source):
                 )
             raise UserError(
                 f"{path / ADAPTER_CONFIG}: an adapter, not a model; merge it by peft "
-                "(AutoPeftModelForCausalLM"
-                ".from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)) and take that, "
-                "with the tokenizer "
-                "beside it"
+                "(AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
+                ".save_pretrained(NEW)) and take that, with the tokenizer beside it"
             )
 
     def config(self) -> Any:
+        """Return the content of its config.json."""
         return read_json(self.config_path)
 
     def headers(
         self, architecture: Architecture, config: BodyConfig
     ) -> tuple[dict[str, Lazy], Path]:
+        """Return ({name: tensor}, the file of the weights or of their index).
+
+        Raises:
+            UserError: a file is missing or damaged, or two hold different tensors of one name.
+        """
         where, *parts = self._weights()
         headers = _projection_headers(self.path)
         if not parts:
-            return {**headers, **headers_of(where)}, where
+            return headers | headers_of(where), where
         index = read_model(where, _Index, ADVICE).weight_map
         for part in parts:
-            for name, tensor in headers_of(part).items():
-                named = self.path / index.get(name, part.name)
-                other = tensor if named == part else headers_of(named).get(name)
-                if other is tensor:
-                    headers[name] = tensor
-                elif other is None or not tensor.equals(other):
-                    # transformers takes the last of several, other readers the index's.
+            for name, lazy in headers_of(part).items():
+                indexed = self.path / index.get(name, part.name)
+                if indexed == part:
+                    headers[name] = lazy
+                    continue
+                # Transformers takes the last of several, other readers the index's.
+                other = headers_of(indexed).get(name)
+                if other is None or not lazy.equals(other):
                     raise UserError(
                         f"{part}: {name!r:.120} lies here, and {where.name} names another one in "
-                        f"{named.name}; delete what is older, or {ADVICE}"
+                        f"{indexed.name}; delete what is older, or {ADVICE}"
                     )
         return headers, where
 
     def _weights(self) -> list[Path]:
-        """The file of the weights, or their index and the files that it names."""
-        path = next(
-            (self.path / name for name in WEIGHT_FILES if os.path.lexists(self.path / name)), None
-        )
+        """Return the file of the weights, or their index and the files that it names."""
+        paths = [self.path / name for name in WEIGHT_FILES]
+        path = next((path for path in paths if os.path.lexists(path)), None)
         if path is None:
             raise UserError(
                 f"{self.path}: neither {WEIGHTS} nor {PICKLE}, nor the index of one in parts"
             )
-        if not path.name.endswith(INDEX):
-            index = path.with_name(f"{path.name}{INDEX}")
-            if index.exists():
-                raise UserError(
-                    f"{path}: {index.name} beside it names others; delete what is older"
-                )
-            return [path]
-        return [
-            path,
-            *(
-                self.path / part
-                for part in sorted({*read_model(path, _Index, ADVICE).weight_map.values()})
-            ),
-        ]
+        if path.name.endswith(INDEX):
+            parts = {*read_model(path, _Index, ADVICE).weight_map.values()}
+            return [path, *(self.path / part for part in sorted(parts))]
+        index = path.with_name(f"{path.name}{INDEX}")
+        if index.exists():
+            raise UserError(f"{path}: {index.name} beside it names others; delete what is older")
+        return [path]
 
     def weight_files(self) -> list[Path]:
+        """Return config.json and the files of all weights."""
         return [self.config_path, *self._weights(), *projection_files(self.path)]
 
     def other_files(self) -> list[Path]:
-        named = [self.path / name for name in (*TOKENIZER_FILES, GENERATION_FILE)]
-        return [path for path in (*named, *settings_files(self.path)) if path.is_file()]
+        """Return the files of the tokenizer, of generation and of a sentence's vector."""
+        files = [self.path / name for name in (*TOKENIZER_FILES, GENERATION_FILE)]
+        return [path for path in (*files, *settings_files(self.path)) if path.is_file()]
 
     def tokenizer(self, config: Any) -> PreTrainedTokenizerBase:
+        """Return its tokenizer.
+
+        Args:
+            config: transformers' of the model.
+
+        Raises:
+            UserError: it has none, one of more ids than the model, or files that lie elsewhere.
+        """
         if not any((self.path / name).is_file() for name in VOCABULARIES):
             raise UserError(
                 f"{self.path}: no tokenizer; it must hold one of {', '.join(VOCABULARIES)}"
             )
-        most = config.vocab_size
-        for path in (self.path / name for name in TOKENIZER_FILES):
-            self._check_place(path)
-            if path.is_file() and (ids := _ids_of(path)) > most:
-                raise UserError(f"{path}: {ids:,} ids, where {CONFIG} has vocab_size {most}")
+        for name in TOKENIZER_FILES:
+            path = self.path / name
+            self._check_inside(path)
+            count = _id_count(path) if path.is_file() else 0
+            if count > config.vocab_size:
+                raise UserError(
+                    f"{path}: {count:,} ids, where {CONFIG} has vocab_size {config.vocab_size}"
+                )
         tokenizer = tokenizer_of(self.path, config=config)
         return lowercased(tokenizer) if lowercases(self.path) else tokenizer
 
-    def _check_place(self, path: Path) -> None:
-        """UserError for a link that leads out of the folder, to what nobody means to give away; the
-        Hub's cache has its files beside its folders.
+    def _check_inside(self, path: Path) -> None:
+        """Raise UserError for a link that leads out of the folder.
+
+        It would give away what nobody means to.
         """
         folder = self.path.resolve()
         roots = [folder]
         if folder.parent.name == "snapshots":
+            # The Hub's cache has its files beside its folders.
             roots.append(folder.parents[1] / "blobs")
         if not any(path.resolve().is_relative_to(root) for root in roots):
             raise UserError(
@@ -219,16 +243,18 @@ class Folder(Source):
             )
 
     def license(self) -> str | None:
+        """Return the license that its card names."""
         from huggingface_hub import metadata_load
 
-        try:
-            path = self.path / CARD
+        path = self.path / CARD
+        # A stranger's YAML brings forth errors of any kind.
+        with contextlib.suppress(Exception):
             card = metadata_load(path) if path.is_file() else None
-        except Exception:  # of any kind that YAML of a stranger's brings forth
-            return None
-        return license_name((card or {}).get("license"))
+            return license_name((card or {}).get("license"))
+        return None
 
     def generation(self) -> dict[str, Any] | None:
+        """Return what of its settings of generation is used; UserError where it is damaged."""
         from transformers import GenerationConfig
 
         path = self.path / GENERATION_FILE
@@ -254,34 +280,47 @@ class _Generation(Stored):
     suppress_tokens: list[int] | None = None
 
 
-def _ids_of(path: Path) -> int:
-    """How many ids a file of a tokenizer needs, by its largest; 0 where it is damaged, or of
-    another kind. Of many, or of a far one, a tokenizer takes minutes to make.
+def _id_count(path: Path) -> int:
+    """Return how many ids a file of a tokenizer needs, by its largest.
+
+    0 where it is damaged, or of another kind. A tokenizer of many ids, or with one far beyond the
+    others, would take minutes to make.
     """
+    if path.name not in VOCABULARIES:
+        return 0
     if path.suffix == ".txt":
-        return path.read_bytes().count(b"\n") if path.name in VOCABULARIES else 0
+        return path.read_bytes().count(b"\n")
     if path.suffix == ".model":
-        with contextlib.suppress(Exception):  # as protobuf's versions call a damaged file
+        # Versions of protobuf call a damaged file by several exceptions.
+        with contextlib.suppress(Exception):
             return len(protobuf.ModelProto.FromString(path.read_bytes()).pieces)
-    if path.name not in VOCABULARIES or path.suffix != ".json":
         return 0
     content = read_json(path)
-    content = content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return 0
     vocabulary: Any = content
+    added: Any = None
     if path.name == JSON_FILE:
         model = content.get("model")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
-    if path.name == JSON_FILE:
         added = content.get("added_tokens")
-        for token in added if isinstance(added, list) else ():
-            ids.append(token.get("id") if isinstance(token, dict) else None)
+    ids: list[Any] = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    if isinstance(added, list):
+        ids += [token.get("id") for token in added if isinstance(token, dict)]
     count = len(vocabulary) if isinstance(vocabulary, dict | list) else 0
-    return max(count, *(1 + id for id in ids if isinstance(id, int)), 0)
+    return max([count, *(1 + id for id in ids if isinstance(id, int))])
 
 
 def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
-    """transformers' of a folder of its own or a pack; UserError where it cannot be read."""
+    """Return transformers' tokenizer of a model's folder or a pack.
+
+    Args:
+        folder: where it lies.
+        settings: further keywords of `from_pretrained`.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     from transformers import AutoTokenizer
 
     with one_line(folder, "transformers cannot read its tokenizer"):
@@ -291,7 +330,7 @@ def tokenizer_of(folder: Path, **settings: Any) -> PreTrainedTokenizerBase:
 
 
 def lowercased(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A tokenizer that lowercases a text first, where it does not anyway."""
+    """Make a tokenizer lowercase a text first, and return it."""
     backend: Any = tokenizer
     backend = backend.backend_tokenizer
     steps = [] if backend.normalizer is None else [backend.normalizer]
@@ -300,72 +339,77 @@ def lowercased(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 
 
 def license_name(value: object) -> str | None:
-    """`value` where it has the form of a license's name, such as apache-2.0."""
+    """Return `value` where it has the form of a license's name, such as apache-2.0."""
     return value if isinstance(value, str) and re.fullmatch(LICENSE, value) else None
 
 
 def hub_name(value: object) -> str | None:
-    """`value` where it has the form of a model's name on the Hub, such as roberta-base or
-    FacebookAI/roberta-base.
+    """Return `value` where it has the form of a model's name on the Hub.
+
+    Such are roberta-base and FacebookAI/roberta-base.
     """
     return value if isinstance(value, str) and _HUB_NAME.fullmatch(value) else None
 
 
-def headers_of(path: Path) -> Mapping[str, Lazy]:
-    """The tensors of a file. Pickles are read with torch's unpickler for weights, which runs no
-    code; a view that repeats its numbers, of any size from a small file, is refused.
+def headers_of(path: Path) -> dict[str, Lazy]:
+    """Return {name: tensor} of a file of weights.
+
+    Pickles are read with torch's unpickler for weights, which runs no code.
+
+    Raises:
+        UserError: the file is missing or damaged, or holds what is no tensor in memory.
     """
-    if not path.is_file():  # a named pipe would be waited for
+    # A named pipe would be waited for.
+    if not path.is_file():
         raise UserError(f"{path}: no such file")
     if path.suffix == Path(WEIGHTS).suffix:
         return open_tensors(path, ADVICE).entries
     with one_line(path, "damaged, or not a file of weights"):
-        tensors: Mapping[Any, Any] = dict(
+        stored: dict[Any, Any] = dict(
             torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         )
-    for name, tensor in tensors.items():
-        if (
-            not isinstance(name, str)
-            or not isinstance(tensor, Tensor)
-            or tensor.is_meta
-            or tensor.layout != torch.strided
-        ):
+    headers = {}
+    for name, tensor in stored.items():
+        is_tensor = isinstance(name, str) and isinstance(tensor, Tensor) and not tensor.is_meta
+        if not is_tensor or tensor.layout != torch.strided:
             raise UserError(f"{path}: {name!r:.80} is not a dense tensor")
+        # A view that repeats its numbers could be of any size, out of a small file.
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise UserError(
                 f"{path}: {name!r:.80} of shape {tuple(tensor.shape)} has fewer numbers than that"
             )
-    return {
-        name: Lazy(tuple(tensor.shape), tensor.dtype, tensor.clone)
-        for name, tensor in tensors.items()
-    }
+        headers[name] = Lazy(tuple(tensor.shape), tensor.dtype, tensor.clone)
+    return headers
 
 
 def projection_files(folder: Path) -> list[Path]:
-    """The files of the weights of a model's Dense modules, in order."""
-    found = []
-    for place in projection_folders(folder):
-        safe = place / WEIGHTS
-        found.append(safe if safe.is_file() else place / PICKLE)
-    return found
+    """Return the files of the weights of a model's Dense modules, in order."""
+    paths = []
+    for module in projection_folders(folder):
+        path = module / WEIGHTS
+        paths.append(path if path.is_file() else module / PICKLE)
+    return paths
 
 
 def _projection_headers(folder: Path) -> dict[str, Lazy]:
-    """The tensors of a model's Dense modules, by the names that tables of names have."""
-    tensors: dict[str, Lazy] = {}
-    for number, path in enumerate(projection_files(folder)):
+    """Return the tensors of a model's Dense modules, by the names that tables of names have."""
+    headers: dict[str, Lazy] = {}
+    for index, path in enumerate(projection_files(folder)):
         for name, lazy in headers_of(path).items():
-            tensors[f"{PROJECTIONS}.{number}.{name}"] = lazy
-    return tensors
+            headers[f"{PROJECTIONS}.{index}.{name}"] = lazy
+    return headers
 
 
 def by_hf_names(names: Iterable[str], headers: Mapping[str, Lazy], prefix: str) -> dict[str, Lazy]:
-    """Those of the tensors that have the `names` of transformers' model, also as older versions
-    have written them: without the `prefix` of the model under a head, and norms' as gamma and
-    beta.
+    """Return tensors by their names in transformers' model; those that are missing are left out.
+
+    Args:
+        names: of the tensors in transformers' model.
+        headers: {name: tensor} of the files, also as older versions have written them.
+        prefix: of the model under a head, which older versions leave out.
     """
-    there = {name: stored_name(name, headers, prefix) for name in names}
-    return {name: headers[found] for name, found in there.items() if found is not None}
+    stored_names = {name: stored_name(name, headers, prefix) for name in names}
+    return {name: headers[stored] for name, stored in stored_names.items() if stored is not None}
 
 
 def stored_name(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | None:
@@ -376,6 +420,7 @@ def stored_name(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | No
         headers: as of by_hf_names.
         prefix: as of by_hf_names.
     """
+    # Older versions call a norm's weight and bias gamma and beta.
     older = re.sub(r"\.bias$", ".beta", re.sub(r"\.weight$", ".gamma", name))
     known = (name, older, name.removeprefix(prefix), older.removeprefix(prefix))
     return next((found for found in known if found in headers), None)
@@ -383,16 +428,26 @@ def stored_name(name: str, headers: Mapping[str, Lazy], prefix: str) -> str | No
 
 def read_parameters(
     architecture: Architecture,
-    theirs: LazyTensors,
+    hf_state: LazyTensors,
     config: BodyConfig,
     names: list[str],
     where: Any,
     advice: str,
 ) -> dict[str, Lazy]:
-    """The parameters `names` of a LanguageModel from a foreign state dict; UserError with `advice`
-    where one is not there.
+    """Return parameters of a LanguageModel from a foreign state dict.
+
+    Args:
+        architecture: names of the foreign model.
+        hf_state: its tensors by transformers' names.
+        config: of its body.
+        names: of the parameters.
+        where: its file, for messages.
+        advice: what a user is told to do where one is missing.
+
+    Raises:
+        UserError: a tensor is missing.
     """
     try:
-        return architecture.from_hf(theirs.entries, config, names)
+        return architecture.from_hf(hf_state.entries, config, names)
     except KeyError as error:
         raise UserError(f"{where}: no tensor {error.args[0]}; {advice}") from None

@@ -1,7 +1,7 @@
-"""Tokenizers as transformers reads them: those that were taken over come out as they came in, ours
-as a tokenizer.json.
+"""Tokenizers as transformers reads them, written without it.
 
-transformers itself is not needed for it.
+Those that were taken over come out as they came in, those that were trained here as a
+tokenizer.json.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from ds_minimodel.tokenizers.tokenizer import JSON_FILE, SETTINGS_FILE, UNIGRAM_
 GENERATION_FILE = "generation_config.json"
 IDS_FILE = "token_ids.json"
 _PUT_BACK = "put the pack back from a copy"
-protobuf: Any = sentencepiece_model_pb2  # its classes are made at run time
+# The classes of this module are made at run time, where mypy does not see them.
+protobuf: Any = sentencepiece_model_pb2
 
+# Key of tokenizer_config.json -> role of a special token.
 _ROLES = {
     "cls_token": "bos",
     "sep_token": "eos",
     "pad_token": "pad",
     "unk_token": "unk",
     "mask_token": "mask",
+    "bos_token": "bos",
+    "eos_token": "eos",
 }
-_TEXT_ROLES = {"bos_token": "bos", "eos_token": "eos"}
 
 
-def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -> dict[str, Any]:
+def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, *, is_task: bool) -> dict[str, Any]:
     """Write what `AutoTokenizer` reads for a pack.
-
-    An imported tokenizer comes out as it came in.
 
     Args:
         pack: folder of the tokenizer.
@@ -54,53 +55,65 @@ def write_tokenizer(pack: Path, folder: Path, body: BodyConfig, is_task: bool) -
         The ids of its special tokens by the keys of config.json.
     """
     vocabulary = files.read_artifact(pack, VocabularyManifest).vocabulary(pack)
-    inputs = ["input_ids", *(["token_type_ids"] if body.token_types > 1 else []), "attention_mask"]
     if (pack / SETTINGS_FILE).is_file():
         shutil.copyfile(pack / JSON_FILE, folder / JSON_FILE)
-        settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], _PUT_BACK)
-        for key in ("auto_map", "local_files_only"):  # names code; how this package has read it
-            settings.pop(key, None)
-        # transformers 4 has no TokenizersBackend; its LlamaTokenizer and GemmaTokenizer begin a
-        # text by themselves.
-        if body.causal or settings.get("tokenizer_class") == "TokenizersBackend":
-            settings = {
-                "model_input_names": inputs,
-                **settings,
-                "tokenizer_class": "PreTrainedTokenizerFast",
-            }
-        if isinstance(settings.get("extra_special_tokens"), list):
-            settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
-        ids = read_ids(pack)
         if (pack / GENERATION_FILE).is_file() and not is_task:
             shutil.copyfile(pack / GENERATION_FILE, folder / GENERATION_FILE)
+        settings = _settings_taken_over(pack, body)
+        ids = read_ids(pack)
     else:
-        path = pack / JSON_FILE
-        file = (
-            TokenizerJson(path)
-            if path.is_file()
-            else _json_of_unigram(pack / UNIGRAM_FILE, vocabulary)
-        )
-        (folder / JSON_FILE).write_text(_framed(file, vocabulary, body), encoding="utf-8")
-        spelt = {role: file.strings[id] for role, id in vocabulary.special.items()}
-        settings = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": body.max_positions,
-            **{
-                key: spelt[role]
-                for key, role in (*_ROLES.items(), *_TEXT_ROLES.items())
-                if role in spelt
-            },
-            "model_input_names": inputs,
-        }
+        settings = _write_trained_here(pack, folder, vocabulary, body)
         ids = token_ids(vocabulary)
-    files.write_json(
-        folder / SETTINGS_FILE, settings | ({"split_special_tokens": True} if is_task else {})
-    )
+    if is_task:
+        settings["split_special_tokens"] = True
+    files.write_json(folder / SETTINGS_FILE, settings)
     return ids
 
 
+def _input_names(body: BodyConfig) -> list[str]:
+    """Return what a tokenizer gives a model of `body`."""
+    types = ["token_type_ids"] if body.token_types > 1 else []
+    return ["input_ids", *types, "attention_mask"]
+
+
+def _settings_taken_over(pack: Path, body: BodyConfig) -> dict[str, Any]:
+    """Return the settings that a tokenizer came in with."""
+    settings = files.read_model(pack / SETTINGS_FILE, dict[str, Any], _PUT_BACK)
+    # The one names code, the other says how this package has read it.
+    settings.pop("auto_map", None)
+    settings.pop("local_files_only", None)
+    # Transformers 4 has no TokenizersBackend; its LlamaTokenizer and GemmaTokenizer begin a text
+    # by themselves.
+    if body.causal or settings.get("tokenizer_class") == "TokenizersBackend":
+        settings = {"model_input_names": _input_names(body), **settings}
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    return settings
+
+
+def _write_trained_here(
+    pack: Path, folder: Path, vocabulary: Vocabulary, body: BodyConfig
+) -> dict[str, Any]:
+    """Write the tokenizer.json of a tokenizer that was trained here, and return its settings."""
+    path = pack / JSON_FILE
+    if path.is_file():
+        file = TokenizerJson(path)
+    else:
+        file = _json_of_unigram(pack / UNIGRAM_FILE, vocabulary)
+    (folder / JSON_FILE).write_text(_framed(file, vocabulary, body), encoding="utf-8")
+    special = vocabulary.special
+    strings = {key: file.strings[special[role]] for key, role in _ROLES.items() if role in special}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": body.max_positions,
+        **strings,
+        "model_input_names": _input_names(body),
+    }
+
+
 def ends_of(pack: Path) -> list[int]:
-    """The tokens that end a text by the settings of generation in a pack."""
+    """Return the tokens that end a text by the settings of generation in a pack."""
     path = pack / GENERATION_FILE
     settings = files.read_model(path, dict[str, Any], _PUT_BACK) if path.is_file() else {}
     ends = settings.get("eos_token_id")
@@ -110,8 +123,13 @@ def ends_of(pack: Path) -> list[int]:
 
 
 def name_ends(pack: Path, ends: Sequence[int]) -> None:
-    """Name tokens that a model has learned to end an answer by in a pack's settings of generation,
-    and the first as the tokenizer's end of a text where it has none.
+    """Name tokens that a model has learned to end an answer by in a pack's settings of generation.
+
+    The first becomes the tokenizer's end of a text, where it has none.
+
+    Args:
+        pack: folder of the tokenizer, whose files are written anew.
+        ends: ids of the tokens.
     """
     path = pack / GENERATION_FILE
     settings_path = pack / SETTINGS_FILE
@@ -129,56 +147,60 @@ def name_ends(pack: Path, ends: Sequence[int]) -> None:
 
 
 def read_ids(pack: Path) -> dict[str, Any]:
-    """The ids of special tokens of a pack whose tokenizer was taken over, by config.json's keys."""
+    """Return the ids of special tokens of a pack whose tokenizer was taken over.
+
+    They go by the keys of config.json.
+    """
     return files.read_model(pack / IDS_FILE, dict[str, int | list[int] | None], _PUT_BACK)
 
 
 def token_ids(vocabulary: Vocabulary) -> dict[str, int | None]:
-    """The special tokens of a vocabulary by the keys of config.json."""
-    ids = {f"{token}_token_id": vocabulary.special.get(token) for token in ("bos", "eos", "pad")}
-    if vocabulary.mask is None:
-        return ids
-    frame = {
-        "cls_token_id": vocabulary.bos,
-        "sep_token_id": vocabulary.eos,
-    }  # ModernBERT's own are beyond small ones
-    return {**ids, **frame, "mask_token_id": vocabulary.mask}
+    """Return the special tokens of a vocabulary by the keys of config.json."""
+    ids = {f"{role}_token_id": vocabulary.special.get(role) for role in ("bos", "eos", "pad")}
+    if vocabulary.mask is not None:
+        # What ModernBERT's configuration has by default is beyond small vocabularies.
+        ids["cls_token_id"] = vocabulary.bos
+        ids["sep_token_id"] = vocabulary.eos
+        ids["mask_token_id"] = vocabulary.mask
+    return ids
 
 
 def _framed(file: TokenizerJson, vocabulary: Vocabulary, body: BodyConfig) -> str:
-    """`file` with texts put between <s> and </s> as such a body has them; nothing ends one that is
-    to go on.
+    """Return `file` with texts put between <s> and </s> as such a body has them.
+
+    Nothing ends a text that is to go on.
     """
     before, after = vocabulary.frame
+    if body.causal:
+        after = []
     strings = file.strings
-    after = [] if body.causal else after
 
     def tokens(ids: list[int], type: int = 0) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": strings[id], "type_id": type}} for id in ids]
 
     second = 1 if body.token_types > 1 else 0
     single = [*tokens(before), {"Sequence": {"id": "A", "type_id": 0}}, *tokens(after)]
-    between = tokens(after * (body.separators - 1))
+    pair = [
+        *single,
+        *tokens(after * (body.separators - 1)),
+        {"Sequence": {"id": "B", "type_id": second}},
+        *tokens(after, second),
+    ]
     special = {
         strings[id]: {"id": strings[id], "ids": [id], "tokens": [strings[id]]}
         for id in (*before, *after)
     }
-    processor = dict(
-        type="TemplateProcessing",
-        single=single,
-        pair=[
-            *single,
-            *between,
-            {"Sequence": {"id": "B", "type_id": second}},
-            *tokens(after, second),
-        ],
-        special_tokens=special,
-    )
+    processor = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": special,
+    }
     return file.load({**file.content, "post_processor": processor}).to_str()
 
 
 def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
-    """A pack's tokenizer.model as a tokenizer.json that gives the same ids, special ones included.
+    """Return a pack's tokenizer.model as a tokenizer.json that gives the same ids.
 
     Two things differ. Hugging Face's `Precompiled` normaliser loses a mark where a letter carries
     two that are written apart (decomposed Unicode, as in NFD Vietnamese; normalise such text to
@@ -190,17 +212,17 @@ def _json_of_unigram(path: Path, vocabulary: Vocabulary) -> TokenizerJson:
     spec = model.normalizer_spec
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=vocabulary.unk))
-    steps = (
-        [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
-    )
-    spaces = [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    tokenizer.normalizer = normalizers.Sequence([*steps, *spaces])
+    steps: list[Any] = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    steps.append(normalizers.Replace(Regex("^ +| +$"), ""))
+    steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+    tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    ids = vocabulary.special_ids
     special = [
         AddedToken(pieces[id][0], lstrip=id == vocabulary.mask, normalized=False, special=True)
-        for id in ids
+        for id in vocabulary.special_ids
     ]
     tokenizer.add_special_tokens(special)
     return TokenizerJson(path, json.loads(tokenizer.to_str()))

@@ -22,25 +22,30 @@ from ds_minimodel.tokenizers.tokenizer import JSON_FILE, PROBES, TokenizerJson
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SAID = "31415926535897"  # in place of what is said: no chat template changes it, or has it
-# Of a stranger's template: seconds it may compute, characters it may write beside what is said.
+# This stands in place of what is said: no chat template changes it, or has it.
+SAID = "31415926535897"
+# How long a stranger's template may compute, and how much it may write beside what is said.
 MAX_SECONDS = 5
-MAX_ADDED = 1 << 20
-# Before a template: the same on all days
+MAX_ADDED_CHARACTERS = 1 << 20
+# This stands before a template, which then writes the same on all days.
 _TODAY = "{%- macro strftime_now(form) %}01 Jan 2026{% endmacro %}"
 
 
 def keep_tokenizer(
-    folder: Path, theirs: PreTrainedTokenizerBase, pack: Path, config: Any, body: BodyConfig
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    pack: Path,
+    hf_config: Any,
+    config: BodyConfig,
 ) -> Vocabulary:
     """Write the tokenizer of a model, as transformers has it, into a pack.
 
     Args:
         folder: as messages name the model.
-        theirs: transformers' tokenizer.
+        tokenizer: transformers'.
         pack: folder to write into.
-        config: transformers' configuration of the model.
-        body: its configuration here, by which texts stand in a sequence.
+        hf_config: transformers' configuration of the model.
+        config: of its body, by which texts stand in a sequence.
 
     Returns:
         The vocabulary.
@@ -48,57 +53,75 @@ def keep_tokenizer(
     Raises:
         UserError: what is written would give other ids of some text of the probes.
     """
-    with one_line(folder, f"{type(theirs).__name__} is not written as {JSON_FILE}"):
-        file = TokenizerJson(folder / JSON_FILE, json.loads(theirs.backend_tokenizer.to_str()))
-        theirs.save_pretrained(pack, save_jinja_files=False)
+    with one_line(folder, f"{type(tokenizer).__name__} is not written as {JSON_FILE}"):
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        file = TokenizerJson(folder / JSON_FILE, content)
+        tokenizer.save_pretrained(pack, save_jinja_files=False)
     if file.content["model"].get("dropout"):
         raise UserError(
             f"{folder}: {JSON_FILE} leaves merges out at random (dropout); set it to null there"
         )
-    vocabulary = _vocabulary(folder, theirs, file, body)
-    if file.size > config.vocab_size:
+    vocabulary = _vocabulary(folder, tokenizer, file, config)
+    vocab_size = hf_config.vocab_size
+    if file.size > vocab_size:
         raise UserError(
-            f"{folder}: config.json has vocab_size {config.vocab_size}, the tokenizer {file.size} "
-            "ids; resize "
-            "the embeddings to the tokenizer"
+            f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer {file.size} ids; "
+            "resize the embeddings to the tokenizer"
         )
-    if (
-        2 * file.size < config.vocab_size
-    ):  # transformers makes an empty one where a file is missing or empty
+    # Transformers makes a tokenizer of few ids where a file is missing or empty.
+    if 2 * file.size < vocab_size:
         raise UserError(
-            f"{folder}: config.json has vocab_size {config.vocab_size}, the tokenizer only "
-            f"{file.size} ids"
+            f"{folder}: config.json has vocab_size {vocab_size}, the tokenizer only {file.size} ids"
         )
-    special = {file.strings[id] for id in vocabulary.special_ids}.union(
-        file.special.values()
-    )  # no text becomes them
+    # A text in which the name of a special token stands becomes other ids here: it stays text.
+    special = {file.strings[id] for id in vocabulary.special_ids}.union(file.special.values())
     texts = [text for text in PROBES if not any(token in text for token in special)]
     runner = file.runner(vocabulary)
-    again = tokenizer_of(pack)
+    kept = tokenizer_of(pack)
     with one_line(folder, "the tokenizer does not run"):
-        ours = [encoding.ids for encoding in runner.encode_batch(texts, add_special_tokens=False)]
-        alone = theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        whole = theirs(PROBES)["input_ids"]
-        kept = again(PROBES)["input_ids"]
-    _compare(folder, texts, ours, alone)
-    _compare(folder, PROBES, kept, whole)
-    chat_prompt(theirs, SAID)  # UserError where the chat template has no end
-    ids = {key: value for key, value in config.to_dict().items() if key.endswith("_token_id")}
+        encodings = runner.encode_batch(texts, add_special_tokens=False)
+        bare = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        framed = tokenizer(PROBES)["input_ids"]
+        kept_framed = kept(PROBES)["input_ids"]
+    _compare(folder, texts, [encoding.ids for encoding in encodings], bare)
+    _compare(folder, PROBES, kept_framed, framed)
+    # A chat template without an end is refused now.
+    chat_prompt(tokenizer, SAID)
+    ids = {key: value for key, value in hf_config.to_dict().items() if key.endswith("_token_id")}
     files.write_json(pack / IDS_FILE, ids)
     return replace(vocabulary, roundtrip_counterexample=file.lost_text(vocabulary))
 
 
 def apply_template(
-    tokenizer: PreTrainedTokenizerBase, dialogue: list[dict[str, str]], **settings: Any
+    tokenizer: PreTrainedTokenizerBase,
+    dialogue: list[dict[str, str]],
+    *,
+    add_generation_prompt: bool = False,
+    **settings: Any,
 ) -> Any:
-    """transformers' apply_chat_template: answers have no thinking part, and today is always the
-    same day.
+    """Apply a chat template: answers have no thinking part, and today is always the same day.
+
+    Args:
+        tokenizer: transformers', which has a template.
+        dialogue: turns of a role and a content.
+        add_generation_prompt: whether an answer begins after the dialogue.
+        settings: further keywords of apply_chat_template.
+
+    Returns:
+        As apply_chat_template, text or ids.
+
+    Raises:
+        TemplateLimitError: the template computes too long, or writes too much.
     """
     template = tokenizer.get_chat_template()
-    template = _TODAY * ("strftime_now" in template) + template
-    fixed: dict[str, Any] = {"chat_template": template, "enable_thinking": False}
-    fixed["add_generation_prompt"] = settings.pop("add_generation_prompt", False)
-    most = MAX_ADDED + 2 * sum(len(str(turn["content"])) for turn in dialogue)
+    if "strftime_now" in template:
+        template = _TODAY + template
+    fixed: dict[str, Any] = {
+        "chat_template": template,
+        "enable_thinking": False,
+        "add_generation_prompt": add_generation_prompt,
+    }
+    max_characters = MAX_ADDED_CHARACTERS + 2 * sum(len(str(turn["content"])) for turn in dialogue)
     name = tokenizer.name_or_path
     try:
         with _stopped_after(MAX_SECONDS):
@@ -107,9 +130,10 @@ def apply_template(
         raise TemplateLimitError(
             f"{name}: its chat template computes for more than {MAX_SECONDS} s; take another"
         ) from None
-    if len(text) > most:
+    if len(text) > max_characters:
         raise TemplateLimitError(
-            f"{name}: its chat template writes more than {most:,} characters; take another"
+            f"{name}: its chat template writes more than {max_characters:,} characters; take "
+            "another"
         )
     if settings.get("tokenize", True):
         return tokenizer.apply_chat_template(dialogue, **fixed, **settings)
@@ -122,9 +146,8 @@ class TemplateLimitError(UserError):
 
 @contextlib.contextmanager
 def _stopped_after(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the block when the process has computed for so long in it; signals
-    reach the main thread alone.
-    """
+    """Raise TimeoutError in the block when the process has computed for so long in it."""
+    # Signals reach the main thread alone.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -144,17 +167,28 @@ def _stopped_after(seconds: float) -> Iterator[None]:
 def chat_prompt(
     tokenizer: PreTrainedTokenizerBase, question: str | list[dict[str, str]], **settings: Any
 ) -> str | None:
-    """A question, or turns that end with one, as text by the chat template, after an empty system
-    message where the template demands one; None where there is no template, or it does not take
-    that either.
+    """Return a question as text by the chat template.
+
+    An empty system message comes first where the template demands one.
+
+    Args:
+        tokenizer: transformers'.
+        question: what is asked, or turns that end with it.
+        settings: as of apply_template.
+
+    Returns:
+        None where there is no template, or it does not take that either.
+
+    Raises:
+        TemplateLimitError: as of apply_template.
     """
+    if not tokenizer.chat_template:
+        return None
     turns = [{"role": "user", "content": question}] if isinstance(question, str) else question
-    tries = (
-        [turns]
-        if turns[0]["role"] == "system"
-        else [turns, [{"role": "system", "content": ""}, *turns]]
-    )
-    for dialogue in tries if tokenizer.chat_template else ():
+    dialogues = [turns]
+    if turns[0]["role"] != "system":
+        dialogues.append([{"role": "system", "content": ""}, *turns])
+    for dialogue in dialogues:
         try:
             with one_line("", "the chat template does not run"):
                 return str(apply_template(tokenizer, dialogue, tokenize=False, **settings))
@@ -166,52 +200,55 @@ def chat_prompt(
 
 
 def _compare(
-    folder: Path, texts: Sequence[str], ours: list[list[int]], theirs: list[list[int]]
+    folder: Path, texts: Sequence[str], kept: list[list[int]], expected: list[list[int]]
 ) -> None:
-    for text, our_ids, their_ids in zip(texts, ours, theirs, strict=True):
-        if our_ids != their_ids:
+    """Raise UserError where the kept tokenizer gives other ids of a text than transformers'."""
+    for text, kept_ids, hf_ids in zip(texts, kept, expected, strict=True):
+        if kept_ids != hf_ids:
             raise UserError(
-                f"{folder}: {text!r:.60} has the ids {their_ids!s:.60} by transformers, and would "
-                f"have {our_ids!s:.60} "
-                "as it is kept; this tokenizer is not served"
+                f"{folder}: {text!r:.60} has the ids {hf_ids!s:.60} by transformers, and would "
+                f"have {kept_ids!s:.60} as it is kept; this tokenizer is not served"
             )
 
 
-def _vocabulary(folder: Path, theirs: Any, file: TokenizerJson, body: BodyConfig) -> Vocabulary:
-    """Which ids are special: those by what they are called, and those that stand before and after a
-    text.
+def _vocabulary(
+    folder: Path, tokenizer: Any, file: TokenizerJson, config: BodyConfig
+) -> Vocabulary:
+    """Return the vocabulary of a tokenizer, whose special ids show in what it gives.
+
+    UserError where texts do not stand in a sequence as such a body has them.
     """
     with one_line(folder, "the tokenizer does not run"):
-        first = theirs("a", add_special_tokens=False)["input_ids"]
-        second = theirs("b", add_special_tokens=False)["input_ids"]
-        single = theirs("a")["input_ids"]
-        pair = theirs("a", "b", return_token_type_ids=True)
-    start = next(
-        (index for index in range(len(single)) if single[index : index + len(first)] == first), 0
-    )
+        first = tokenizer("a", add_special_tokens=False)["input_ids"]
+        second = tokenizer("b", add_special_tokens=False)["input_ids"]
+        single = tokenizer("a")["input_ids"]
+        pair = tokenizer("a", "b", return_token_type_ids=True)
+    starts = [index for index in range(len(single)) if single[index : index + len(first)] == first]
+    start = starts[0] if starts else 0
     before = single[:start]
     after = single[start + len(first) :]
-    special = {role: getattr(theirs, f"{role}_token_id") for role in ("pad", "unk", "mask")}
-    special |= {
-        "bos": before[0] if before else None,
-        "eos": after[0] if after else theirs.eos_token_id,
-    }
-    frame = [special["bos"]] if before else [], [] if body.causal else [special["eos"]]
-    head = [*frame[0], *first, *frame[1]]
-    tail = [*frame[1] * (body.separators - 1), *second, *frame[1]]
+    special = {role: getattr(tokenizer, f"{role}_token_id") for role in ("pad", "unk", "mask")}
+    special["bos"] = before[0] if before else None
+    special["eos"] = after[0] if after else tokenizer.eos_token_id
+    # What stands before and after a text here; nothing ends one that is to go on.
+    begin = [special["bos"]] if before else []
+    end = [] if config.causal else [special["eos"]]
+    head = [*begin, *first, *end]
+    tail = [*end * (config.separators - 1), *second, *end]
     types = [0] * len(head) + [1] * len(tail)
     is_pair = pair["input_ids"] == [*head, *tail] and (
-        body.token_types == 1 or pair["token_type_ids"] == types
+        config.token_types == 1 or pair["token_type_ids"] == types
     )
-    if single != head or (not body.causal and not (before and is_pair)):
+    if single != head or (not config.causal and not (before and is_pair)):
+        one = tokenizer.convert_ids_to_tokens(single)
+        two = tokenizer.convert_ids_to_tokens(pair["input_ids"])
         raise UserError(
-            f"{folder}: the tokenizer puts a text as {theirs.convert_ids_to_tokens(single)!s:.80} "
-            "and two as "
-            f"{theirs.convert_ids_to_tokens(pair['input_ids'])!s:.120}, which is not as a "
-            f"{body.kind} has them here"
+            f"{folder}: the tokenizer puts a text as {one!s:.80} and two as {two!s:.120}, which "
+            f"is not as a {config.kind} has them here"
         )
+    # A token that ends texts may fill them up too, and then is none of its own.
     if special["pad"] in (special["bos"], special["eos"], special["unk"]):
-        special["pad"] = None  # what ends a text fills it up too
+        special["pad"] = None
     try:
         return Vocabulary(file.size, **special, name=str(folder))
     except ValueError as error:

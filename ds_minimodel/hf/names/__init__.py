@@ -6,8 +6,8 @@ from ds_minimodel.hf.names.architecture import Architecture
 from ds_minimodel.hf.names.modern import MODERN
 from ds_minimodel.hf.names.roberta import BERT, DISTILBERT, ROBERTA
 
-# Kind of body -> transformers' model types that are such bodies; the first is what a body is
-# written as.
+# Kind of body -> transformers' model types that are such bodies. A body that was made here is
+# written as the first.
 ARCHITECTURES: Mapping[str, Sequence[Architecture]] = {
     "roberta": ROBERTA,
     "bert": BERT,
@@ -17,10 +17,13 @@ ARCHITECTURES: Mapping[str, Sequence[Architecture]] = {
 
 
 def architecture_of(kind: str, model_type: str = "") -> Architecture | None:
-    """The table of a kind of body, of the model type where one is given; None where transformers
-    has no such body.
+    """Return the table of a kind of body, None where transformers has no such body.
+
+    Args:
+        kind: of body.
+        model_type: which of its tables; by default the first.
     """
-    tables = ARCHITECTURES.get(kind, ())
-    return next(
-        (table for table in tables if not model_type or table.model_type == model_type), None
-    )
+    for table in ARCHITECTURES.get(kind, ()):
+        if not model_type or table.model_type == model_type:
+            return table
+    return None

@@ -1,5 +1,6 @@
-"""Bodies as transformers has them: a model type, and tables of the names of configuration and
-parameters there.
+"""Bodies as transformers has them.
+
+Each is a model type, with tables of the names of configuration and parameters there.
 """
 
 from __future__ import annotations
@@ -13,40 +14,50 @@ from ds_minimodel.models.body import INIT_STD
 from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.models.kind import BodyConfig
 
-_SIZES = {  # of every body: field of its configuration -> key of config.json
+# Of every body: field of its configuration -> key of config.json; further keys that are read.
+_SIZES = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
     "num_heads": "num_attention_heads",
     "ffn_size": "intermediate_size",
 }
+_READ = ("vocab_size", "tie_word_embeddings")
+# Keys that name an activation, and the names that transformers has for each that is served.
 _ACTIVATIONS = {"hidden_act", "hidden_activation", "activation"}
-_READ = "vocab_size", "tie_word_embeddings"  # of every body, too
-_TANH = "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"
 _SAME = {
     "gelu": ("gelu", "gelu_python"),
-    _TANH[0]: _TANH,
+    "gelu_pytorch_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
     "silu": ("silu", "swish"),
-}  # names of one activation
-
-
-PROJECTIONS = "sentence_transformers.dense"  # before the names of a sentence's projections
+}
+# This stands before the names of a sentence's projections.
+PROJECTIONS = "sentence_transformers.dense"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One of transformers' model types that a kind of body serves. Names are of modules where they
-    end in no parameter.
+    """One of transformers' model types that a kind of body serves.
 
-    model_type: in config.json. classes: prefix of the names of its model classes. endings: suffixes
-    of those that are served. config_class: our configuration. sizes: fields of every kind -> keys
-    of config.json; keys: further fields of `config_class`. fixed: keys of config.json with the same
-    value in every export. tokens, output: modules of the embeddings, and of output matrix and bias.
-    others: our parameters and modules outside of layers and heads -> theirs. layers: prefix of
-    layer N's name, `layers.N`. layer: our module in a layer -> theirs, whose rows it
-    concatenates. head: our modules of a language model's head -> theirs. tasks: modules of
-    RoBERTa's task heads -> this type's. fields: computes from their configuration the fields of
-    ours that are not a key's value, of `field_keys`; values: from ours such keys of
-    config.json.
+    In the tables a module or parameter of a LanguageModel here stands before transformers'. Names
+    are of modules where they end in no parameter.
+
+    Attributes:
+        model_type: in config.json.
+        classes: prefix of the names of its model classes.
+        endings: suffixes of those that are served.
+        config_class: configuration of the body here.
+        keys: fields of `config_class` beside `sizes` -> keys of config.json.
+        fixed: keys of config.json with the same value in every export.
+        tokens: module of the token embeddings.
+        output: module of the output matrix and bias.
+        sizes: fields of every kind of body -> keys of config.json.
+        others: what lies outside of layers and heads.
+        layers: prefix of the name of layer N, `layers.N`.
+        layer: module in a layer -> those whose rows it concatenates.
+        head: modules of a language model's head.
+        tasks: modules of RoBERTa's task heads -> this type's.
+        fields: computes from transformers' configuration the fields that are not a key's value.
+        field_keys: keys of config.json that `fields` reads.
+        values: computes these keys from the configuration of a body.
     """
 
     model_type: str
@@ -68,31 +79,35 @@ class Architecture:
     values: Callable[[Any], dict[str, Any]] = lambda _: {}
 
     def reads(self, key: str) -> bool:
-        """Whether a key of config.json is one that transformers is given of a stranger's file."""
+        """Return whether transformers is given a key of a stranger's config.json."""
         known = {*_READ, *self.sizes.values(), *self.keys.values(), *self.fixed, *self.field_keys}
         return key in known or key.endswith("_token_id")
 
-    def config(self, theirs: Any) -> BodyConfig:
-        """Our configuration for one of transformers'; ValueError where it has what the kind has
-        not.
+    def config(self, hf_config: Any) -> BodyConfig:
+        """Return a body's configuration for one of transformers'.
 
         What it does not look at shows in the logits, which an import compares.
+
+        Raises:
+            ValueError: it has what the kind of body has not.
         """
         for key in self.fixed.keys() & _ACTIVATIONS:
-            if getattr(theirs, key) not in _SAME[self.fixed[key]]:
+            activation = getattr(hf_config, key)
+            if activation not in _SAME[self.fixed[key]]:
                 raise ValueError(
-                    f"{key} {getattr(theirs, key)!r:.40} is not served; there is {self.fixed[key]}"
+                    f"{key} {activation!r:.40} is not served; there is {self.fixed[key]}"
                 )
         keys = {**self.sizes, **self.keys}
-        values = {ours: getattr(theirs, key) for ours, key in keys.items()}
-        return self.config_class(**{**values, **self.fields(theirs)})
+        values = {field: getattr(hf_config, key) for field, key in keys.items()}
+        return self.config_class(**{**values, **self.fields(hf_config)})
 
     def config_json(self, config: BodyConfig, vocab_size: int) -> dict[str, Any]:
-        """The content of config.json for a body, but for the class of the model."""
+        """Return the content of config.json for a body, but for the class of the model."""
+        keys = {**self.sizes, **self.keys}
         return {
             "model_type": self.model_type,
             "vocab_size": vocab_size,
-            **{key: getattr(config, ours) for ours, key in {**self.sizes, **self.keys}.items()},
+            **{key: getattr(config, field) for field, key in keys.items()},
             "initializer_range": INIT_STD,
             "tie_word_embeddings": config.tied,
             **self.fixed,
@@ -101,87 +116,105 @@ class Architecture:
 
     @property
     def prefix(self) -> str:
-        """What the names of all parameters below a head begin with."""
+        """How the names of all parameters below a head begin."""
         return f"{self.layers.split('.')[0]}."
 
     def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
-        """Each of the parameters `names` of a LanguageModel, whose head is at its last layer ->
-        those of theirs.
+        """Return {parameter of a LanguageModel with its head at the last layer: its parts}.
+
+        The parts are parameters of transformers' model.
         """
         return self.names(names, self.head_of(config, config.num_layers))
 
     def from_hf(
-        self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
+        self, hf_state: Mapping[str, Lazy], config: Any, names: Iterable[str]
     ) -> dict[str, Lazy]:
-        """The parameters `names` of a LanguageModel, whose head is at its last layer, from a state
-        dict of theirs.
+        """Return parameters of a LanguageModel with its head at the last layer.
+
+        Args:
+            hf_state: state dict of transformers' model.
+            config: of the body.
+            names: of the parameters.
         """
         parts_of = self.parts_of(names, config)
         return {
-            ours: Lazy.concat([theirs[part] for part in parts]) for ours, parts in parts_of.items()
+            name: Lazy.concat([hf_state[part] for part in parts])
+            for name, parts in parts_of.items()
         }
 
     def to_hf(
         self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
     ) -> dict[str, Lazy]:
-        """Our state dict under their names. head: as of language_model_head or task_head."""
-        theirs: dict[str, Lazy] = {}
-        for ours, parts in self.names(tensors, head).items():
+        """Return a state dict of transformers' model.
+
+        Args:
+            tensors: state dict of a model here.
+            config: of the body.
+            head: as of language_model_head or task_head.
+        """
+        hf_state: dict[str, Lazy] = {}
+        for name, parts in self.names(tensors, head).items():
+            lazy = tensors[name]
             first = 0
-            for part, rows in zip(
-                parts, row_counts(ours, len(parts), tensors[ours].shape[0], config), strict=True
-            ):
-                theirs[part] = (
-                    tensors[ours] if len(parts) == 1 else tensors[ours].rows(first, first + rows)
-                )
+            for part, rows in split_rows(name, parts, lazy.shape[0], config):
+                hf_state[part] = lazy if len(parts) == 1 else lazy.rows(first, first + rows)
                 first += rows
-        return theirs
+        return hf_state
 
     def head_of(self, config: BodyConfig, depth: int) -> dict[str, str]:
-        """What only a model with this body's head has, after `depth` layers: our parameters and
-        modules -> theirs.
+        """Return the table of the head of a body, which reads after `depth` layers.
+
+        The head is the finished one that its configuration names, or a language model's.
         """
         if config.head is None:
             return self.language_model_head(depth)
         place = f"body.heads.{depth}."
         of_language_model = self._head(depth)
-        if isinstance(config.head, SentenceHead):
-            norm_name = f"{place}final_norm"
-            norm = {name: theirs for name, theirs in of_language_model.items() if name == norm_name}
-            projections = {
-                f"{place}projections.{number}": f"{PROJECTIONS}.{number}.linear"
-                for number in range(len(config.head.projections))
-            }
-            return norm | projections
-        names = {f"{place}dense": "classifier.dense", f"{place}out": "classifier.out_proj"}
-        return self.task_head(config, names) | (of_language_model if config.tasks_read_head else {})
+        if not isinstance(config.head, SentenceHead):
+            names = {f"{place}dense": "classifier.dense", f"{place}out": "classifier.out_proj"}
+            table = self.task_head(config, names)
+            return table | of_language_model if config.tasks_read_head else table
+        table = {
+            f"{place}projections.{index}": f"{PROJECTIONS}.{index}.linear"
+            for index in range(len(config.head.projections))
+        }
+        norm = f"{place}final_norm"
+        if norm in of_language_model:
+            table[norm] = of_language_model[norm]
+        return table
 
     def language_model_head(self, depth: int) -> dict[str, str]:
-        """What only a language model has, its head after `depth` layers: our parameters and modules
-        -> theirs.
-        """
+        """Return the table of what only a language model has, its head after `depth` layers."""
         return self._head(depth) | {
             "pack.output": f"{self.output}.weight",
             "pack.bias": f"{self.output}.bias",
         }
 
     def task_head(self, config: BodyConfig, names: Mapping[str, str]) -> dict[str, str]:
-        """What only a task's model has. names: modules of its head -> those of transformers'
-        RoBERTa.
+        """Return the table of what only a task's model has.
+
+        Args:
+            config: of its body.
+            names: modules of its head -> those of transformers' RoBERTa.
         """
-        read = self._head(config.num_layers) if config.tasks_read_head else {}
-        return read | {ours: self.tasks.get(theirs, theirs) for ours, theirs in names.items()}
+        table = self._head(config.num_layers) if config.tasks_read_head else {}
+        return table | {name: self.tasks.get(module, module) for name, module in names.items()}
 
     def _head(self, depth: int) -> dict[str, str]:
-        return {f"body.heads.{depth}.{ours}": theirs for ours, theirs in self.head.items()}
+        return {f"body.heads.{depth}.{name}": module for name, module in self.head.items()}
 
-    def names(self, ours: Iterable[str], head: Mapping[str, str]) -> dict[str, list[str]]:
-        """Each of our parameters -> those of theirs that it is when these are concatenated along
-        the first axis.
+    def names(self, parameters: Iterable[str], head: Mapping[str, str]) -> dict[str, list[str]]:
+        """Return {parameter: transformers' parameters whose rows it concatenates}.
+
+        Heads of other depths are left out.
+
+        Args:
+            parameters: names in a model here.
+            head: as of language_model_head or task_head.
         """
         known = {"pack.tokens": f"{self.tokens}.weight", **self.others, **head}
         by_name = {}
-        for name in ours:
+        for name in parameters:
             module, _, kind = name.rpartition(".")
             if name in known:
                 by_name[name] = [known[name]]
@@ -189,15 +222,24 @@ class Architecture:
                 by_name[name] = [f"{known[module]}.{kind}"]
             elif module.startswith("body.layers."):
                 _, _, index, part = module.split(".")
-                by_name[name] = [
-                    f"{self.layers}.{index}.{theirs}.{kind}" for theirs in self.layer[part]
-                ]
-        return by_name  # all but heads of other depths
+                prefix = f"{self.layers}.{index}"
+                by_name[name] = [f"{prefix}.{hf_part}.{kind}" for hf_part in self.layer[part]]
+        return by_name
 
 
-def row_counts(name: str, parts: int, rows: int, config: BodyConfig) -> list[int]:
-    """Rows of the parts of which a parameter is concatenated."""
-    if parts > 1 and name.split(".")[-2] == "qkv":
-        heads = config.num_heads, config.num_key_heads, config.num_key_heads
-        return [number * config.head_width for number in heads]
-    return [rows // parts] * parts
+def split_rows(
+    name: str, parts: Sequence[str], rows: int, config: BodyConfig
+) -> list[tuple[str, int]]:
+    """Return the parts that a parameter concatenates, each with the number of its rows.
+
+    Args:
+        name: of the parameter.
+        parts: transformers' names, in order.
+        rows: of the parameter.
+        config: of the body.
+    """
+    counts = [rows // len(parts)] * len(parts)
+    if len(parts) > 1 and name.split(".")[-2] == "qkv":
+        heads = (config.num_heads, config.num_key_heads, config.num_key_heads)
+        counts = [count * config.head_width for count in heads]
+    return list(zip(parts, counts, strict=True))

@@ -32,29 +32,35 @@ _KEYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RobertaArchitecture(Architecture):
-    """A model type of RoBERTa's and BERT's kinds; a body of ours has vectors of token types only
-    where it has several.
+    """A model type of RoBERTa's and BERT's kinds.
 
-    first_position: row of the table of positions that the first token has.
+    A body here has vectors of token types only where it has several types.
+
+    Attributes:
+        first_position: row of the table of positions that the first token has.
     """
 
     first_position: int = FIRST_POSITION
 
     def parts_of(self, names: Iterable[str], config: Any) -> dict[str, list[str]]:
+        """Return the parts, where positions are the sum of those and the vectors of types."""
         by_name = super().parts_of(names, config)
         if "body.positions" in by_name and "body.types" in self.others:
             by_name["body.positions"].append(self.others["body.types"])
         return by_name
 
     def from_hf(
-        self, theirs: Mapping[str, Lazy], config: Any, names: Iterable[str]
+        self, hf_state: Mapping[str, Lazy], config: Any, names: Iterable[str]
     ) -> dict[str, Lazy]:
-        """Where all tokens have one type, its vector is added to the positions, which does not
-        change the sums.
+        """Return parameters.
+
+        Where all tokens have one type, its vector is added to the positions, which does not change
+        the sums.
         """
-        ours = super().from_hf(theirs, config, [name for name in names if name != "body.positions"])
-        table = theirs[self.others["body.positions"]]
-        types = theirs[self.others["body.types"]] if "body.types" in self.others else None
+        others = [name for name in names if name != "body.positions"]
+        parameters = super().from_hf(hf_state, config, others)
+        table = hf_state[self.others["body.positions"]]
+        types = hf_state[self.others["body.types"]] if "body.types" in self.others else None
 
         def positions() -> Tensor:
             padded = F.pad(table.read().float(), (0, 0, FIRST_POSITION - self.first_position, 0))
@@ -63,11 +69,12 @@ class RobertaArchitecture(Architecture):
             return padded
 
         shape = (config.max_positions + FIRST_POSITION, config.hidden_size)
-        return {**ours, "body.positions": Lazy(shape, torch.float32, positions)}
+        return {**parameters, "body.positions": Lazy(shape, torch.float32, positions)}
 
     def to_hf(
         self, tensors: Mapping[str, Lazy], config: Any, head: Mapping[str, str]
     ) -> dict[str, Lazy]:
+        """Return a state dict, with a vector of zeros where a body here has no types."""
         positions = tensors["body.positions"]
         read = positions.rows(FIRST_POSITION - self.first_position, positions.shape[0])
         no_types = {}
@@ -80,17 +87,22 @@ def _architecture(
     model_type: str,
     classes: str,
     name: str = "roberta",
-    first: int = FIRST_POSITION,
+    first_position: int = FIRST_POSITION,
     **differs: Any,
 ) -> RobertaArchitecture:
-    """name: how the names of its parameters begin. first: the first position."""
+    """Return a family like RoBERTa's.
+
+    name: how the names of its parameters begin. differs: fields in which it is another.
+    """
     values: dict[str, Any] = dict(
-        first_position=first,
-        fields=lambda theirs: {"max_positions": theirs.max_position_embeddings - first},
+        first_position=first_position,
+        fields=lambda hf_config: {
+            "max_positions": hf_config.max_position_embeddings - first_position
+        },
         field_keys=("max_position_embeddings", "type_vocab_size"),
-        values=lambda ours: {
-            "max_position_embeddings": ours.max_positions + first,
-            "type_vocab_size": ours.token_types,
+        values=lambda config: {
+            "max_position_embeddings": config.max_positions + first_position,
+            "type_vocab_size": config.token_types,
         },
         endings=("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"),
         config_class=RobertaConfig,
@@ -110,7 +122,7 @@ def _architecture(
     return RobertaArchitecture(model_type=model_type, classes=classes, **{**values, **differs})
 
 
-# The first is what a body is written as.
+# A body that was made here is written as the first.
 ROBERTA = (
     _architecture("roberta", "Roberta"),
     _architecture("xlm-roberta", "XLMRoberta"),
@@ -128,7 +140,7 @@ BERT = (
             "norm": "cls.predictions.transform.LayerNorm",
         },
         tasks={"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"},
-        first=0,
+        first_position=0,
     ),
 )
 DISTILBERT = (
@@ -137,7 +149,7 @@ DISTILBERT = (
         "DistilBert",
         "distilbert",
         config_class=DistilBertConfig,
-        first=0,
+        first_position=0,
         sizes={
             "num_layers": "n_layers",
             "hidden_size": "dim",
