@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -204,6 +205,7 @@ def load_adaptation(
 
 
 def _check_is_of(folder: Path, what: str, actual: object, expected: object) -> None:
+    """UserError where an adaptation is of another language or step than is known."""
     if expected is not None and actual != expected:
         raise UserError(
             f"{folder}: the adaptation of {what} {actual} in the place of that of {expected}; "
@@ -227,14 +229,14 @@ def _check_rows(
         )
 
 
-# The form of PEFT. Where one product of ours is several of transformers', an update of it is one of
+# The form of PEFT. Where one product here is several of transformers', an update of it is one of
 # each, and these share lora_A, which reads what goes in.
 
 
 def _adapter_of(
     low_rank: Mapping[str, Tensor], architecture: Architecture, config: BodyConfig
 ) -> dict[str, Lazy]:
-    """Low-rank updates by PEFT's names."""
+    """Return low-rank updates by PEFT's names."""
     adapter: dict[str, Lazy] = {}
     for name in sorted(low_rank):
         module, _, part = name.rpartition(".")
@@ -255,7 +257,10 @@ def _adapter_of(
 def _low_rank_of(
     adapter: LazyTensors, architecture: Architecture, scale: float
 ) -> dict[str, Tensor]:
-    """Low-rank updates by our names, out of PEFT's; scale: of what they add."""
+    """Return low-rank updates by the names of a body, out of PEFT's.
+
+    scale: of what they add, which goes into lora_B.
+    """
     low_rank: dict[str, Tensor] = {}
     layers = {module.partition(".")[0] for module in _modules_in(adapter, architecture)}
     for layer in sorted(layers, key=int):
@@ -275,14 +280,14 @@ def _low_rank_of(
 
 
 def _modules_in(adapter: Iterable[str], architecture: Architecture) -> set[str]:
-    """Names, from the number of the layer on, of the modules that tensors of PEFT's update."""
+    """Return the names, from the index of the layer on, of the modules that PEFT updates."""
     layers = f"{architecture.layers}."
     names = [name for name in adapter if ".lora_A." in name]
     return {name.split(layers)[1].removesuffix(".lora_A.weight") for name in names}
 
 
 def _row_names(architecture: Architecture) -> dict[str, str]:
-    """{our name of embeddings: what PEFT calls rows of them that train}."""
+    """Return {name of embeddings: what PEFT calls rows of them that train}."""
     modules = {"tokens": architecture.tokens, "output": architecture.output}
     return {name: f"{_IN_PEFT}{module}{_ROWS}" for name, module in modules.items()}
 
@@ -290,14 +295,14 @@ def _row_names(architecture: Architecture) -> dict[str, str]:
 def _adapter_config(
     tensors: Mapping[str, Lazy], architecture: Architecture, adaptation: Adaptation, strength: float
 ) -> dict[str, Any]:
-    """PEFT's configuration of an adapter with these tensors."""
+    """Return PEFT's configuration of an adapter with these tensors."""
     rank = next(lazy.shape[0] for name, lazy in tensors.items() if ".lora_A." in name)
     modules = {module.partition(".")[2] for module in _modules_in(tensors, architecture)}
     rows = [*range(adaptation.num_base, adaptation.num_base + adaptation.rows)]
     trained = {
-        name.rpartition(".")[2]: rows
-        for name in (architecture.tokens, architecture.output)
-        if f"{_IN_PEFT}{name}{_ROWS}" in tensors
+        module.rpartition(".")[2]: rows
+        for module in (architecture.tokens, architecture.output)
+        if f"{_IN_PEFT}{module}{_ROWS}" in tensors
     }
     return {
         "peft_type": "LORA",
@@ -368,8 +373,12 @@ def plug(
 
 
 def keep_rows(model: nn.Module, base: Adaptation, num_base: int) -> None:
-    """Put the rows of `base` that an extended language keeps into `model`; none where num_base is
-    0.
+    """Put the rows of the model's language that an extended language keeps into a module.
+
+    Args:
+        model: a module with such rows.
+        base: the model's language.
+        num_base: how many rows are kept; 0 where the language extends none.
     """
     if num_base:
         load_into(model, base.embeddings, f"pack.{BASE_ROWS}")
@@ -390,17 +399,18 @@ def merged(
         if name not in changed:
             yield name, lazy
             continue
+        update = {
+            key: tensor for key, tensor in adaptation.update.items() if changed_name(key) == name
+        }
+        yield name, lazy.map(partial(_with_update, name, update, strength))
 
-        def read(name: str = name, lazy: Lazy = lazy) -> Tensor:
-            update = {
-                key: tensor
-                for key, tensor in adaptation.update.items()
-                if changed_name(key) == name
-            }
-            ((_, tensor),) = updated({name: lazy.read()}, update, strength)
-            return tensor.to(lazy.dtype)
 
-        yield name, Lazy(lazy.shape, lazy.dtype, read)
+def _with_update(
+    name: str, update: Mapping[str, Tensor], strength: float, tensor: Tensor
+) -> Tensor:
+    """Return what an update of the tensor `name` makes of it, in the tensor's type."""
+    ((_, changed),) = updated({name: tensor}, update, strength)
+    return changed.to(tensor.dtype)
 
 
 def check_space(what: str | Path, of_adaptation: str, of_body: str) -> None:
@@ -459,7 +469,7 @@ def check_fit(folder: str | Path, adaptation: Adaptation, body: BodyArtifact) ->
 
 
 def _changes(name: str, shape: tuple[int, ...], of_body: tuple[int, ...]) -> bool:
-    """Whether an entry of an update, by its shape, can change a tensor of the body."""
+    """Return whether an entry of an update, by its shape, can change a tensor of the body."""
     if not is_low_rank(name):
         return shape == of_body
     # (rank, what goes in) and (what comes out, rank) beside a weight of (out, in).

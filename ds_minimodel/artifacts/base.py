@@ -43,7 +43,7 @@ from ds_minimodel.hf.tokenizers import GENERATION_FILE
 from ds_minimodel.hf.vocabularies import keep_tokenizer
 from ds_minimodel.tokenizers.tokenizer import VOCABULARY
 
-# Where it is.
+# Where a base is.
 
 # What was a path once in this process stays one, though it is taken away meanwhile.
 _PATHS = set[str]()
@@ -71,7 +71,8 @@ def place_of(model: str | Path, only: Sequence[str] = ()) -> Place:
         only: the files that are fetched from the Hub, where not all that a base needs; they stay
             in huggingface_hub's cache.
     """
-    if is_model(model):  # as step 1 makes it, or a reference
+    # One that was made here, or a reference.
+    if is_model(model):
         source = read_artifact(model, ModelManifest).source
         if source is None:
             return Place(Path(model))
@@ -102,21 +103,24 @@ def place_of(model: str | Path, only: Sequence[str] = ()) -> Place:
 
 
 def _fetched(api: Any, name: str, revision: str | None, only: Sequence[str]) -> Path:
-    """The cache's snapshot of what a base needs of a model of the Hub; only: as of place_of."""
+    """Fetch what a base needs of a model of the Hub, and return the cache's snapshot of it."""
     info = api.model_info(name, revision=revision)
     on_hub = {file.rfilename for file in info.siblings or []}
     if on_hub.isdisjoint({foreign.CONFIG, foreign.ADAPTER_CONFIG}):
         raise UserError(
             f"{name} on {api.endpoint}: no {foreign.CONFIG}, so no model of transformers"
         )
-    weights = next((name for name in foreign.WEIGHT_FILES if name in on_hub), "")
+    weights = next((file for file in foreign.WEIGHT_FILES if file in on_hub), "")
     files = [*only] or _files_with(weights)
-    # By the name of the revision, which the cache then knows without a network.
+    # It is fetched by the name of the revision, which the cache then knows without a network.
     return Path(api.snapshot_download(name, revision=revision, allow_patterns=files))
 
 
 def _files_with(weights: str) -> list[str]:
-    """Patterns of the names of all that a base needs whose weights are a file, or named by one."""
+    """Return patterns of the names of all that a base needs.
+
+    weights: name of the file of its weights, or of their index.
+    """
     stem, suffix = os.path.splitext(weights.removesuffix(foreign.INDEX))
     parts = [f"{stem}-*-of-*{suffix}"] if weights.endswith(foreign.INDEX) else []
     others = (foreign.CONFIG, foreign.ADAPTER_CONFIG, GENERATION_FILE, foreign.CARD, weights)
@@ -125,7 +129,7 @@ def _files_with(weights: str) -> list[str]:
 
 @functools.cache
 def _cached(name: str, revision: str | None, only: Sequence[str], endpoint: str) -> Path | None:
-    """The snapshot that the cache has whole; that the Hub is not reached is said once."""
+    """Return the snapshot that the cache has whole, if any, and say so once."""
     from huggingface_hub import snapshot_download
 
     for weights in foreign.WEIGHT_FILES:
@@ -166,7 +170,7 @@ def identity_of_base(model: str | Path) -> dict[str, Content]:
     return {source.name_of(path): Content.of(path) for path in files}
 
 
-# What it is.
+# What a base is.
 
 
 _CONFIGURATION = (foreign.CONFIG, "tokenizer_config.json", *SENTENCE_SETTINGS)
@@ -190,6 +194,7 @@ def _config_on_hub(model: str, pooling: str | None) -> Foreign:
 
 
 def _read_config(place: Place, pooling: str | None = None) -> Foreign:
+    """Read the configuration of a model; pooling: as of config_of."""
     base = read_configuration(source_of(place.path), place.hub_name, place.commit, pooling)
     if is_model(place.path):
         # One that was made here: transformers has no key for the dropout of some families.
@@ -246,7 +251,7 @@ def check_base(model: str | Path, pooling: str | None = None) -> None:
     proof.prove(proof.compare_tensors(_read_config(place_of(model), pooling)))
 
 
-# Taken over.
+# How a base is taken over.
 
 
 def refer(
@@ -284,7 +289,7 @@ def refer(
     reference = Reference.of(source)
     space = read_artifact(model, ModelManifest).body.space if is_model(model) else reference.space
     body = BodyArtifact(
-        base.config,
+        config=base.config,
         head_depths=(base.config.num_layers,),
         tensors=tensors.state.under("body."),
         space=space,
@@ -328,8 +333,13 @@ def keep_vocabulary(model: str | Path, out: Path) -> None:
             return
         base = _read_config(place_of(model))
         generation = base.source.generation()
-        theirs = base.source.tokenizer(base.hf_config)
-        vocabulary = keep_tokenizer(base.source.path, theirs, folder, base.hf_config, base.config)
+        vocabulary = keep_tokenizer(
+            folder=base.source.path,
+            tokenizer=base.source.tokenizer(base.hf_config),
+            pack=folder,
+            hf_config=base.hf_config,
+            config=base.config,
+        )
         if generation is not None:
             write_json(folder / GENERATION_FILE, generation)
         write_manifest(folder, kind="tokenizer", **vocabulary.facts())

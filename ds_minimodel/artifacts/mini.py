@@ -1,6 +1,6 @@
 """Mini-models: the bottom layers of a body with its head, and new layers between them.
 
-Plain functions on names and tensors, applied to artifacts before a module is built.
+These are plain functions on names and tensors, applied to artifacts before a module is built.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def prefix(body: BodyArtifact, depth: int) -> BodyArtifact:
 
 
 def with_new_layers(
-    body: BodyArtifact, depth: int, new_layers: int, seed: int, copies_last: bool = False
+    body: BodyArtifact, depth: int, new_layers: int, seed: int, *, copies_last: bool = False
 ) -> BodyArtifact:
     """Return the mini-model of step 1b, a body of depth + new_layers layers.
 
@@ -85,7 +85,7 @@ def is_layer_from(name: str, first: int) -> bool:
 
 
 def _belongs(name: str, depth: int) -> bool:
-    """Whether a parameter of a body is one of its prefix of `depth` layers."""
+    """Return whether a parameter of a body is one of its prefix of `depth` layers."""
     parts = name.split(".")
     if parts[0] == "heads":
         return parts[1] == str(depth)

@@ -1,4 +1,4 @@
-"""Models on disk, in the form that transformers reads; mini-models and models of tasks, in ours.
+"""Models on disk as transformers reads them; mini-models and models of tasks, in a form of ours.
 
 A model is a body and the language that it was trained on. Its folder has what `from_pretrained`
 reads, `tokenizer/`, its vocabulary as we read it, and `heads.safetensors`, heads that transformers
@@ -212,7 +212,7 @@ class BodyArtifact:
     head_depths: tuple[int, ...]
     tensors: Mapping[str, Tensor]
     space: str
-    task: dict | None = None
+    task: dict[str, Any] | None = None
     objective: str = "masked-lm"
     model_type: str = ""
 
@@ -279,15 +279,14 @@ class Adaptation:
 
     @property
     def architecture(self) -> Architecture | None:
-        """The names in transformers of the body that it is over, None where that has no such
-        body.
-        """
+        """The body's names in transformers, None where that has no such body."""
         return architecture_of(self.body_kind, self.model_type) if self.model_type else None
 
 
 def identity(folder: str | Path) -> str:
-    """Return the hash of an artifact's manifest, and so of all its files; children name their
-    parents by it.
+    """Return the hash of an artifact's manifest, and so of all its files.
+
+    Children name their parents by it.
     """
     try:
         return files.sha256_of_file(Path(folder) / files.MANIFEST)
@@ -298,9 +297,7 @@ def identity(folder: str | Path) -> str:
 
 
 def space_of(*tensor_dicts: Mapping[str, Tensor]) -> str:
-    """Return the hash of named tensors (names, shapes, bits): the identity of an embedding
-    space.
-    """
+    """Return the identity of an embedding space, a hash of tensors: names, shapes, types, bits."""
     digest = hashlib.sha256()
     for tensors in tensor_dicts:
         for name in sorted(tensors):
@@ -342,7 +339,8 @@ def save_model(
             }
             files.write_json(out / CONFIG, settings)
             head = architecture.language_model_head(max(body.head_depths))
-            save_tensors(out / WEIGHTS, LazyTensors(architecture.to_hf(tensors, body.config, head)))
+            hf_state = architecture.to_hf(tensors, body.config, head)
+            save_tensors(out / WEIGHTS, LazyTensors(hf_state))
             known = architecture.names(tensors, head)
             others = {name: lazy for name, lazy in tensors.items() if name not in known}
             if others:
@@ -351,8 +349,13 @@ def save_model(
 
 
 def mark_as_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: Any) -> None:
-    """Write the manifest that makes a folder a model, or a reference to `source`; else as of
-    save_model.
+    """Write the manifest that makes a folder a model.
+
+    Args:
+        folder: that of the model, or of a reference to one.
+        body: its body.
+        pack: the language that it was trained on.
+        facts: further keys of the manifest, such as `source` of a reference.
     """
     files.write_manifest(
         folder,
@@ -368,7 +371,7 @@ def mark_as_model(folder: Path, body: BodyArtifact, pack: Adaptation, **facts: A
 
 
 def _described(body: BodyArtifact) -> dict[str, Any]:
-    """The contents of a BodyFile."""
+    """Return the contents of a BodyFile."""
     return {
         "architecture": body.config.model_dump(),
         "head_depths": body.head_depths,
@@ -410,7 +413,7 @@ def load_model(folder: str | Path) -> tuple[BodyArtifact, Adaptation]:
         model_type=manifest.model_type,
     )
     architecture = body.architecture
-    # What lies here by our names: all that transformers has no place for.
+    # What lies here by the names of a model here: all that transformers has no place for.
     path = folder / (WEIGHTS if architecture is None else HEADS)
     entries = dict(open_tensors(path, MAKE_AGAIN).entries) if path.name in manifest.files else {}
     if source is not None:
@@ -495,8 +498,9 @@ def is_model(folder: str | Path) -> bool:
 
 
 def model_below(folder: str | Path) -> Path:
-    """Return the folder of the model that a mini-model or task model was made of; a model's is its
-    own.
+    """Return the folder of the model that a mini-model or task model was made of.
+
+    A model's is the folder itself.
 
     Raises:
         UserError: the model does not lie where it did, or is another one.
@@ -518,9 +522,7 @@ def _check_shapes(
     expected: Mapping[str, tuple[int, ...]],
     actual: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """UserError that names the first tensor which is of another shape than expected, missing or one
-    too many.
-    """
+    """UserError that names the first tensor that is of another shape, missing or one too many."""
     for name in sorted({*expected, *actual}):
         by_configuration = expected.get(name, "none")
         stored = actual.get(name, "none")
@@ -532,14 +534,21 @@ def _check_shapes(
 
 
 def load_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
-    """Put a task model into the module of its kind, all but the pack; else as check_task_model."""
+    """Put a task model into the module of its kind, all but the pack.
+
+    Args and errors are those of check_task_model.
+    """
     check_task_model(module, model, folder)
     load_into(module, model.tensors)
 
 
 def check_task_model(module: nn.Module, model: BodyArtifact, folder: str | Path) -> None:
-    """Raise UserError where the weights of a task model are not those of its module, but for the
-    pack.
+    """Raise UserError where a task model's weights are not those of its module, but for the pack.
+
+    Args:
+        module: of the task's kind.
+        model: the task model.
+        folder: where it lies, for messages.
     """
     expected = {
         name: tuple(full_shape(parameter))

@@ -66,7 +66,8 @@ def mini_model(
     """
     depth = step.mini.depth
     number = step.mini.new_layers
-    mini = with_new_layers(body, depth, number, step.seed, step.training.initialisation == "last")
+    copies_last = step.training.initialisation == "last"
+    mini = with_new_layers(body, depth, number, step.seed, copies_last=copies_last)
     module = language_model(step.engine, mini.config, mini.head_depths, vocab_size)
     load_into(module, mini.tensors, "body.")
     train_only(
