@@ -42,7 +42,7 @@ from ds_minimodel.pipeline.records import inputs_hash
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.training.checkpoints.storage import drop_all
 from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, Schedule, Training
-from ds_minimodel.training.loop import Batches, Evaluation, Weights, to_device, train
+from ds_minimodel.training.loop import Batches, Evaluation, RunIdentity, Weights, to_device, train
 from ds_minimodel.training.run import Accounting, Execution, Run
 from ds_minimodel.training.world import World
 from ds_minimodel.training.zero.config import check_deepspeed, needed_stage
@@ -397,9 +397,8 @@ def train_job(
     options: of `train`.
     """
     batches = micro_batches(sampler, run, world)
-    return train(
-        module, batches, run, world, folder / "run", label, inputs_hash(folder, grows), **options
-    )
+    identity = RunIdentity(folder / "run", label, job=inputs_hash(folder, grows))
+    return train(module, batches, run, world, identity, **options)
 
 
 def train_on_source(

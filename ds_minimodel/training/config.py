@@ -1,6 +1,4 @@
-"""Configuration of training: what a recipe says of a run on text, of the optimizer, the engine and
-checkpoints.
-"""
+"""What a recipe says of training: of a run on text, the optimizer, the engine and checkpoints."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -46,9 +44,7 @@ class Schedule:
 
     @property
     def stable_steps(self) -> int:
-        """Steps before the decay, which a longer run repeats exactly; 0 for a schedule without a
-        stable phase.
-        """
+        """Steps before the decay, which a longer run repeats exactly; 0 without a stable phase."""
         return self.steps - self.decay_steps if self.decay_steps else 0
 
     def lr_at(self, step: int) -> float:
@@ -105,9 +101,7 @@ class Training(Section):
 
 
 class AdamWConfig(Section):
-    """AdamW's hyperparameters but for the learning rate, keys of the recipe; the defaults are the
-    paper's.
-    """
+    """AdamW's hyperparameters but for the learning rate; the defaults are the paper's."""
 
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's weight decay."""
@@ -120,6 +114,8 @@ class AdamWConfig(Section):
 
 
 class Engine(Section):
+    """How a run is computed: DeepSpeed's ZeRO, precision and parallelism."""
+
     zero_stage: Annotated[Literal[0, 1, 2, 3], DECIDES_ROUNDING] = 1
     """DeepSpeed's ZeRO stage."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

@@ -35,11 +35,41 @@ from ds_minimodel.training.zero.state import read_masters
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
-Batch = dict[str, Any]  # host tensors, and "count": the number of loss terms
-Batches = Callable[[int], list[Batch]]  # of a step: this rank's micro-batches
+# Host tensors, and "count", the number of loss terms.
+Batch = dict[str, Any]
+# A function of the step, which gives this rank's micro-batches.
+Batches = Callable[[int], list[Batch]]
 Weights = dict[str, torch.Tensor]
-# Of a step, the module and what gives its trained weights.
+# A function of the step, the module and what gives its trained weights.
 Scores = Callable[[int, torch.nn.Module, Callable[[], Weights]], dict[str, float]]
+# So many steps are prepared ahead.
+AHEAD = 2
+
+
+class RunIdentity(NamedTuple):
+    """Which run it is.
+
+    Attributes:
+        folder: of the run; an earlier run's checkpoints in it are continued.
+        label: name of the run for progress and messages.
+        job: hash of all that decides the outcome; a checkpoint of another job is refused.
+    """
+
+    folder: Path
+    label: str
+    job: str
+
+
+class Snapshots(NamedTuple):
+    """What is done with the trained weights on the way.
+
+    Attributes:
+        steps: steps after which `take` is called; 0: before the first.
+        take: called on every rank with (step, trained weights).
+    """
+
+    steps: Collection[int] = ()
+    take: Callable[[int, Weights], object] = lambda *_: None
 
 
 class Evaluation(NamedTuple):
@@ -60,11 +90,8 @@ def train(
     batches: Batches,
     run: Run,
     world: World,
-    folder: Path | str,
-    label: str,
-    job: str,
-    snapshot_steps: Collection[int] = (),
-    on_snapshot: Callable[[int, Weights], object] = lambda *_: None,
+    identity: RunIdentity,
+    snapshots: Snapshots = Snapshots(),  # noqa: B008  (it is immutable)
     evaluation: Evaluation = Evaluation(),  # noqa: B008  (it is immutable)
 ) -> Weights:
     """Train the parameters of `module` that require gradients until the steps of `run` are done.
@@ -80,11 +107,8 @@ def train(
             alone, so that a resumed run sees what an uninterrupted one would.
         run: all numbers of the run.
         world: the ranks that train together.
-        folder: of the run; an earlier run's checkpoints in it are continued.
-        label: name of the run for progress and messages.
-        job: hash of all that decides the outcome; a checkpoint of another job is refused.
-        snapshot_steps: steps after which on_snapshot is called; 0: before the first.
-        on_snapshot: called on every rank with (step, trained weights).
+        identity: folder, name and job of the run.
+        snapshots: of the weights on the way.
         evaluation: of the model on the way, whose scores stand in the metrics beside the loss.
 
     Returns:
@@ -93,21 +117,24 @@ def train(
     Raises:
         Stopped: after SIGINT or SIGTERM, once a checkpoint is written.
     """
+    folder, label, job = identity
     partition = partition_of_run(module, run, world)
     engine = build_engine(module, run, world, partition.zero, partition.whole)
-    checkpoints = Checkpoints(engine, Path(folder) / "checkpoints", run, world, job)
-    break_dead_connections()  # of the groups that DeepSpeed and the checkpoints have made
+    checkpoints = Checkpoints(engine, folder / "checkpoints", run, world, job)
+    # DeepSpeed and the checkpoints have made groups, whose connections are new.
+    break_dead_connections()
     steps = run.schedule.steps
     first = checkpoints.load_newest()
     world.broadcast_from_rank0(
-        lambda: write_json(Path(folder) / "run.json", _run_record(run, world, partition))
+        lambda: write_json(folder / "run.json", _run_record(run, world, partition))
     )
-    if first == 0 and 0 in snapshot_steps:
-        on_snapshot(0, read_masters(engine))
+    if first == 0 and 0 in snapshots.steps:
+        snapshots.take(0, read_masters(engine))
 
     def save(step: int) -> None:
         if checkpoints.saved < step:
-            metrics.report(step)  # never save a state whose loss nobody has looked at
+            # No state is saved whose loss nobody has looked at.
+            metrics.report(step)
             checkpoints.save(step)
 
     def scores(step: int) -> dict[str, float]:
@@ -124,17 +151,14 @@ def train(
         if stopping:
             save(step)
             checkpoints.wait()
-            raise Stopped(
-                stop.received or signal.SIGTERM,
-                f"stopped after step {step} of {steps}; the same command goes on from there",
-            )
+            message = f"stopped after step {step} of {steps}; the same command goes on from there"
+            raise Stopped(stop.received or signal.SIGTERM, message)
 
+    loss_names = cast(list[str], module.loss_names)
     with (
         # At stage 3 gathered weights come and go among activations: a heap would keep the holes.
         contextlib.nullcontext() if run.execution.zero_stage == 3 else keeping_blocks(),
-        MetricsLogger(
-            cast(list[str], module.loss_names), run, world, folder, label, first
-        ) as metrics,
+        MetricsLogger(loss_names, run, world, folder, label, first) as metrics,
         StopSignals() as stop,
         checkpoints,
         contextlib.closing(prefetched(batches, first, steps)) as stream,
@@ -145,16 +169,17 @@ def train(
         for step in range(first, steps):
             micro_batches = next(stream)
             # All ranks of a replica see the same samples; one of them counts.
-            counted = 0
+            count = 0
             if world.tensor.rank == 0:
-                counted = sum(batch["count"] for batch in micro_batches)
+                count = sum(batch["count"] for batch in micro_batches)
             count, stopping, failed = world.sum(
-                counted, stop.received or 0, checkpoints.error is not None
+                count, stop.received or 0, checkpoints.error is not None
             )
             if failed:
                 checkpoints.wait()
             end_if(stopping, step)
-            count = max(1, count)  # short blocks may leave a batch without a masked token
+            # Short blocks may leave a batch without a masked token.
+            count = max(1, count)
             done = step + 1
             is_due = metrics.is_due(done) or done in evaluation.steps
             for sums in optimizer_step(engine, micro_batches, count, run, world, step):
@@ -162,8 +187,8 @@ def train(
             if is_due:
                 metrics.gradient_norm = gradient_norm(engine, run, world)
                 metrics.report(done, scores)
-            if done in snapshot_steps:
-                on_snapshot(done, read_masters(engine))
+            if done in snapshots.steps:
+                snapshots.take(done, read_masters(engine))
             if (run.checkpoints.is_due(done) and done < steps) or done == run.schedule.stable_steps:
                 save(done)
         checkpoints.wait()
@@ -207,9 +232,8 @@ def optimizer_step(
 
 
 def _check_finite(weights: Weights, label: str) -> None:
-    """Raise UserError for weights that are not finite: the last update comes after the last check
-    of the loss.
-    """
+    """Raise UserError for weights that are not finite."""
+    # The last update comes after the last check of the loss.
     for name, weight in weights.items():
         if not weight.isfinite().all():
             raise UserError(
@@ -218,9 +242,7 @@ def _check_finite(weights: Weights, label: str) -> None:
 
 
 def _run_record(run: Run, world: World, partition: Partition) -> dict[str, Any]:
-    """The contents of run.json: all numbers of the run, resolved; ranks, device and versions; the
-    partition.
-    """
+    """Return the contents of run.json: all numbers of the run, its ranks, versions, partition."""
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     return {
         **run.record(),
@@ -243,15 +265,16 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def prefetched(batches: Batches, first: int, end: int) -> Generator[list[Batch], None, None]:
-    """Yield the micro-batches of the steps from `first` to before `end`; a thread makes them, two
-    steps ahead.
+    """Yield the micro-batches of the steps from `first` to before `end`.
+
+    A thread makes them, AHEAD steps before they are asked for.
     """
     pool = ThreadPoolExecutor(1)
     coming: deque[Future[list[Batch]]] = deque()
     try:
         for step in range(first, end):
             coming.append(pool.submit(batches, step))
-            if len(coming) > 2:
+            if len(coming) > AHEAD:
                 yield coming.popleft().result()
         while coming:
             yield coming.popleft().result()

@@ -26,8 +26,9 @@ from ds_minimodel.common.progress import Progress
 from ds_minimodel.training.run import Run
 from ds_minimodel.training.world import World
 
-MetricsLine = dict[str, float]  # one line of metrics.jsonl
-# Gives what an evaluation of the model after a step adds to the line of that step.
+# One line of metrics.jsonl.
+MetricsLine = dict[str, float]
+# A function that gives what an evaluation of the model after a step adds to the line of that step.
 Scores = Callable[[int], MetricsLine]
 
 
@@ -38,11 +39,11 @@ class _Line(Stored):
 
 
 class MetricsLogger:
-    """Adds up losses on the device; each `report` writes their means, rate and cost to
-    `folder`/metrics.jsonl, to TensorBoard and to progress.
+    """The metrics of a run, added up on the device.
 
-    A context manager: the files that it writes are open within. A resumed run drops the records
-    after its start, which it is about to write again.
+    Each `report` writes mean losses, rate and cost to `folder`/metrics.jsonl, to TensorBoard and to
+    progress. It is a context manager, within which the files are open. A resumed run drops the
+    records after its start, which it is about to write again.
     """
 
     def __init__(
@@ -72,13 +73,16 @@ class MetricsLogger:
         self.start = start
         self.last_step = start
         self.last_time = time.monotonic()
-        self.sums: Any = 0  # a tensor from the first `add` on
-        self.note = ""  # the last of the last scores, for progress
+        # This is a tensor from the first `add` on.
+        self.sums: Any = 0
+        # Progress shows the last of the last scores beside the loss.
+        self.note = ""
         self.every = max(1, min(100, run.schedule.steps // 100))
-        # Of the step that is reported next, where it is known.
+        # The gradient's norm of the step that is reported next, where it is known.
         self.gradient_norm: float | None = None
         if world.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(world.device)  # of an earlier run in this process
+            # An earlier run in this process may have had another peak.
+            torch.cuda.reset_peak_memory_stats(world.device)
         self.progress = Progress(label, run.schedule.steps, "steps", start, quiet=not world.is_main)
 
     def add(self, sums: torch.Tensor, count: int) -> None:
@@ -95,8 +99,14 @@ class MetricsLogger:
         return step % self.every == 0 or step == self.run.schedule.steps
 
     def report(self, step: int, scores: Scores = lambda _: {}) -> None:
-        """Write the means over the steps since the last report; UserError where the loss is not
-        finite.
+        """Write the means over the steps since the last report.
+
+        Args:
+            step: number of steps done.
+            scores: of the model as it is now.
+
+        Raises:
+            UserError: the loss is not finite, or a file cannot be written.
         """
         if step == self.last_step:
             return
@@ -106,13 +116,17 @@ class MetricsLogger:
         self.progress.update(step, f"loss {record['loss']:.3f}{self.note}")
 
     def write(self, record: MetricsLine, scores: Scores) -> None:
-        """Write a record with the scores of its step; the time that they take does not count as
-        training's.
+        """Write a record with the scores of its step.
+
+        Args:
+            record: what is known of the step.
+            scores: of the model as it is now; the time that they take does not count as training's.
         """
         values = scores(int(record["step"]))
         record |= values
         self.last_time = time.monotonic()
-        self.world.broadcast_from_rank0(lambda: self._write(record))  # a full disk ends all ranks
+        # A full disk ends all ranks.
+        self.world.broadcast_from_rank0(lambda: self._write(record))
         if values:
             name, value = list(values.items())[-1]
             self.note = f", {name} {value:.3f}"
@@ -128,18 +142,18 @@ class MetricsLogger:
         steps = step - self.last_step
         if self.world.data.size > 1:
             torch.distributed.all_reduce(self.sums, group=self.world.data.handle)
-        losses = (self.sums / steps).tolist()  # a GPU ends its steps before
+        # A GPU has ended its steps when their sums are here.
+        losses = (self.sums / steps).tolist()
         now = time.monotonic()
         seconds = now - self.last_time
         self.sums = 0
         self.last_step = step
         self.last_time = now
-        run = self.run
         accounting = self.run.accounting
         record: MetricsLine = {
             "step": step,
             "loss": sum(losses) / len(losses),
-            "lr": run.schedule.lr_at(step - 1),
+            "lr": self.run.schedule.lr_at(step - 1),
         }
         if len(losses) > 1:
             record |= {f"loss/{name}": loss for name, loss in zip(self.names, losses, strict=True)}
@@ -156,32 +170,34 @@ class MetricsLogger:
         return record
 
     def __enter__(self) -> MetricsLogger:
-        self.world.broadcast_from_rank0(self._open)  # a full disk ends all ranks
+        # A full disk ends all ranks.
+        self.world.broadcast_from_rank0(self._open)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.world.broadcast_from_rank0(self._close)
             self.progress.close()
         elif self.world.is_main:
-            with contextlib.suppress(UserError):  # the error that ends the run says more
+            # The error that ends the run says more.
+            with contextlib.suppress(UserError):
                 self._close()
 
     def _open(self) -> None:
-        """Open metrics.jsonl and the TensorBoard events; UserError, here and below, where they
-        cannot be written.
+        """Open metrics.jsonl and the TensorBoard events.
+
+        UserError, here and below, where they cannot be written.
         """
         from torch.utils.tensorboard import SummaryWriter
 
         path = self.folder / "metrics.jsonl"
-        lines = read_model_lines(
-            path, _Line, "delete this line, or the file: training does not depend on it"
-        )
+        advice = "delete this line, or the file: training does not depend on it"
+        lines = read_model_lines(path, _Line, advice)
         with atomic_write(path, "w") as file:
             kept = [line for line in lines if line.step <= self.start] if self.start else []
             file.writelines(json.dumps(line.model_dump()) + "\n" for line in kept)
         with clear_write_errors(path):
-            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `close`)
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (closed in `_close`)
         self.hook = threading.excepthook
         threading.excepthook = self._report_thread
         with clear_write_errors(self.folder / "events"):
@@ -205,9 +221,8 @@ class MetricsLogger:
             threading.excepthook = self.hook
 
     def _report_thread(self, failure: threading.ExceptHookArgs) -> None:
-        """Say what a thread died of; not of TensorBoard's, whose error writing or closing
-        raises.
-        """
+        """Say what a thread died of."""
+        # An error of TensorBoard's thread is raised by writing or closing.
         is_tensorboards = type(failure.thread).__module__.startswith("tensorboard.")
         if not (is_tensorboards and isinstance(failure.exc_value, OSError)):
             self.hook(failure)
@@ -216,4 +231,5 @@ class MetricsLogger:
 def _peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    # Linux counts in KiB.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,5 +1,4 @@
-"""The partition of a run: which weights each rank holds whole, which it shares, and the sizes of
-DeepSpeed's buckets.
+"""The partition of a run: which weights each rank holds whole or shares, and DeepSpeed's buckets.
 
 Below ZeRO 3 every rank holds all weights. At ZeRO 3 what trains is partitioned; frozen parameters
 stay whole on each rank, in the module's order, as long as a rank's weights, gradients and optimizer
@@ -76,6 +75,7 @@ class Setup(NamedTuple):
 
     @property
     def accumulates_in_fp32(self) -> bool:
+        """Whether the gradients of micro-batches are added up in fp32."""
         return config.accumulates_in_fp32(self.precision, self.zero_stage, self.split.accumulation)
 
     def share(self, numel: int) -> int:
@@ -84,7 +84,13 @@ class Setup(NamedTuple):
 
 
 class ParameterInfo(NamedTuple):
-    """A parameter of a module; numel: its elements."""
+    """A parameter of a module.
+
+    Attributes:
+        name: of the parameter.
+        numel: number of its elements.
+        trains: whether it does.
+    """
 
     name: str
     numel: int
@@ -119,10 +125,10 @@ class Partition:
 
     @property
     def bucket(self) -> int:
-        """Elements of the buffer that gradients are reduced through: as the file says, or all that
-        train, up to BUCKET.
+        """Elements of the buffer that gradients are reduced through.
 
-        The largest parameter fits: DeepSpeed would allocate another buffer for one that does not.
+        They are as many as the recipe's file says, or all that train, up to BUCKET. The largest
+        parameter fits: DeepSpeed would allocate another buffer for one that does not.
         """
         if self.setup.zero.bucket is not None:
             return self.setup.zero.bucket
@@ -132,15 +138,18 @@ class Partition:
     @property
     def zero(self) -> dict[str, int | bool]:
         """DeepSpeed's settings under "zero_optimization" that make this what runs."""
-        return config.zero_settings(self.setup.zero_stage, self.bucket, self.splits_linear)
+        return config.zero_settings(
+            self.setup.zero_stage, self.bucket, partitions_linear=self.splits_linear
+        )
 
     def is_whole(self, parameter: ParameterInfo) -> bool:
         """Return whether each rank holds all of a parameter between steps."""
         return self.setup.zero_stage < 3 or parameter.name in self.whole
 
     def record(self) -> dict[str, Any]:
-        """The partition as JSON. At ZeRO 3 the first `frozen_whole` of the `frozen` parameters are
-        whole.
+        """Return the partition as JSON.
+
+        At ZeRO 3 the first `frozen_whole` of the `frozen` parameters are whole.
         """
         frozen = [parameter for parameter in self.parameters if not parameter.trains]
         return {
@@ -159,10 +168,11 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
     partition = Partition(setup, parameters)
     if setup.zero_stage < 3:
         return partition
-    state = 0  # bytes of an element that trains, beside its weight
+    # Bytes of an element that trains, beside its weight: fp32 master and both moments, gradient.
+    state = 0
     if not setup.offloads_optimizer:
-        gradient = 4 if setup.accumulates_in_fp32 else setup.width
-        state = 12 + gradient  # fp32 master and both moments
+        state = 12 + (4 if setup.accumulates_in_fp32 else setup.width)
+    # Bytes of this rank: first all is partitioned, then frozen parameters become whole.
     held = 0
     for parameter in parameters:
         width = setup.width + state if parameter.trains else setup.width
@@ -176,15 +186,16 @@ def partition_of(module: torch.nn.Module, setup: Setup) -> Partition:
             whole.add(parameter.name)
     linear = {
         f"{name}.weight"
-        for name, part in module.named_modules()
-        if isinstance(part, torch.nn.Linear)
+        for name, layer in module.named_modules()
+        if isinstance(layer, torch.nn.Linear)
     }
     return replace(partition, whole=frozenset(whole), splits_linear=not linear <= whole)
 
 
 def partition_of_run(module: torch.nn.Module, run: Run, world: World) -> Partition:
-    """Find the partition of a run, the same on every rank: where the module is split, that of the
-    largest parts.
+    """Find the partition of a run, the same on every rank.
+
+    Where tensor parallelism splits the module, it is that of the largest parts.
     """
     ranks_of_hosts = Counter(world.all_gather_object(socket.gethostname)).values()
 

@@ -1,6 +1,4 @@
-"""The specification of one training run, resolved: all numbers that the loop needs, each part owned
-by its reader.
-"""
+"""The specification of one training run: all numbers that the loop needs."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,8 +10,9 @@ from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Schedule
 
 @dataclass(frozen=True)
 class Execution:
-    """Precision, ZeRO stage and sizes of a run's batches; what is computed does not depend on them,
-    but for rounding.
+    """Precision, ZeRO stage and sizes of a run's batches.
+
+    What is computed does not depend on them, but for rounding.
 
     Attributes:
         batch_size: samples of an optimizer step, over all ranks.
@@ -102,8 +101,9 @@ def replicas_of(ranks: int, tensor_parallel: int) -> int:
 
 @dataclass(frozen=True)
 class Accounting:
-    """Tokens and FLOPs of a run's steps, for rates and costs in metrics; training does not depend
-    on them.
+    """Tokens and FLOPs of a run's steps, for rates and costs in metrics.
+
+    Training does not depend on them.
 
     Attributes:
         tokens_per_step: tokens of a step, over all ranks.
@@ -144,12 +144,14 @@ class Run:
 
     def record(self) -> dict[str, object]:
         """Return all numbers under the flat names that `run.json` has for them."""
-        return {
+        record = {
             **asdict(self.schedule),
             **asdict(self.execution),
             **self.optimizer.model_dump(),
             "checkpoint_every": self.checkpoints.every,
             "keep_last": self.checkpoints.keep_last,
             **asdict(self.accounting),
-            **({"deepspeed_config": self.deepspeed} if self.deepspeed else {}),
         }
+        if self.deepspeed:
+            record["deepspeed_config"] = self.deepspeed
+        return record

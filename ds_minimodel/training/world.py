@@ -1,6 +1,4 @@
-"""The ranks that train together, whoever started their processes: --ranks, torchrun or
-deepspeed.
-"""
+"""The ranks that train together, whoever started them: --ranks, torchrun or deepspeed."""
 
 import atexit
 import logging
@@ -10,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import psutil
 import torch
@@ -25,15 +23,16 @@ from ds_minimodel.training.run import replicas_of
 from ds_minimodel.training.zero import start
 
 log = logging.getLogger(__name__)
-PATIENCE = 60.0  # seconds for the ranks to meet, before one says that it waits
+# Seconds for the ranks to meet, before one says that it waits.
+PATIENCE = 60.0
 STILL_WAITING = (
     "ds-minimodel: %s still waits for the other ranks at %s; without a launcher unset RANK and "
     "WORLD_SIZE"
 )
 # For collectives on the host: a rank may wait for another that reads, scores or hashes for hours.
 HOST_TIMEOUT = timedelta(days=7)
-# Seconds of silence before a probe and between probes; milliseconds that a host may leave anything
-# unanswered.
+# Seconds of silence before a probe, seconds between probes, and milliseconds for which a host may
+# leave anything unanswered.
 TCP_OPTIONS = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_USER_TIMEOUT: 60_000}
 
 Value = TypeVar("Value")
@@ -62,6 +61,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
+        """Whether this is the rank that writes files and speaks to the user."""
         return self.rank == 0
 
     def sum(self, *numbers: int) -> tuple[int, ...]:
@@ -73,14 +73,14 @@ class World:
         return tuple(total.tolist())
 
     def broadcast_from_rank0(self, compute: Callable[[], Value]) -> Value:
-        """Return on every rank the picklable value that `compute()` gives on rank 0; if it fails,
-        every rank ends.
+        """Return on every rank the picklable value that `compute()` gives on rank 0.
+
+        If it fails, every rank ends.
         """
         return cast(Value, self.all_gather_object(lambda: compute() if self.is_main else None)[0])
 
     def all_gather_object(self, compute: Callable[[], Value]) -> list[Value]:
-        """Return on every rank the picklable values that `compute()` gives on each, in the order of
-        ranks.
+        """Return on every rank the picklable values of `compute()`, in the order of ranks.
 
         Where it fails on some ranks, every rank ends: those with their error, the others with
         OtherRankError, so that none waits for another that is gone.
@@ -95,7 +95,7 @@ class World:
         except Exception as caught:
             error = caught
             state = "user error" if isinstance(error, UserError) else "failed"
-        outcomes: list = [None] * self.size
+        outcomes: list[Any] = [None] * self.size
         dist.all_gather_object(outcomes, (state, value), group=self.host_group)
         if error is not None:
             raise error
@@ -105,10 +105,10 @@ class World:
         return [value for _, value in outcomes]
 
     def replicated(self, compute: Callable[[], Value]) -> Value:
-        """Return the value of `compute()`, which every rank computes for itself, with the same
-        outcome; nothing is exchanged.
+        """Return the value of `compute()`, which has the same outcome on every rank.
 
-        A UserError is raised on rank 0 alone; the other ranks raise OtherRankError.
+        Each computes it for itself, and nothing is exchanged. A UserError is raised on rank 0
+        alone; the other ranks raise OtherRankError.
         """
         try:
             return compute()
@@ -145,9 +145,8 @@ def join_ranks(tensor_parallel: int = 1) -> World:
         try:
             start.init_distributed()
         except dist.DistError as error:
-            raise UserError(
-                f"the ranks do not meet at {place} ({str(error).partition(chr(10))[0]})"
-            ) from None
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"the ranks do not meet at {place} ({reason})") from None
         finally:
             waiting.cancel()
         atexit.register(start.end_distributed)
@@ -177,8 +176,10 @@ def name_interface() -> None:
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((os.environ["MASTER_ADDR"], 9))  # nothing is sent
-        except OSError:  # no way there, which is said when the ranks meet
+            # Nothing is sent, whatever the port.
+            probe.connect((os.environ["MASTER_ADDR"], 9))
+        except OSError:
+            # There is no way there, which is said when the ranks meet.
             return
         address_here = probe.getsockname()[0]
     for name, addresses in psutil.net_if_addrs().items():
@@ -187,14 +188,13 @@ def name_interface() -> None:
 
 
 def break_dead_connections() -> None:
-    """Have the kernel break those of this process's connections whose other host does not answer
-    for a minute.
+    """Have the kernel break connections of this process whose other host is silent for a minute.
 
     TCP would else try for a quarter of an hour, and gloo wait as long as a collective may take. To
     be called again where groups have been made since.
     """
     for connection in psutil.Process().net_connections("tcp"):
-        with socket.socket(fileno=os.dup(connection.fd)) as line:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with socket.socket(fileno=os.dup(connection.fd)) as copy:
+            copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in TCP_OPTIONS.items():
-                line.setsockopt(socket.IPPROTO_TCP, option, value)
+                copy.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -134,11 +134,8 @@ def train(
         micro_batches(sampler, run, world),
         run,
         world,
-        folder,
-        label="test",
-        job=job,
-        snapshot_steps=snapshot_steps,
-        on_snapshot=on_snapshot,
+        loop.RunIdentity(folder, label="test", job=job),
+        loop.Snapshots(snapshot_steps, on_snapshot),
     )
 
 

@@ -52,6 +52,7 @@ from ds_minimodel.pipeline.training import (
 )
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.training.checkpoints.storage import newest_first, step_of
+from ds_minimodel.training.loop import Snapshots
 from ds_minimodel.training.run import Run
 
 PENALTY_TOKENS = (
@@ -192,8 +193,10 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         folder,
         f"adapt {system.name} {language}",
         grows="adapt" if run.schedule.stable_steps else "",
-        snapshot_steps=section.snapshots()[1:-1],
-        on_snapshot=lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
+        snapshots=Snapshots(
+            steps=section.snapshots()[1:-1],
+            take=lambda step, weights: save(step, weights, snapshot_folder(folder, step)),
+        ),
         evaluation=held_out_evaluation(context, step, language, run, evaluated),
     )
     save(run.schedule.steps, weights, folder / "pack")

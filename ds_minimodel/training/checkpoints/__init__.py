@@ -1,3 +1,4 @@
-"""Checkpoints: written beside the training, complete or absent, restored at any stage and number of
-ranks.
+"""Checkpoints: written beside the training, complete or absent.
+
+They are restored at any stage and number of ranks.
 """

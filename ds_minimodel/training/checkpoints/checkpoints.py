@@ -36,11 +36,13 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one run. A context manager: at the end of a block without errors all are
-    on disk.
+    """The checkpoints of one run, whose every method is called on all ranks.
 
-    Every method is called on all ranks. `saved` is the step of the newest one, `error` what a save
-    has failed by, which `wait` raises.
+    It is a context manager: at the end of a block without errors all are on disk.
+
+    Attributes:
+        saved: step of the newest one.
+        error: what a save has failed by, which `wait` raises.
     """
 
     def __init__(
@@ -76,8 +78,9 @@ class Checkpoints:
         self.saved = 0
 
     def load_newest(self) -> int:
-        """Go on from the newest undamaged checkpoint; damaged ones are named in the log and passed
-        over.
+        """Go on from the newest undamaged checkpoint.
+
+        Damaged ones are named in the log and passed over.
 
         Returns:
             The number of steps that it had done, or 0 without any.
@@ -94,14 +97,16 @@ class Checkpoints:
         return self.saved
 
     def save(self, step: int) -> None:
-        """Take the state after `step` steps and begin to write it, once the former one is on
-        disk.
+        """Take the state after `step` steps, and begin to write it.
+
+        The former checkpoint is on disk before.
         """
         self.wait()
         self.world.broadcast_from_rank0(lambda: storage.start_partial(self.folder, step))
         states = self.files.take(self.folder, storage.checkpoint_name(step) + storage.PARTIAL, step)
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the copies run beside the host's work
+            # The copies run beside the host's work.
+            torch.cuda.synchronize()
         facts = {
             **self.binding,
             "zero_stage": self.zero_stage,
@@ -138,14 +143,13 @@ class Checkpoints:
             dist.destroy_process_group(self.writers.host_group)
 
     def _write(self, step: int, states: dict[Path, Any], facts: dict[str, Any]) -> None:
-        """Write this rank's files, then on rank 0 the manifest and the final name. Runs in the
-        thread.
-        """
+        """Write this rank's files in the thread, then on rank 0 manifest and final name."""
         try:
             written = self.writers.all_gather_object(lambda: self._write_files(step, states))
             states.clear()
             self.writers.broadcast_from_rank0(lambda: self._complete(step, written, facts))
-        except BaseException as error:  # raised by `wait`
+        except BaseException as error:
+            # `wait` raises it in the main thread.
             self.error = error
 
     def _write_files(self, step: int, states: dict[Path, Any]) -> dict[str, dict]:
@@ -160,35 +164,37 @@ class Checkpoints:
     def _complete(self, step: int, written: list[dict[str, dict]], facts: dict[str, Any]) -> None:
         with clear_write_errors(self.folder):
             files: dict[str, dict] = {}
-            for of_rank in written:
-                files |= of_rank
+            for files_of_rank in written:
+                files |= files_of_rank
             storage.complete_partial(self.folder, step, of_files=files, facts=facts)
             storage.drop_old(
                 self.folder, step, keep_last=self.keep_last, stable_steps=self.stable_steps
             )
 
     def _newest_undamaged(self) -> str | None:
+        """Return the name of the newest undamaged checkpoint, None where there is none at all."""
         names = self.world.broadcast_from_rank0(lambda: storage.newest_first(self.folder))
-        damages: list[str | None] = []
+        damages: list[str] = []
         for name in names:
             # Each rank reads and hashes its share of the files.
             examine = partial(storage.damage, self.folder / name, self.world.rank, self.world.size)
-            damages.append(next(filter(None, self.world.all_gather_object(examine)), None))
-            if damages[-1] is None:
+            damage = next(filter(None, self.world.all_gather_object(examine)), None)
+            if damage is None:
                 return name
+            damages.append(damage)
             if self.world.is_main:
-                log.warning("passing over a damaged checkpoint: %s", damages[-1])
+                log.warning("passing over a damaged checkpoint: %s", damage)
         return self.world.broadcast_from_rank0(lambda: self._refuse(damages))
 
-    def _refuse(self, damages: list[str | None]) -> None:
+    def _refuse(self, damages: list[str]) -> None:
         if damages:
             raise UserError(
-                f"no checkpoint is left undamaged: {'; '.join(filter(None, damages))}; put one "
-                f"back from a copy, or delete {self.folder} to start again from step 0"
+                f"no checkpoint is left undamaged: {'; '.join(damages)}; put one back from a "
+                f"copy, or delete {self.folder} to start again from step 0"
             )
 
     def _checked_manifest(self, name: str) -> dict[str, Any]:
-        """The manifest of a checkpoint; UserError where it is of another job or precision."""
+        """Return the manifest of a checkpoint; UserError where it is of another run."""
         manifest = read_manifest(self.folder / name)
         for key, here in self.binding.items():
             saved = manifest.get(key)
@@ -206,12 +212,13 @@ def to_host(state: Any) -> Any:
     Tensors that are one stay one. Views become compact: torch.save would else write all that they
     are views of.
     """
-    copies: dict[Any, torch.Tensor] = {}  # those made so far, by the memory that they are of
+    # The copies made so far, by the memory that they are of.
+    copies: dict[Any, torch.Tensor] = {}
 
     def copy_of(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
-        # Empty tensors have no memory of theirs.
+        # Empty tensors have no memory.
         key: Any = id(value)
         if value.numel():
             key = (value.data_ptr(), value.dtype, value.shape, value.stride())
@@ -225,7 +232,7 @@ def to_host(state: Any) -> Any:
 
 
 def _is_finite(state: Any) -> bool:
-    """Whether all tensors of nested containers are finite; reads them without making another."""
+    """Return whether all tensors of nested containers are finite, without making another."""
     return all(
         torch.isfinite(torch.stack(torch.aminmax(value))).all()
         for value in tree_leaves(state)

@@ -19,31 +19,41 @@ from ds_minimodel.common.errors import UserError
 
 LATEST = "latest"
 PARTIAL = ".partial"
-_COMPLETE = re.compile(r"step-\d{1,15}")  # copies that a user has put beside them have other names
+# Copies that a user has put beside complete ones have other names.
+_COMPLETE = re.compile(r"step-\d{1,15}")
 
 
 class CheckpointManifest(files.Manifest):
-    """Manifest of a checkpoint; what else a run must agree in, checkpoints.py compares."""
+    """Manifest of a checkpoint; what else a run must agree in, checkpoints.py compares.
+
+    Attributes:
+        step: number of steps done.
+        loss_scale: fp16's, None in other precisions.
+        manifest_sha256: hash of all else in the manifest.
+    """
 
     step: files.Count
     loss_scale: dict[str, int | float] | None
-    manifest_sha256: files.Sha256  # of all else in it
+    manifest_sha256: files.Sha256
 
     noun = "a checkpoint"
     kinds = ("checkpoint",)
 
 
 def checkpoint_name(step: int) -> str:
+    """Return the name of the folder of a checkpoint."""
     return f"step-{step:08}"
 
 
 def step_of(name: str) -> int:
+    """Return the step of a checkpoint by its folder's name."""
     return int(name.removeprefix("step-"))
 
 
 def newest_first(folder: Path) -> list[str]:
-    """Return the names of the complete checkpoints, damaged or not, and of what `latest` names,
-    though it be gone.
+    """Return the names of the complete checkpoints, damaged or not.
+
+    What `latest` names is among them, though it be gone.
     """
     names = {path.name for path in folder.glob("step-*")}
     latest = folder / LATEST
@@ -117,12 +127,12 @@ def complete_partial(
                 "share the disk with the workdir"
             )
     manifest = {**facts, "kind": "checkpoint", "step": step, "files": of_files}
-    files.write_json(
-        partial / files.MANIFEST, {**manifest, "manifest_sha256": files.sha256_of_json(manifest)}
-    )
+    manifest["manifest_sha256"] = files.sha256_of_json(manifest)
+    files.write_json(partial / files.MANIFEST, manifest)
     files.sync(partial)
     complete = folder / checkpoint_name(step)
-    if complete.exists():  # damaged, and passed over
+    # One that is here was damaged, and passed over.
+    if complete.exists():
         shutil.rmtree(complete)
     partial.rename(complete)
     files.sync(folder)
@@ -135,8 +145,13 @@ def _point_to(folder: Path, name: str) -> None:
 
 
 def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None:
-    """Remove checkpoints but the `keep_last` newest up to `step`, and that of `stable_steps`; later
-    ones are damaged.
+    """Remove old checkpoints, and those after `step`, which are damaged.
+
+    Args:
+        folder: of the run's checkpoints.
+        step: that of the newest good one.
+        keep_last: so many of the newest stay.
+        stable_steps: the checkpoint of this step stays, too.
     """
     names = newest_first(folder)
     kept = [name for name in names if step_of(name) <= step][:keep_last]
@@ -146,8 +161,11 @@ def drop_old(folder: Path, step: int, keep_last: int, stable_steps: int) -> None
 
 
 def drop_all(folder: Path, stable_steps: int = 0) -> None:
-    """Remove the checkpoints of a finished run but the newest up to `stable_steps`, from which a
-    longer one goes on.
+    """Remove the checkpoints of a finished run.
+
+    Args:
+        folder: of the checkpoints.
+        stable_steps: the newest up to this step stays, from which a longer run goes on.
     """
     _remove_partials(folder)
     names = newest_first(folder)
@@ -160,14 +178,14 @@ def drop_all(folder: Path, stable_steps: int = 0) -> None:
             _remove(folder / name)
     if folder.is_dir() and not kept:
         (folder / LATEST).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it holds what a user has put there
+        # It may hold what a user has put there.
+        with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, renamed first: a kill leaves no half of one under a complete one's
-    name.
-    """
+    """Remove a checkpoint."""
+    # It is renamed first: a kill leaves no half of one under a complete one's name.
     partial = checkpoint.with_name(checkpoint.name + PARTIAL)
     if checkpoint.exists():
         checkpoint.rename(partial)

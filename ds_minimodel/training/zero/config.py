@@ -61,15 +61,17 @@ def zero_memory(settings: Mapping[str, Any]) -> ZeroMemory:
 
 
 def accumulates_in_fp32(precision: str, zero_stage: int, accumulation: int) -> bool:
-    """Return whether the gradients of `accumulation` micro-batches are added up in fp32 and not as
-    they come.
+    """Return whether gradients of `accumulation` micro-batches are added up in fp32.
+
+    They else are added up in the precision in which they come.
     """
     return precision == "bf16" and zero_stage > 0 and accumulation > 1
 
 
 def accumulates_in_place(precision: str, zero_stage: int, accumulation: int) -> bool:
-    """Return whether DeepSpeed takes its BF16_Optimizer, which adds up in fp32 beside each
-    parameter and has no bucket.
+    """Return whether DeepSpeed takes its BF16_Optimizer.
+
+    That adds up in fp32 beside each parameter, and has no bucket.
     """
     return zero_stage == 1 and accumulates_in_fp32(precision, zero_stage, accumulation)
 
@@ -82,11 +84,10 @@ def needed_stage(
     settings: Mapping[str, Any],
     device_type: str,
 ) -> int:
-    """Choose the ZeRO stage at which a recipe's `execution` runs: the recipe's, or another that
-    gives the same with less work.
+    """Choose the ZeRO stage at which a recipe's `execution` runs.
 
-    The ends of parameters are an exception on a CPU without AVX512: what fills no vector is rounded
-    otherwise there.
+    It is the recipe's, or another that gives the same with less work. The ends of parameters are an
+    exception on a CPU without AVX512: what fills no vector is rounded otherwise there.
 
     On a CPU one replica has nothing to partition, but stages 1 and 2 copy gradients and weights as
     if it had. They stay where stage 0 would round otherwise (sums of bf16 gradients, clipping), in
@@ -155,13 +156,14 @@ def deepspeed_config(run: Run, replicas: int, zero: dict | None = None) -> dict:
         owned["zero_force_ds_cpu_optimizer"] = False
     left_out = {"fp16"} if precision != "fp16" else set()
     if not dict(leaves(run.deepspeed)).get("comms_logger.enabled"):
-        left_out.add("comms_logger")  # DeepSpeed takes any such section for an order to log
+        # DeepSpeed takes any such section for an order to log.
+        left_out.add("comms_logger")
     of_file = {key: value for key, value in run.deepspeed.items() if key not in left_out}
     return _merged(_merged(defaults, of_file), owned)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested mappings in one; `above` counts where both have a key."""
+    """Return two nested mappings in one; `above` counts where both have a key."""
     both = {
         key: _merged(value, above[key])
         for key, value in below.items()
@@ -171,12 +173,14 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_deepspeed(run: Run, replicas: int) -> None:
-    """Raise UserError where Run.deepspeed offloads at a stage that cannot, or DeepSpeed does not
-    take it.
+    """Check the DeepSpeed JSON of a run.
 
     Args:
         run: all numbers of the run.
         replicas: ranks among which samples are divided.
+
+    Raises:
+        UserError: it offloads at a stage that cannot, or DeepSpeed does not take it.
     """
     from ds_minimodel.training.zero import start
 
@@ -193,9 +197,7 @@ def check_deepspeed(run: Run, replicas: int) -> None:
 
 @contextlib.contextmanager
 def deepspeeds_refusals(run: Run) -> Iterator[None]:
-    """Raise what DeepSpeed finds wrong with a recipe's file, errors of many kinds, as a UserError
-    of one line.
-    """
+    """Raise what DeepSpeed finds wrong with a recipe's file as a UserError of one line."""
     try:
         yield
     except Exception as error:
@@ -213,9 +215,10 @@ def deepspeeds_refusals(run: Run) -> Iterator[None]:
         ) from error
 
 
-def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict[str, int | bool]:
-    """Return the settings of "zero_optimization", beside the stage, that make a partition
-    (training/partition.py) what runs.
+def zero_settings(
+    zero_stage: int, bucket: int, *, partitions_linear: bool
+) -> dict[str, int | bool]:
+    """Return settings of "zero_optimization" that make a partition (training/partition.py) run.
 
     Args:
         zero_stage: 0 to 3.
@@ -229,14 +232,14 @@ def zero_settings(zero_stage: int, bucket: int, partitions_linear: bool) -> dict
         "allgather_bucket_size": bucket,
     }
     if zero_stage == 3:
-        # DeepSpeed's own linear keeps every input, also where weights are frozen; partitioned ones
-        # need it.
         settings |= {
             "stage3_param_persistence_threshold": 0,
             "stage3_prefetch_bucket_size": BUCKET,
-            # Its own are a billion: it would keep so many gathered from one pass to the next.
+            # By default a billion elements stay gathered from one pass to the next.
             "stage3_max_live_parameters": BUCKET,
             "stage3_max_reuse_distance": 0,
+            # DeepSpeed's linear function keeps every input, also where weights are frozen;
+            # partitioned ones need it.
             "memory_efficient_linear": partitions_linear,
         }
     return settings

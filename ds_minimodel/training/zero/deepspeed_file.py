@@ -83,9 +83,10 @@ def read_deepspeed_file(path: str | Path) -> DeepSpeedFile:
     prefixes = tuple(f"{key}." for key in OWNED)
     owned = [key for key, _ in leaves(settings) if f"{key}.".startswith(prefixes)]
     refused = [key for key in REFUSED if not _is_off(settings, key)]
-    for what, keys in (("the recipe says", owned), ("not offered", refused)):
-        if keys:
-            raise UserError(f"{path}: {what}: {', '.join(keys)}; remove these keys")
+    if owned:
+        raise UserError(f"{path}: the recipe says: {', '.join(owned)}; remove these keys")
+    if refused:
+        raise UserError(f"{path}: not offered: {', '.join(refused)}; remove these keys")
     return DeepSpeedFile(path=str(path), settings=settings)
 
 
@@ -99,6 +100,7 @@ def leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def _is_off(settings: Mapping[str, Any], key: str) -> bool:
+    """Return whether a dotted key is absent, or says what holds without it."""
     value: Any = settings
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -34,8 +34,7 @@ def build_engine(
     zero: dict | None = None,
     replicated: Collection[str] = (),
 ) -> deepspeed.DeepSpeedEngine:
-    """Build the engine that trains the parameters of `module` that require gradients, with torch's
-    AdamW.
+    """Build the engine that trains the parameters that require gradients, with torch's AdamW.
 
     Args:
         module: what trains.
@@ -78,28 +77,7 @@ def build_engine(
         # undo it.
         engine.optimizer.optimizer.state.clear()
     if hasattr(engine.optimizer, "has_overflow_partitioned_grads_serial"):
-        # Eleven operators for each tensor, most of what a step of LoRA launches on a GPU.
-        engine.optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
-            gradient for group in engine.optimizer.averaged_gradients.values() for gradient in group
-        )
-        # Two or three more for each, of steps that are clipped. Where a replica has parts,
-        # DeepSpeed has to see which tensor is one.
-        if world.tensor.size == 1:
-            norm = engine.optimizer.get_grad_norm_direct
-
-            def norm_of_norms(gradients: list[torch.Tensor], parameters: Any) -> Any:
-                if not gradients:
-                    return norm([], parameters)
-                norms = torch._foreach_norm(gradients, dtype=torch.float64)
-                return norm([torch.stack(norms)], parameters)
-
-            engine.optimizer.get_grad_norm_direct = norm_of_norms
-        if stage == 1 and world.data.size == 1:
-            # It would copy each gradient into a bucket, divide it by 1 and copy it out.
-            engine.optimizer.contiguous_gradients = False
-            engine.optimizer.reduce_independent_p_g_buckets_and_remove_grads = (
-                lambda parameter, group: None
-            )
+        _speed_up(engine.optimizer, stage, world)
     if precision != "fp32":
         write_masters(engine, original)
     start.set_log_level(run.deepspeed)
@@ -107,18 +85,43 @@ def build_engine(
     return engine
 
 
+def _speed_up(optimizer: Any, stage: int, world: World) -> None:
+    """Make stages 1 and 2 do what they do for each tensor for all of them at once."""
+    # DeepSpeed takes eleven operators for each tensor, most of what a step of LoRA launches on a
+    # GPU.
+    optimizer.has_overflow_partitioned_grads_serial = lambda: _spoiled(
+        gradient for group in optimizer.averaged_gradients.values() for gradient in group
+    )
+    # It takes two or three more for each in steps that are clipped. Where a replica has parts,
+    # DeepSpeed has to see which tensor is one.
+    if world.tensor.size == 1:
+        norm = optimizer.get_grad_norm_direct
+
+        def norm_of_norms(gradients: list[torch.Tensor], parameters: Any) -> Any:
+            if not gradients:
+                return norm([], parameters)
+            norms = torch._foreach_norm(gradients, dtype=torch.float64)
+            return norm([torch.stack(norms)], parameters)
+
+        optimizer.get_grad_norm_direct = norm_of_norms
+    if stage == 1 and world.data.size == 1:
+        # It would copy each gradient into a bucket, divide it by 1 and copy it out.
+        optimizer.contiguous_gradients = False
+        optimizer.reduce_independent_p_g_buckets_and_remove_grads = lambda parameter, group: None
+
+
 def adamw_for(
     parameters: Iterable[torch.nn.Parameter], run: Run, world: World
 ) -> torch.optim.AdamW:
     """Return the optimizer of a run, for DeepSpeed to wrap."""
-    rule = run.optimizer
     skips = run.execution.zero_stage == 0 and run.execution.precision == "fp32"
-    optimizer = (SkippingAdamW if skips else torch.optim.AdamW)(
+    optimizer_class = SkippingAdamW if skips else torch.optim.AdamW
+    optimizer = optimizer_class(
         parameters,
         lr=run.schedule.lr,
-        betas=rule.betas,
-        eps=rule.eps,
-        weight_decay=rule.weight_decay,
+        betas=run.optimizer.betas,
+        eps=run.optimizer.eps,
+        weight_decay=run.optimizer.weight_decay,
         fused=True,
     )
     if isinstance(optimizer, SkippingAdamW):
@@ -127,14 +130,17 @@ def adamw_for(
 
 
 class SkippingAdamW(torch.optim.AdamW):
-    """AdamW that skips a step whose gradients are not finite on some rank, as DeepSpeed does but in
-    fp32 at stage 0.
+    """AdamW that skips a step whose gradients are not finite on some rank.
+
+    DeepSpeed does so, but not in fp32 at stage 0.
     """
 
     world: World
-    overflow = False  # in the last step, which the engine then counts as skipped
+    # Whether the last step was skipped; the engine reads it.
+    overflow = False
 
     def step(self, closure: Any = None) -> Any:
+        """Take a step, or none."""
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
         (spoiled,) = self.world.sum(int(_spoiled(parameter.grad for parameter in parameters)))
         self.overflow = spoiled > 0
@@ -142,7 +148,7 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
-    """Whether any is not finite, (1,) bool."""
+    """Return whether any gradient is not finite, (1,) bool."""
     known = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
     if not known:
         return torch.tensor([False])
@@ -150,8 +156,7 @@ def _spoiled(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
 
 
 def destroy(engine: deepspeed.DeepSpeedEngine) -> None:
-    """End an engine, print what its comms_logger has counted, and undo what DeepSpeed leaves behind
-    in the process.
+    """End an engine, print what its comms_logger has counted, and undo what DeepSpeed leaves.
 
     At stage 3 it replaces torch's linear function by its own, which would keep what other engines
     need not keep; the logger would count for engines whose recipe does not ask for it.
@@ -189,8 +194,9 @@ def backward_and_step(engine: deepspeed.DeepSpeedEngine, loss: torch.Tensor, run
 
 
 def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> float | None:
-    """Return the L2 norm of the last step's gradients before clipping; None where DeepSpeed has not
-    taken it, or takes it wrongly (stage 0 with parts of a replica).
+    """Return the L2 norm of the last step's gradients before clipping.
+
+    None where DeepSpeed has not taken it, or takes it wrongly (stage 0 with parts of a replica).
     """
     norm = engine.get_global_grad_norm()
     is_wrong = run.execution.zero_stage == 0 and world.tensor.size > 1
@@ -202,8 +208,7 @@ def gradient_norm(engine: deepspeed.DeepSpeedEngine, run: Run, world: World) -> 
 def _hide(
     module: torch.nn.Module, names: Collection[str], device: torch.device, dtype: torch.dtype
 ) -> None:
-    """Make buffers of the parameters `names`, which stage 3 would partition and gather again at
-    every step.
+    """Make buffers of parameters that stage 3 would partition and gather again at every step.
 
     DeepSpeed neither moves nor casts buffers there.
     """
@@ -218,15 +223,17 @@ def _hide(
 
 @contextlib.contextmanager
 def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
-    """Let stage 3 read a frozen parameter when it is about to cut it: of one at a time a rank holds
-    the whole.
+    """Let stage 3 read a frozen parameter when it is about to cut it.
+
+    So a rank holds the whole of one at a time.
     """
     waiting = [parameter for parameter in module.parameters() if hasattr(parameter, "source")]
     for parameter in waiting:
         # Else it is sent to all ranks first.
         vars(parameter)["ds_status"] = ZeroParamStatus.NOT_AVAILABLE
     if waiting:
-        return_blocks()  # of large weights that come and go, glibc's heap would keep the holes
+        # Large weights come and go, and glibc's heap would keep the holes.
+        return_blocks()
     cut = deepspeed.zero.Init._zero_init_param
 
     def fill_and_cut(init: Any, parameter: torch.nn.Parameter) -> None:
@@ -241,10 +248,10 @@ def _filled_in_turn(module: torch.nn.Module) -> Iterator[None]:
 
 
 def model_parallel_unit(world: World) -> SimpleNamespace:
-    """Return DeepSpeed's `mpu`: it divides optimizer state and sums gradients over `data`, and
-    norms over `tensor` too.
+    """Return DeepSpeed's `mpu`, which says what lies on which ranks.
 
-    A parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all
+    Optimizer state is divided and gradients are summed over `data`, norms over `tensor` too. A
+    parameter with the attribute `tensor_model_parallel` counts in the norm on every rank, all
     others on one.
     """
     data = world.data

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # The only classes that DeepSpeed's checkpoints name besides torch's own. Nothing else is unpickled.
 KNOWN_CLASSES = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
 
-Fragments = dict[str, list[Fragment]]  # of each parameter by name, in the order of their starts
+# The fragments of each parameter by its name, in the order of their starts.
+Fragments = dict[str, list[Fragment]]
 
 
 def load_file(path: Path) -> Any:
@@ -38,7 +39,9 @@ def load_file(path: Path) -> Any:
 class EngineFiles:
     """The files that DeepSpeed writes of an engine's training state, without the frozen parameters.
 
-    copy: makes of a state to be written one that training no longer changes.
+    Args:
+        engine: DeepSpeed's.
+        copy: makes of a state to be written one that training no longer changes.
     """
 
     def __init__(self, engine: DeepSpeedEngine, copy: Callable[[Any], Any]):
@@ -49,8 +52,15 @@ class EngineFiles:
         engine._copy_recovery_script = lambda _folder: None
 
     def take(self, folder: Path, name: str, step: int) -> dict[Path, Any]:
-        """{path: copied state} of the files that make this rank's part of the checkpoint
-        `folder`/`name`.
+        """Copy the training state.
+
+        Args:
+            folder: of the checkpoints.
+            name: of this one.
+            step: number of steps done.
+
+        Returns:
+            {path: copied state} of the files that make this rank's part of the checkpoint.
         """
         self.engine.save_checkpoint(
             folder,
@@ -64,11 +74,15 @@ class EngineFiles:
         return states
 
     def load(self, checkpoint: Path, manifest: dict, tensor_rank: int) -> None:
-        """Set masters, Adam moments, step count and parameters from a checkpoint of any stage and
-        number of ranks.
+        """Set masters, Adam moments, step count and parameters from a checkpoint.
 
-        Every rank maps all files of its part of the model (`tensor_rank`), but holds one whole
-        parameter at a time.
+        It may be of any stage and number of ranks. Every rank maps all files of its part of the
+        model, but holds one whole parameter at a time.
+
+        Args:
+            checkpoint: its folder.
+            manifest: its manifest.
+            tensor_rank: index of this rank's part of the model.
         """
         saved, steps_taken = saved_fragments(checkpoint, manifest, tensor_rank)
         write_state(self.engine, lambda name, part: _whole(saved[name], part), steps_taken)
@@ -78,9 +92,7 @@ class EngineFiles:
 
 
 class _Copier(CheckpointEngine):
-    """In place of DeepSpeed's writer of files: keeps copies of what it is to write in `states`,
-    {path: state}.
-    """
+    """A writer of files, for DeepSpeed, that keeps copies of what it is to write in `states`."""
 
     def __init__(self, copy: Callable[[Any], Any]):
         super().__init__()
@@ -101,14 +113,19 @@ class _Copier(CheckpointEngine):
 
 
 def saved_fragments(folder: Path, manifest: dict, tensor_rank: int) -> tuple[Fragments, float]:
-    """({name: Fragments in order of their start}, optimizer steps taken) of one tensor rank's part.
+    """Map one tensor rank's part of a checkpoint; no tensor is read.
 
-    The tensors are mapped from the files, not read.
+    Args:
+        folder: of the checkpoint.
+        manifest: its manifest.
+        tensor_rank: index of the part.
+
+    Returns:
+        (its fragments, optimizer steps taken).
     """
-    models, optimizers = (
-        sorted(folder.glob(f"*mp_rank_{tensor_rank:02}_{kind}_states.pt"), key=_rank)
-        for kind in ("model", "optim")
-    )
+    part = f"*mp_rank_{tensor_rank:02}"
+    models = sorted(folder.glob(f"{part}_model_states.pt"), key=_rank)
+    optimizers = sorted(folder.glob(f"{part}_optim_states.pt"), key=_rank)
     shards = [load_file(path)["optimizer_state_dict"] for path in optimizers]
     model = load_file(models[0])
     if manifest["zero_stage"] == 0:
@@ -125,14 +142,15 @@ def _rank(path: Path) -> int:
 
 
 def _whole(fragments: list[Fragment], part: str) -> torch.Tensor:
-    """(elements,) of a flattened parameter."""
+    """Return a part of the state of a flattened parameter, (elements,)."""
     tensors = [fragment.tensors[part] for fragment in fragments]
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _of_stage_0(model: dict, names: list[str]) -> tuple[Fragments, dict]:
     state = model["optimizer"]
-    if "fp32_groups" in state:  # low precision; these come first because `module` is rounded
+    if "fp32_groups" in state:
+        # In low precision these are the masters, of which `module` holds rounded ones.
         masters = [master for group in state["fp32_groups"] for master in group]
         state = state["optimizer_state_dict"]
     else:
@@ -152,9 +170,8 @@ def _of_stages_1_and_2(shards: list[dict]) -> tuple[Fragments, dict]:
         for group, addresses in enumerate(shard["param_slice_mappings"]):
             tensors = _flat(shard["single_partition_of_fp32_groups"][group], states[group])
             for name, address in addresses.items():
-                fragments[name].append(
-                    _cut(name, filled[name], tensors, address.start, address.numel)
-                )
+                fragment = _cut(name, filled[name], tensors, address.start, address.numel)
+                fragments[name].append(fragment)
                 filled[name] += address.numel
     return fragments, states
 
@@ -170,9 +187,9 @@ def _of_stage_3(shards: list[dict], shapes: list[dict]) -> tuple[Fragments, dict
             for name, shape in shapes_in_vector.items():
                 size = -(-shape.numel() // len(shards))
                 start = min(rank * size, shape.numel())
-                fragments[name].append(
-                    _cut(name, start, tensors, offset, min(size, shape.numel() - start))
-                )
+                # The last partition is padded.
+                numel = min(size, shape.numel() - start)
+                fragments[name].append(_cut(name, start, tensors, offset, numel))
                 offset += size
     return fragments, states
 
@@ -184,6 +201,6 @@ def _flat(master: torch.Tensor, state: dict) -> dict[str, torch.Tensor]:
 def _cut(
     name: str, start: int, tensors: dict[str, torch.Tensor], offset: int, numel: int
 ) -> Fragment:
-    return Fragment(
-        name, start, {part: tensor[offset : offset + numel] for part, tensor in tensors.items()}
-    )
+    """Return the fragment that lies from `offset` on in the vectors of a group."""
+    of_fragment = {part: tensor[offset : offset + numel] for part, tensor in tensors.items()}
+    return Fragment(name, start, of_fragment)

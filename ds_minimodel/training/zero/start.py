@@ -1,5 +1,6 @@
-"""Start of DeepSpeed in a process: device and process group. Neither it nor torch is loaded
-before.
+"""Start of DeepSpeed in a process: device and process group.
+
+Neither DeepSpeed nor torch is loaded before.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def configure() -> None:
-    """Load DeepSpeed, quiet, and without its shared-memory collectives. Before
-    `init_distributed`.
+    """Load DeepSpeed, quiet, and without its shared-memory collectives.
+
+    It is called before `init_distributed`.
     """
     import deepspeed
 
@@ -43,10 +45,14 @@ def check(settings: Mapping[str, Any]) -> None:
 
 def set_log_level(settings: Mapping[str, Any]) -> None:
     """Let DeepSpeed's log print what these settings ask of it; without them warnings only."""
-    asked = settings.get("steps_per_print") or settings.get("memory_breakdown")
-    asked = asked or (settings.get("comms_logger") or {}).get("verbose")
+    comms_logger = settings.get("comms_logger") or {}
+    prints = (
+        settings.get("steps_per_print")
+        or settings.get("memory_breakdown")
+        or comms_logger.get("verbose")
+    )
     log = logging.getLogger("DeepSpeed")
-    level = logging.INFO if asked else logging.WARNING
+    level = logging.INFO if prints else logging.WARNING
     log.setLevel(level)
     for handler in log.handlers:
         handler.setLevel(level)
@@ -60,17 +66,14 @@ def backend() -> str:
 
 
 def init_distributed() -> None:
-    """Join the process group that the environment describes, or tell DeepSpeed of the one that
-    exists.
-    """
+    """Join the process group of the environment, or tell DeepSpeed of the one that exists."""
     import deepspeed
 
     deepspeed.init_distributed(verbose=False)
 
 
 def end_distributed() -> None:
-    """End the process groups and their threads, if there are any; to be called while Python still
-    runs.
+    """End the process groups and their threads, if there are any, while Python still runs.
 
     A thread of gloo's lets go of a collective's tensors some time after those who wait for it have
     gone on, and needs Python for that: where Python has begun to end by then, it aborts the
@@ -82,7 +85,8 @@ def end_distributed() -> None:
 
     if dist.is_initialized():
         deepspeed.comm.destroy_process_group()
-        gc.collect()  # engines, which are cycles, hold groups too
+        # Engines, which are cycles, hold groups too.
+        gc.collect()
 
 
 def device(local_rank: int) -> torch.device:

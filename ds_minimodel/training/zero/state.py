@@ -1,5 +1,4 @@
-"""Access to the training state of each parameter in DeepSpeed's engines: fp32 master and both Adam
-moments.
+"""The training state of each parameter in DeepSpeed's engines: fp32 master and both Adam moments.
 
 Stage 0 keeps whole tensors, stages 1 and 2 slices of one long vector cut among the ranks, stage 3 a
 slice of each parameter. A Fragment hides that: it is what one rank holds of one flattened
@@ -50,9 +49,7 @@ class Fragment:
 
 
 def trainable(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
-    """Return (name, parameter) of what trains, in order; DeepSpeed adds attributes to the
-    parameters.
-    """
+    """Return (name, parameter) of what trains, in order, with DeepSpeed's attributes."""
     return [
         (name, parameter)
         for name, parameter in engine.module.named_parameters()
@@ -67,13 +64,13 @@ def fragments(engine: DeepSpeedEngine) -> Iterator[Fragment]:
     for name, parameter in trainable(engine):
         vector, offset, start, numel = _place(engine.optimizer, parameter, stage0_masters)
         if vector is not None and numel > 0:
-            tensors = {MASTER: vector.data, **states.get(vector, {})}
-            parts = [part for part in STATE_PARTS if part in tensors]
-            yield Fragment(
-                name,
-                start,
-                {part: tensors[part].view(-1)[offset : offset + numel] for part in parts},
-            )
+            of_vector = {MASTER: vector.data, **states.get(vector, {})}
+            tensors = {
+                part: of_vector[part].view(-1)[offset : offset + numel]
+                for part in STATE_PARTS
+                if part in of_vector
+            }
+            yield Fragment(name, start, tensors)
 
 
 def adamw_of(engine: DeepSpeedEngine) -> torch.optim.AdamW:
@@ -83,7 +80,8 @@ def adamw_of(engine: DeepSpeedEngine) -> torch.optim.AdamW:
 
 def vectors(engine: DeepSpeedEngine) -> list[torch.Tensor]:
     """Return the fp32 tensors that AdamW updates on this rank."""
-    if is_stage_3(engine):  # it shows them to AdamW in a step only
+    if is_stage_3(engine):
+        # It shows them to AdamW in a step only.
         return list(engine.optimizer.fp32_partitioned_groups_flat)
     return [vector for group in adamw_of(engine).param_groups for vector in group["params"]]
 
@@ -94,8 +92,9 @@ def is_stage_3(engine: DeepSpeedEngine) -> bool:
 
 
 def read_masters(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
-    """Return {name: fp32 tensor on the CPU} of the parameters that train, whole; collective at
-    every ZeRO stage.
+    """Return {name: fp32 tensor on the CPU} of the parameters that train, whole.
+
+    It is collective at every ZeRO stage.
     """
     stage0_masters = _masters_of_stage_0(engine)
     masters = {}
@@ -168,16 +167,17 @@ def write_loss_scale(engine: DeepSpeedEngine, values: Mapping[str, float] | None
 
 
 def _loss_scaler_of(engine: DeepSpeedEngine) -> Any:
-    """The object that holds fp16's loss scale, its steps and its last overflow; None in other
-    precisions.
-    """
+    """Return what holds fp16's loss scale and its last steps; None in other precisions."""
     if not engine.fp16_enabled():
         return None
     return getattr(engine.optimizer, "loss_scale_config", None) or engine.optimizer.loss_scaler
 
 
 def _masters_of_stage_0(engine: DeepSpeedEngine) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """{parameter: fp32 copy} of stage 0 in low precision, which deepspeed.utils does not see."""
+    """Return {parameter: fp32 copy} of stage 0 in low precision.
+
+    deepspeed.utils does not see these.
+    """
     optimizer = engine.optimizer
     if not hasattr(optimizer, "fp16_groups") or not hasattr(optimizer, "fp32_groups"):
         return {}
@@ -196,15 +196,17 @@ def _full_master(parameter: torch.nn.Parameter) -> torch.Tensor:
 def _place(
     optimizer: Any, parameter: Any, stage0_masters: Mapping
 ) -> tuple[torch.Tensor | None, int, int, int]:
-    """(vector, offset in it, start in the parameter, elements) of this rank's fragment."""
+    """Return (vector, offset in it, start in the parameter, elements) of this rank's fragment."""
     if hasattr(parameter, "ds_id"):
         group, offset, size = optimizer.grad_position[optimizer.get_param_id(parameter)]
         start = size * optimizer._get_param_partition_rank(parameter)
-        numel = min(size, parameter.ds_numel - start)  # the last partition is padded
+        # The last partition is padded.
+        numel = min(size, parameter.ds_numel - start)
         return optimizer.fp32_partitioned_groups_flat[group], offset, start, numel
     if hasattr(parameter, "_hp_mapping"):
         mapping = parameter._hp_mapping
-        if mapping is None:  # it lies on other ranks
+        if mapping is None:
+            # The parameter lies on other ranks.
             return None, 0, 0, 0
         vector = optimizer.optimizer.param_groups[mapping.param_group_index]["params"][0]
         address = mapping.hp_fragment_address
