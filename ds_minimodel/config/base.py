@@ -1,5 +1,6 @@
-"""The model that a recipe starts from where it pretrains none: a foreign one, or one that step 1
-has made.
+"""The model that a recipe starts from where it pretrains none.
+
+It is a foreign one, or one that step 1 has made.
 """
 
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def read_base(model: str, pooling: str | None = None) -> Base:
     Raises:
         UserError: `model` is no model, or has other heads than one after its last layer.
     """
-    # Here because it loads torch, which takes seconds.
+    # This is imported here because it loads torch, which takes seconds.
     from ds_minimodel.artifacts.models import ModelManifest, is_model
 
     if is_model(model):

@@ -42,7 +42,7 @@ def recipe_costs(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _system_costs(recipe: Recipe, system: System) -> dict[str, Cost]:
-    """{step: cost} of one system."""
+    """Return {step: cost} of one system."""
     mini = recipe.mini
     adapt = recipe.adapt
     costs = {}
@@ -81,7 +81,7 @@ def adapt_step_flops(system: System, depth: int, adapt: Adapt, work: Workload) -
     """
     low_rank = 0
     if system.trains == "low-rank":
-        # Here because it loads torch, which other systems' costs do without.
+        # This is imported here because it loads torch, which other systems' costs do without.
         from ds_minimodel.models.low_rank import low_rank_size
 
         low_rank = low_rank_size(work.body.with_layers(depth), adapt.rank)

@@ -1,7 +1,6 @@
-"""Reading a recipe: the YAML file, overrides of the command line, the base that it starts from, and
-then the schema.
+"""Reading a recipe: the YAML file, overrides of the command line, its base, then the schema.
 
-What is wrong is one line: the override, or file and line; the key; what is wrong with it.
+What is wrong is said in one line: the override, or file and line; the key; what is wrong with it.
 """
 
 import difflib
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import YAMLError
@@ -24,7 +24,7 @@ from ds_minimodel.config.schema import Recipe, recipe_class
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models import BODIES
 
-# Bytes of a file: of so many aliases, which make much of little, make some seconds' work at most.
+# Bytes of a file. YAML's aliases make much of little; those of so many bytes take seconds.
 MAX_BYTES = 1 << 17
 
 
@@ -41,7 +41,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     try:
         values, tree = read_yaml(_text_of(path))
-    except _Invalid as error:
+    except _YamlError as error:
         raise UserError(f"{path}:{error.line}: not valid YAML ({error})") from None
     return recipe_of_values(values, path, overrides, tree)
 
@@ -49,13 +49,16 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def recipe_of_values(
     values: Any, path: str | Path, overrides: Sequence[str] = (), tree: Node | None = None
 ) -> Recipe:
-    """Return the recipe that a mapping of keys to values is; otherwise as load_recipe.
+    """Return the recipe that a mapping of keys to values is.
 
     Args:
         values: the mapping, which overrides change.
         path: where it is from, for messages.
         overrides: as of load_recipe.
         tree: the composed document, as of read_yaml, for line numbers.
+
+    Raises:
+        UserError: as of load_recipe.
     """
     if not isinstance(values, dict):
         raise UserError(
@@ -76,10 +79,9 @@ def recipe_of_values(
         trained_with = base.config.trained_with
     # The schema of any kind refuses a kind that there is not.
     schema = recipe_class(BODIES.get(str(kind), BODIES["roberta"]), trained_with)
+    context = {"base": base, "name": " ".join([str(path), *overrides])}
     try:
-        return schema.model_validate(
-            values, context={"base": base, "name": " ".join([str(path), *overrides])}
-        )
+        return schema.model_validate(values, context=context)
     except ValidationError as error:
         raise UserError(_refusal(path, tree, error, schema, overrides)) from None
 
@@ -91,6 +93,7 @@ def package_recipes() -> dict[str, str]:
 
 
 def _text_of(path: str | Path) -> str:
+    """Return the text of a recipe, a file or one of the package; UserError where there is none."""
     of_package = package_recipes()
     if not os.path.isfile(path) and str(path) in of_package:
         return of_package[str(path)]
@@ -102,9 +105,8 @@ def _text_of(path: str | Path) -> str:
             f"{path}: no such file; `ds-minimodel recipes` lists the recipes of the package"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot read the recipe ({getattr(error, 'strerror', None) or error})"
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot read the recipe ({reason})") from None
     if len(data) > MAX_BYTES:
         raise UserError(f"{path}: larger than {MAX_BYTES:,} bytes; that is no recipe")
     try:
@@ -116,8 +118,12 @@ def _text_of(path: str | Path) -> str:
         ) from None
 
 
-class _Invalid(Exception):
-    """Text that is no YAML of a recipe. line: from 1."""
+class _YamlError(Exception):
+    """Text that is no YAML of a recipe.
+
+    Attributes:
+        line: from 1.
+    """
 
     def __init__(self, reason: object, line: int) -> None:
         super().__init__(reason)
@@ -125,19 +131,22 @@ class _Invalid(Exception):
 
 
 class _Constructor(SafeConstructor):
-    """Makes values of text, numbers, truth values, null, lists and mappings, each key once; a date
-    stays text.
+    """Makes text, numbers, truth values, null, lists, and mappings with each key once.
+
+    A date stays text.
     """
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """Return the value of a node."""
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, str):
-                value.encode()  # half a surrogate pair is no text
+                # Half a surrogate pair is no text.
+                value.encode()
                 if "\0" in value:
                     raise ValueError
-        # Python's int, float and encode raise these, which name no line.
         except (ValueError, LookupError):
+            # Python's int, float and encode raise these, which name no line.
             shown = str(node.value)
             if len(shown) > 40:
                 shown = f"{shown[:40]}…"
@@ -157,7 +166,7 @@ def read_yaml(text: str) -> tuple[Any, Node | None]:
         (value, composed tree); both are None where it is empty.
 
     Raises:
-        _Invalid: anything is wrong with it.
+        _YamlError: anything is wrong with it.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _Constructor
@@ -172,9 +181,9 @@ def read_yaml(text: str) -> tuple[Any, Node | None]:
         mark = getattr(error, "problem_mark", None)
         line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
         reason = getattr(error, "problem", None) or getattr(error, "reason", error)
-        raise _Invalid(reason, line + 1) from None
+        raise _YamlError(reason, line + 1) from None
     except RecursionError:
-        raise _Invalid("nested too deeply", 1) from None
+        raise _YamlError("nested too deeply", 1) from None
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:
@@ -188,15 +197,17 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     for section in sections:
         if not isinstance(values.get(section, {}), dict):
             raise UserError(f"{override}: {section} is a value, not a section")
-        values[section] = dict(values.get(section, {}))  # a copy: a YAML alias shares it
+        # A YAML alias may share the section, so a copy is changed.
+        values[section] = dict(values.get(section, {}))
         values = values[section]
     try:
         values[last], _ = read_yaml(text)
-    except _Invalid as error:
+    except _YamlError as error:
         raise UserError(f"{override}: {text!r} is not a valid YAML value ({error})") from None
 
 
-_CHOOSES_KEYS = ("model", "kind")  # of a recipe
+# The key of a recipe that decides which others there are.
+_CHOOSES_KEYS = ("model", "kind")
 
 
 def _refusal(
@@ -206,8 +217,9 @@ def _refusal(
     schema: type[BaseModel],
     overrides: Sequence[str] = (),
 ) -> str:
-    """pydantic's `error` on values for `schema` as one line: the override, or file and line; key,
-    what is wrong.
+    """Return an `error` on values for `schema` as one line.
+
+    It has the override, or file and line; the key; and what is wrong.
     """
     where, message = _first_fault(error, schema)
     if where:
@@ -231,29 +243,30 @@ def _refusal(
             what += f" (with {override})"
             break
     line = _line_of(tree, where)
-    place = f"{path}:{line}" if line else f"{path}"
-    return f"{place}: {what}"
+    return f"{path}:{line}: {what}" if line else f"{path}: {what}"
 
 
 def _first_fault(error: ValidationError, schema: type[BaseModel]) -> tuple[list[str], str]:
-    """(key path, what is wrong there) of the fault that others may follow from."""
-    # First what chose the keys that there are, then an unknown key: where it is a misspelt one, the
-    # missing one follows from it.
-    faults = error.errors(include_url=False)
-    faults.sort(
-        key=lambda fault: (fault["loc"] != _CHOOSES_KEYS, fault["type"] != "extra_forbidden")
-    )
-    first, *others = faults
+    """Return (key path, what is wrong there) of the fault that others may follow from."""
+
+    def follows(fault: ErrorDetails) -> tuple[bool, bool]:
+        """Return what sorts first what chose the keys that there are, then unknown keys.
+
+        Where an unknown key is a misspelt one, the missing one follows from it.
+        """
+        return fault["loc"] != _CHOOSES_KEYS, fault["type"] != "extra_forbidden"
+
+    first, *others = sorted(error.errors(include_url=False), key=follows)
     where = [str(part) for part in first["loc"] if part not in ("tuple", "[key]")]
-    keys = schema
+    section = schema
     within = where
     if where[:2] == ["finetune", "tasks"] and where[3:]:
-        # pydantic puts the kind of a task after its name.
-        keys = KINDS[where.pop(3)].config
+        # Pydantic puts the kind of a task after its name.
+        section = KINDS[where.pop(3)].config
         within = where[3:]
     message = reason_of(first)
     if first["type"] == "extra_forbidden":
-        message = "unknown key" + _suggestion(within, keys)
+        message = "unknown key" + _suggestion(within, section)
     elif first["type"] == "missing":
         message = "this key is missing"
     elif first["type"].startswith("union_tag"):
@@ -267,7 +280,7 @@ def _first_fault(error: ValidationError, schema: type[BaseModel]) -> tuple[list[
 
 
 def _retired(where: list[str], fault: Mapping[str, Any]) -> str | None:
-    """What is wrong with the key path `where`, if it or its value was there in earlier commits."""
+    """Return what became of a key, or of its value, that was there in earlier commits."""
     key = ".".join(where)
     if where[:2] == ["finetune", "tasks"]:
         key = ".".join(["finetune.tasks.NAME", *where[3:]])
@@ -279,7 +292,7 @@ def _retired(where: list[str], fault: Mapping[str, Any]) -> str | None:
 
 
 def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
-    """What may have been meant by the unknown key at the end of the key path `where`."""
+    """Return what may have been meant by the unknown key at the end of the key path `where`."""
     section: Any = schema
     for name in where[:-1]:
         field = getattr(section, "model_fields", {}).get(name)
@@ -292,16 +305,14 @@ def _suggestion(where: list[str], schema: type[BaseModel]) -> str:
 
 
 def _line_of(node: Node | None, where: list[str]) -> int | None:
-    """Line (from 1) of the key path `where` in the composed YAML, or of the deepest part that is
-    there.
-    """
+    """Return the line (from 1) of a key path, or of the deepest part of it that is there."""
     line = None
     for part in where:
         if isinstance(node, MappingNode):
-            found = next((entry for entry in node.value if entry[0].value == part), None)
-            if found is None:
+            entry = next((entry for entry in node.value if entry[0].value == part), None)
+            if entry is None:
                 break
-            key, node = found
+            key, node = entry
             line = key.start_mark.line + 1
         elif isinstance(node, SequenceNode) and part.isdigit() and int(part) < len(node.value):
             node = node.value[int(part)]

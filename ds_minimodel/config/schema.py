@@ -32,6 +32,8 @@ from ds_minimodel.training.config import AdamWConfig, CheckpointPolicy, Engine, 
 
 
 class Languages(Section):
+    """The languages of a recipe."""
+
     source: Name
     """Language of steps 1, 1b and 3."""
     targets: Annotated[list[Name], Field(min_length=1), EachOnce]
@@ -39,6 +41,7 @@ class Languages(Section):
 
     @property
     def all(self) -> list[str]:
+        """Source and targets."""
         return [self.source, *self.targets]
 
 
@@ -82,13 +85,12 @@ class Recipe(Section):
 
     @property
     def chosen_systems(self) -> list[System]:
+        """The systems that it builds."""
         return [SYSTEMS[name] for name in self.systems]
 
     @property
     def bodies(self) -> list[System]:
-        """The systems whose bodies are pretrained and finetuned, each once, in the order of the
-        recipe's systems.
-        """
+        """The systems whose bodies are pretrained and finetuned, each once, in order."""
         names = dict.fromkeys(system.body_name for system in self.chosen_systems)
         return [SYSTEMS[name] for name in names]
 
@@ -109,6 +111,7 @@ class Recipe(Section):
 
     @property
     def builds_minis(self) -> bool:
+        """Whether step 1b has anything to do."""
         return any(system.builds_mini for system in self.chosen_systems)
 
     @property
@@ -118,8 +121,9 @@ class Recipe(Section):
 
     @property
     def num_base(self) -> int:
-        """First ids of a target's vocabulary that are the base's, and do not train; 0 where it has
-        one of its own.
+        """First ids of a target's vocabulary that are the base's, and do not train.
+
+        0 where a target has a vocabulary of its own.
         """
         return self.source_vocab_size if self.tokenizer.vocabulary == "extend" else 0
 
@@ -154,28 +158,23 @@ class Recipe(Section):
 
     @property
     def languages_of_text(self) -> list[str]:
-        """Languages whose text is trained on: the source too where a body is pretrained or a
-        mini-model built; none where pairs are.
-        """
+        """Languages whose text is trained on; none where pairs are."""
         if self.learns_from_pairs:
             return []
+        # The source is, where a body is pretrained or a mini-model built, or step 2 reads it.
         in_step_2 = any(self.adapt.of(system).reads_source for system in self.chosen_systems)
         needs_source = self.base is None or self.builds_minis or in_step_2
         return self.languages.all if needs_source else self.languages.targets
 
     @property
     def languages_kept(self) -> list[str]:
-        """Languages whose text is there beside the targets', which an extended vocabulary splits as
-        its base does.
-        """
+        """Languages beside the targets whose text an extended vocabulary leaves as it is."""
         others = [language for language in self.data.text if language not in self.languages.targets]
         return others if self.num_base else []
 
     @property
     def languages_of_corpora(self) -> list[str]:
-        """Languages whose text is read: for its vocabulary too, or for what another one's must
-        leave as it is.
-        """
+        """Languages whose text is read, to train on it or for a vocabulary."""
         kept = self.languages_kept
         every = dict.fromkeys([*self.languages.all, *kept])
         of_words = self.data.text if self.learns_from_pairs else self.languages_of_text
@@ -189,8 +188,9 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_over_a_base(cls, values: Any, info: ValidationInfo) -> Any:
-        """Fill in what a base decides: the section `model`, which may not say otherwise, and how
-        new tokens start.
+        """Fill in what a base decides.
+
+        That is the section `model`, which may not say otherwise, and how new tokens start.
         """
         base = (info.context or {}).get("base")
         model = values.get("model", {})
@@ -397,8 +397,9 @@ class Recipe(Section):
 
 @functools.cache
 def recipe_class(kind: type[BodyConfig], trained_with: str = "") -> type[Recipe]:
-    """Return the Recipe whose section `model` has the keys of a kind of body, and whose steps have
-    those of its objective.
+    """Return the class of recipes for a kind of body and an objective.
+
+    Its section `model` has the keys of the kind, and its steps have those of the objective.
 
     Args:
         kind: configuration of the kind of body.
@@ -422,4 +423,5 @@ def recipe_class(kind: type[BodyConfig], trained_with: str = "") -> type[Recipe]
     return create_model("Recipe", __base__=Recipe, __module__=__name__, **fields)
 
 
-PaperRecipe = recipe_class(BODIES["roberta"])  # the defaults are the paper's
+# A recipe whose defaults are the paper's.
+PaperRecipe = recipe_class(BODIES["roberta"])

@@ -23,6 +23,8 @@ from ds_minimodel.training.config import Training
 
 
 class BuildMini(Training):
+    """Training of a mini-model's new layers, step 1b."""
+
     initialisation: Literal["random", "last"] = "random"
     """How new layers start; `last`: as copies of the body's last."""
 
@@ -32,6 +34,8 @@ DECAY = 0.2
 
 
 class Adapt(Training):
+    """Learning a target language, step 2."""
+
     schedule: Literal["linear", "wsd"] = "linear"
     """`wsd`: the rate stays until the last fifth, and `steps` may grow."""
     steps: NonNegativeInt = 125_000
@@ -81,7 +85,7 @@ class Adapt(Training):
             return 0
         return max(1, round(DECAY * self.steps))
 
-    def of(self, system: System, chats: bool = False) -> Self:
+    def of(self, system: System, *, chats: bool = False) -> Self:
         """Return these settings as a system reads them; what it does not read is at its default.
 
         Args:
@@ -107,6 +111,8 @@ class Adapt(Training):
 
 
 class Finetune(Section):
+    """Tasks and how they are finetuned, step 3."""
+
     tasks: dict[Name, AnyTask] = {}
     """Name → task. Without tasks `run` ends with packs and losses."""
     seeds: Annotated[Few, DECIDES_NOTHING] = 5

@@ -1,8 +1,8 @@
-"""The systems that are compared: the paper's, and those beyond it. One declaration each; everything
-else reads it.
+"""The systems that are compared: the paper's, and those beyond it.
 
-To add a system is to add an entry to SYSTEMS (CONTRIBUTING.md): what it pretrains, over what it
-adapts, how it is drawn. Names of systems stand in recipes, folders and job records.
+Each has one declaration, which everything else reads. To add a system is to add an entry to SYSTEMS
+(CONTRIBUTING.md): what it pretrains, over what it adapts, how it is drawn. Names of systems stand in
+recipes, folders and job records.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from ds_minimodel.common.config import Few, Section
 
 
 class Mini(Section):
+    """Sizes of a mini-model."""
+
     depth: Few = 4
     """Layers of the body in the mini-model."""
     new_layers: Few = 2
@@ -64,20 +66,17 @@ class System:
 
     @property
     def body_name(self) -> str:
-        """The system whose body this one adapts and finetunes; also the name of the body's
-        folders.
-        """
+        """The system whose body this one adapts and finetunes, and the name of its folders."""
         return self.body or self.name
 
     @property
     def body_heads(self) -> tuple[Depth, ...]:
+        """Where the body that it adapts has heads."""
         return SYSTEMS[self.body_name].heads
 
     @property
     def needs_shallow_mini(self) -> bool:
-        """Whether mini.depth must be below model.num_layers for the system to differ from the
-        baseline.
-        """
+        """Whether mini.depth must be below model.num_layers, else it would be the baseline."""
         return self.builds_mini or self.body_heads == (Depth.MINI,)
 
     def head_depths(self, num_layers: int, mini: Mini) -> tuple[int, ...]:
@@ -92,8 +91,8 @@ class System:
         return mini.depth if self.adapts_at is Depth.MINI else num_layers
 
 
-# In the order of the paper's tables. Colours are Okabe and Ito's, which colour-blind readers tell
-# apart.
+# They stand in the order of the paper's tables. Colours are Okabe and Ito's, which colour-blind
+# readers tell apart.
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
