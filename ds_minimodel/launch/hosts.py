@@ -31,7 +31,8 @@ CPU = {
     "DS_ACCELERATOR": "cpu",
 }
 BESIDE_OTHERS = {"GOMP_SPINCOUNT": "0"}
-MIN_BUSY_CORES = 0.5  # from which on others count as computing here
+# From so many busy cores on others count as computing here.
+MIN_BUSY_CORES = 0.5
 
 # How many ranks are on this host, as torchrun and deepspeed set it.
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
@@ -47,7 +48,8 @@ EXPORTED = (
 # ranges and ways to connect.
 _HOST = re.compile(r"(?:\w[\w.-]*@)?\w[\w.-]*", re.ASCII)
 
-MAX_SLOTS = 4096  # of a host, by a hostfile
+# How many slots a hostfile may give a host.
+MAX_SLOTS = 4096
 # The exit code after SIGINT.
 INTERRUPTED = 1
 # The exit code after SIGTERM, with the state saved: the command is to be started again.
@@ -151,17 +153,18 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
 
     # What the ranks say themselves is enough.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    # Port 0 is any free one. Signals that are not named are passed on by this process.
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=ranks,
         run_id="ranks",
         rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",  # a free port
+        rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
-        signals_to_handle="SIGHUP,SIGQUIT",  # the others are passed_on
+        signals_to_handle="SIGHUP,SIGQUIT",
     )
     settings = {}
     if not has_gpu():

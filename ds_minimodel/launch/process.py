@@ -12,7 +12,8 @@ from ds_minimodel.common.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+# A constant of <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 

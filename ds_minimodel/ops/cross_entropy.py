@@ -81,6 +81,7 @@ def _chunk_rows(x: Tensor, base: Tensor | None = None) -> int:
 
 
 def _is_one_chunk(x: Tensor, base: Tensor | None) -> bool:
+    """Return whether all logits of `x` are held at once, and so their gradient is kept."""
     return base is None and x.shape[0] <= _chunk_rows(x)
 
 
@@ -126,7 +127,8 @@ def _forward_by_chunks(x, weight, bias, targets, base, needs_x, needs_weight, ne
     grad_bias = weight.new_zeros(vocab_size if needs_bias else 0, dtype=dtype)
     num_rows = _chunk_rows(x, base)
     buffer_RV = x.new_empty(min(num_rows, len(x)), vocab_size)
-    weight, base = upcast_if_emulated(weight, base)  # once, not for every product
+    # They are cast once, not for every product.
+    weight, base = upcast_if_emulated(weight, base)
     for start in range(0, len(x), num_rows):
         chunk = slice(start, start + num_rows)
         x_RH = x[chunk]
@@ -263,8 +265,10 @@ def linear_cross_entropy(
         base: (K,H), rows before those of weight, without a gradient; None: K is 0.
     """
     tracks = torch.is_grad_enabled()
-    needs = [tracks and t is not None and t.requires_grad for t in (x, weight, bias)]
-    return _differentiable(x, weight, bias, targets, base, *needs)
+    needs_x = tracks and x.requires_grad
+    needs_weight = tracks and weight.requires_grad
+    needs_bias = tracks and bias is not None and bias.requires_grad
+    return _differentiable(x, weight, bias, targets, base, needs_x, needs_weight, needs_bias)
 
 
 def token_losses(

@@ -31,7 +31,8 @@ def _reference(
     x: Tensor, table: Tensor, num_heads: int, positions: Tensor | None, back: bool
 ) -> Tensor:
     turns = table[: x.shape[1]] if positions is None else table[positions]
-    cosine, sine = turns.unsqueeze(-3).unbind(-2)  # (…, S, 1, D/2)
+    # All heads turn alike: (…, S, 1, D/2).
+    cosine, sine = turns.unsqueeze(-3).unbind(-2)
     if back:
         sine = -sine
     width = num_heads * 2 * table.shape[-1]
@@ -78,8 +79,6 @@ def rotary(x: Tensor, num_heads: int, table: Tensor, positions: Tensor | None = 
         RuntimeError: a position is outside the table; a GPU raises it when the host next waits.
     """
     if positions is not None:
-        torch._assert_async(
-            ((positions >= 0) & (positions < len(table))).all(),
-            "rotary: position outside the table",
-        )
+        are_inside = ((positions >= 0) & (positions < len(table))).all()
+        torch._assert_async(are_inside, "rotary: position outside the table")
     return _differentiable(x, table, num_heads, positions, False)

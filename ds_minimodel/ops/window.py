@@ -1,6 +1,7 @@
 """Attention of queries to a range of keys around them, with heads that may share keys.
 
-Shape legend: B batch, N heads of queries, K heads of keys, Q queries, S keys, D head width.
+Shape legend: B batch, N heads of queries, K heads of keys, G = N/K heads of queries that share one
+of keys, Q queries, S keys, D head width.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _backward_reference(
         return dropout_reference(x.flatten(1, 2), p, row_keys).view(x.shape)
 
     num_key_heads, share = q.shape[1:3]
-    grad_heads = grad.unflatten(-1, (num_key_heads, share, -1))  # (B,Q,K,N/K,D)
-    grad_context = grad_heads.movedim(1, 3).to(q.dtype)
+    grad_BQKGD = grad.unflatten(-1, (num_key_heads, share, -1))
+    grad_context = grad_BQKGD.movedim(1, 3).to(q.dtype)
     grad_probs = drop(grad_context @ v.mT)
     grad_scores = probs * (grad_probs - (grad_probs * probs).sum(-1, keepdim=True)) * scale
     # Heads of queries that share keys add up their gradients.
@@ -93,7 +94,7 @@ def _backward_reference(
     return grad_keys_values, _joined(grad_scores @ k).to(queries.dtype)
 
 
-# Fakes of their own: the references take seconds to trace.
+# These are fakes because the references take seconds to trace.
 def _forward_fake(keys_values, queries, *_):
     return queries.new_empty(queries.shape)
 
@@ -120,36 +121,27 @@ _backward_op = define(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    (
-        keys_values,
-        queries,
-        ctx.num_heads,
-        positions,
-        ctx.before,
-        ctx.after,
-        lengths,
-        ctx.p,
-        row_keys,
-        ctx.scale,
-    ) = inputs
+    keys_values, queries, num_heads, positions, before, after, lengths, p, row_keys, scale = inputs
+    ctx.settings = num_heads, before, after, p, scale
     ctx.save_for_backward(keys_values, queries, positions, lengths, row_keys)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    num_heads, before, after, p, scale = ctx.settings
     keys_values, queries, positions, lengths, row_keys = ctx.saved_tensors
-    grads = _backward_op(
-        grad,
+    inputs = (
         keys_values,
         queries,
-        ctx.num_heads,
+        num_heads,
         positions,
-        ctx.before,
-        ctx.after,
+        before,
+        after,
         lengths,
-        ctx.p,
+        p,
         row_keys,
-        ctx.scale,
+        scale,
     )
+    grads = _backward_op(grad, *inputs)
     return *grads, *(None,) * 8
 
 
@@ -234,7 +226,8 @@ def window_attention(
         row_keys = None
     width = queries.shape[-1] // num_heads
     num_keys = keys_values.shape[1]
-    before, after = (num_keys if reach is None else reach for reach in window)
+    before = num_keys if window[0] is None else window[0]
+    after = num_keys if window[1] is None else window[1]
     scale = width**-0.5 if scale is None else scale
     heads_share = keys_values.shape[-1] != 2 * num_heads * width
     if min(before, after) >= num_keys - 1 and not heads_share and scale == width**-0.5:

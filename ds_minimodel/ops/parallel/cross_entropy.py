@@ -22,7 +22,8 @@ from ds_minimodel.ops.matmul import upcast_if_emulated
 from ds_minimodel.ops.parallel.group import Group
 from ds_minimodel.ops.parallel.mappings import all_gather, copy
 
-CHUNK_ROWS = 1024  # rows of logits held at once, in float32
+# Rows of logits held at once, in float32.
+CHUNK_ROWS = 1024
 
 Ranges = Sequence[range]
 
@@ -95,7 +96,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs_weight else None
         grad_bias = None if bias is None or not needs_bias else torch.zeros_like(bias, dtype=dtype)
         ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
-        weight, base = upcast_if_emulated(weight, base)  # once, not for every product
+        # They are cast once, not for every product.
+        weight, base = upcast_if_emulated(weight, base)
         for start in range(0, len(x), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             logits_RV = scores(x[chunk], weight, base)
