@@ -1,8 +1,8 @@
 """The systems that are compared: the paper's, and those beyond it.
 
 Each has one declaration, which everything else reads. To add a system is to add an entry to SYSTEMS
-(CONTRIBUTING.md): what it pretrains, over what it adapts, how it is drawn. Names of systems stand in
-recipes, folders and job records.
+(CONTRIBUTING.md): what it pretrains, over what it adapts, how it is drawn. Names of systems stand
+in recipes, folders and job records.
 """
 
 from __future__ import annotations
