@@ -1,9 +1,9 @@
 """Measure one part of the system on this machine:
 
-    python -m benchmarks steps                                             # training steps against Hugging Face's
+    python -m benchmarks steps     # training steps against Hugging Face's
     python -m benchmarks kernels --ops attention --precision bf16
     python -m benchmarks PART --help
-    python -m benchmarks pages                                             # the kept pages anew from their records
+    python -m benchmarks pages     # the kept pages anew from their records
 
 Run it from the root of a checkout. PART.jsonl and PART.md in --out get a run more (default:
 runs/benchmarks; records that are kept: --out benchmarks). benchmarks/README.md lists what was

@@ -23,10 +23,11 @@ from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.report.render import Table
 
 PAGE = """Kernels against their peers
-Times as fast as others, forward and backward, medians of interleaved rounds. torch: its eager operators; compiled: the
-same under torch.compile; apex and liger: those packages' own, where installed; kernel and products: the ways of
-attention that a device has. Copy: share of the bandwidth of a large copy, counting the fewest bytes that must move
-(every input read once, every output written once); above 100 % where tensors stay in the caches."""
+Times as fast as others, forward and backward, medians of interleaved rounds. torch: its eager
+operators; compiled: the same under torch.compile; apex and liger: those packages' own, where
+installed; kernel and products: the ways of attention that a device has. Copy: share of the
+bandwidth of a large copy, counting the fewest bytes that must move (every input read once, every
+output written once); above 100 % where tensors stay in the caches."""
 EPS = 1e-5
 P = 0.1
 LEAST_SECONDS = 0.02  # of one timing: as many calls as that takes

@@ -1,6 +1,7 @@
 """Write a Llama of random weights in bf16, with the tokenizer of another model, tensor by tensor.
 
-    python -m benchmarks.llama OUT --tokenizer SmolLM2-135M-Instruct --layers 18 --hidden 2048 --ffn 8192
+    python -m benchmarks.llama OUT --tokenizer SmolLM2-135M-Instruct \
+        --layers 18 --hidden 2048 --ffn 8192
 
 The defaults are a model of 1.2 billion weights, by which memory and speed are measured where none
 can be had.

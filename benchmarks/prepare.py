@@ -28,11 +28,12 @@ VOCABULARY = 16_000
 ALONE = "SentencePiece alone"
 
 PAGE = f"""Preparing text
-A text, repeated up to so many MB, into a token store; vocabulary {VOCABULARY:,}, unigram. Every way gives the same
-store, byte for byte, and it is checked, hashed and read back within the time. SentencePiece alone reads the lines and
-encodes each MiB of them in one call, on one core. Share: its CPU time by the way's own, start of the processes
-included, in their fastest rounds: of SentencePiece × cores where nothing else runs. Memory: the resident set, every
-0.1 s, of the largest process and of all together; pages that they share are counted in each."""
+A text, repeated up to so many MB, into a token store; vocabulary {VOCABULARY:,}, unigram. Every way
+gives the same store, byte for byte, and it is checked, hashed and read back within the time.
+SentencePiece alone reads the lines and encodes each MiB of them in one call, on one core. Share:
+its CPU time by the way's own, start of the processes included, in their fastest rounds: of
+SentencePiece × cores where nothing else runs. Memory: the resident set, every 0.1 s, of the largest
+process and of all together; pages that they share are counted in each."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import deepspeed
 
 PAGE = """How long a save keeps training waiting
-One linear map at ZeRO stage 1 in bf16; saves that are written at once and in the background take turns, with steps
-before, between and beside them. Medians by the clock; a step at once waits for the disk (fsync)."""
+One linear map at ZeRO stage 1 in bf16; saves that are written at once and in the background take
+turns, with steps before, between and beside them. Medians by the clock; a step at once waits for
+the disk (fsync)."""
 
 TIMES = {
     "at_once": "written at once, s",

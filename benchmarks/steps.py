@@ -23,16 +23,17 @@ from ds_minimodel.ops.cpu import has_bf16_products
 from ds_minimodel.report.render import Table
 
 PAGE = """Training steps against their peers
-Tokens/s of whole optimizer steps without padding, medians of interleaved rounds in one run, the same batches for all.
-TFLOP/s by the paper's formulas, so that work which is not done counts for the one who spares it; share: of the best
-matrix product measured in between. Ratio: of ds_minimodel's tokens/s to this row's.
+Tokens/s of whole optimizer steps without padding, medians of interleaved rounds in one run, the
+same batches for all. TFLOP/s by the paper's formulas, so that work which is not done counts for the
+one who spares it; share: of the best matrix product measured in between. Ratio: of ds_minimodel's
+tokens/s to this row's.
 
-compiled: ds_minimodel with each layer under torch.compile; reference: with torch's operators. hf: Hugging Face's model
-of the kind with SDPA (autocast in bf16 and fp16), torch's fused AdamW, the same part frozen, the same malloc settings,
-rows padded to the longest of the batch;
-LoRA (adapt-lora; extend-lora: beside new tokens alone, peft's trainable_token_indices) by peft, which has an A for each
-of queries, keys and values, and of gate and up;
-hf-untuned: without those settings; hf-compiled: under torch.compile (on CPUs eager attention, our choice of library for
+compiled: ds_minimodel with each layer under torch.compile; reference: with torch's operators. hf:
+Hugging Face's model of the kind with SDPA (autocast in bf16 and fp16), torch's fused AdamW, the
+same part frozen, the same malloc settings, rows padded to the longest of the batch; LoRA
+(adapt-lora; extend-lora: beside new tokens alone, peft's trainable_token_indices) by peft, which
+has an A for each of queries, keys and values, and of gate and up; hf-untuned: without those
+settings; hf-compiled: under torch.compile (on CPUs eager attention, our choice of library for
 fp32); hf-deepspeed: SDPA in our engine."""
 
 

@@ -30,10 +30,11 @@ USUAL_FILES = 1024  # that a process may open
 
 PAGE = f"""Token stores of many GB
 Sparse files of {SHARD_TOKENS:,} ids of 16 bits a shard, opened by a fresh process that may have
-{USUAL_FILES:,} files open; {BATCHES} batches of {SAMPLE_BATCH} samples of {LENGTH} tokens, nearly each in a piece not
-read before and so checked: the first batch, and the median of all. Memory: what the process has more at the end. Half
-of that many files stay open, two of a shard: from 256 shards on they are opened again and again, which a higher limit
-spares. Real files of this size also wait for the disk."""
+{USUAL_FILES:,} files open; {BATCHES} batches of {SAMPLE_BATCH} samples of {LENGTH} tokens, nearly
+each in a piece not read before and so checked: the first batch, and the median of all. Memory: what
+the process has more at the end. Half of that many files stay open, two of a shard: from 256 shards
+on they are opened again and again, which a higher limit spares. Real files of this size also wait
+for the disk."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

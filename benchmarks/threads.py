@@ -19,14 +19,15 @@ from ds_minimodel.ops.precision import resolve_precision
 from ds_minimodel.report.render import Table
 
 PAGE = """Threads, ranks and spins
-Tokens a second of a small model (4 layers of width 128) and a large one (4 layers of width 768), and in brackets the
-share of one thread's beside it. Each alone, and beside a process that keeps a core busy. Finetuning is of rows of 8 to
-40 tokens; padding does not count. Spins: how often a waiting thread of OpenMP looks again before it sleeps
-(`GOMP_SPINCOUNT`); as they come: what the package chooses (`launch/hosts.py`).
+Tokens a second of a small model (4 layers of width 128) and a large one (4 layers of width 768),
+and in brackets the share of one thread's beside it. Each alone, and beside a process that keeps a
+core busy. Finetuning is of rows of 8 to 40 tokens; padding does not count. Spins: how often a
+waiting thread of OpenMP looks again before it sleeps (`GOMP_SPINCOUNT`); as they come: what the
+package chooses (`launch/hosts.py`).
 
-Threads that spin are faster than one where nobody else computes, and far slower where a core is busy; threads that
-sleep at once are nearly as fast as one there. No fixed number of spins serves both, so the package looks at the start
-whether others keep cores busy."""
+Threads that spin are faster than one where nobody else computes, and far slower where a core is
+busy; threads that sleep at once are nearly as fast as one there. No fixed number of spins serves
+both, so the package looks at the start whether others keep cores busy."""
 
 CORES = os.cpu_count() or 1
 WORKS = ("pretrain", "finetune", "evaluate")  # the last was measured by an earlier version

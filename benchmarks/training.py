@@ -1,14 +1,15 @@
 """A contestant of a training step, as its own process has it: start one, take its steps, ask for
 its peak memory.
 
-ds_minimodel  the product: the engine's step around our module compiled      the same with each
-layer under torch.compile reference     the same with DSMM_OPS=reference, torch's operators in place
-of our kernels hf            Hugging Face's model of the kind with scaled_dot_product_attention, as
-its documentation has it:
-              autocast (fp16: with a gradient scaler) and torch's fused AdamW; adapt-lora, extend-lora: by peft
-hf-untuned    the same without our settings of malloc and of threads (CPU) hf-compiled   the same as
-hf under torch.compile; on the CPU with eager attention and our choice of MKL or oneDNN for
-              fp32
+ds_minimodel  the product: the engine's step around our module
+compiled      the same with each layer under torch.compile
+reference     the same with DSMM_OPS=reference, torch's operators in place of our kernels
+hf            Hugging Face's model of the kind with scaled_dot_product_attention, as its
+              documentation has it: autocast (fp16: with a gradient scaler) and torch's fused AdamW;
+              adapt-lora, extend-lora: by peft
+hf-untuned    the same without our settings of malloc and of threads (CPU)
+hf-compiled   the same as hf under torch.compile; on the CPU with eager attention and our choice of
+              MKL or oneDNN for fp32
 hf-deepspeed  Hugging Face's model in our engine, and so under the same DeepSpeed configuration
 """
 

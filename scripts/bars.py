@@ -20,7 +20,8 @@ LEFT = 190
 HEIGHT = 22
 STYLE = """text { font: 14px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1c2126; }
 .title { font-weight: 600; } .old { fill: #8a939c; } .new { fill: #0b5cad; }
-@media (prefers-color-scheme: dark) { text { fill: #e6e9ec; } .old { fill: #a7b1bb; } .new { fill: #56b4e9; } }"""
+@media (prefers-color-scheme: dark) { text { fill: #e6e9ec; } \
+.old { fill: #a7b1bb; } .new { fill: #56b4e9; } }"""
 
 
 def group(

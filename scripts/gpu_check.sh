@@ -135,7 +135,7 @@ extend() {
         "$python" - "$from" <<'END' || return
 import sys
 from pathlib import Path
-from tests.hf.test_decoders import save_llama
+from tests.helpers.foreign_models import save_llama
 from tests.pipeline.conftest import make_world
 folder = Path(sys.argv[1])
 make_world(folder)

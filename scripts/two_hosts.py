@@ -129,7 +129,8 @@ class Cluster:
 
     def start(self, number: int) -> None:
         """Start one host and wait until it takes connections."""
-        setup = f"""hostname {NAMES[number]}; mount --bind {self.folder}/hosts /etc/hosts; mkdir -p /run/sshd
+        setup = f"""hostname {NAMES[number]}; mount --bind {self.folder}/hosts /etc/hosts
+            mkdir -p /run/sshd
             ip link set lo up; until ip link set eth0 up 2>/dev/null; do sleep 0.1; done
             ip address add {ADDRESSES[number]}/24 dev eth0
             exec {shutil.which("sshd")} -D -f {self.folder}/sshd_config"""

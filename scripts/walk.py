@@ -24,7 +24,7 @@ import torch
 from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.run import extend
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
-from tests.hf.test_decoders import save_llama
+from tests.helpers.foreign_models import save_llama
 from tests.pipeline.conftest import make_world
 
 PACKAGE = sys.modules["ds_minimodel"].__path__[0]

@@ -1,8 +1,10 @@
 """What the claims' scripts make of the stored results of the third and fourth study, and what the
 fifth's cells come to.
 
-    python -m study.claims [CLAIM…]     writes picture.svg of each claim, the section Numbers of its README.md,
-                                        and the list of all claims in the studies' pages
+    python -m study.claims [CLAIM…]
+
+writes picture.svg of each claim, the section Numbers of its README.md, and the list of all claims
+in the studies' pages.
 
 A claim is a folder: claim.yaml says it in a sentence and names its cells, README.md says it in
 words, claim.py has `tables()`, markdown, and `drawing()`, SVG.

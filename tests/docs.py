@@ -80,7 +80,8 @@ def words(command):
     """The words of a command; what follows the program's name in the second place."""
     found = shlex.split(command)
     program = next(
-        (at for at, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")), None
+        (index for index, word in enumerate(found) if word in ("ds-minimodel", "ds_minimodel")),
+        None,
     )
     return found, None if program is None else found[program + 1 :]
 

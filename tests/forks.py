@@ -21,8 +21,8 @@ LOADED += (
 )
 LOADED += ["matplotlib.backends.backend_agg", "transformers.models.llama.modeling_llama"]
 OWN = (
-    "cli.main training.loop report.page pipeline.run pipeline.steps.evaluate pipeline.steps.prepare "
-    "pipeline.steps.report pipeline.plan extend.run"
+    "cli.main training.loop report.page pipeline.run pipeline.steps.evaluate "
+    "pipeline.steps.prepare pipeline.steps.report pipeline.plan extend.run"
 )
 LOADED += [f"ds_minimodel.{name}" for name in OWN.split()]
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -130,7 +130,8 @@ def run_ranks(number, function, *arguments, timeout=280):
 
 
 def start_ranks(number, function, *arguments):
-    size, meeting = str(number), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    size = str(number)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     meeting |= {"WORLD_SIZE": size, "LOCAL_SIZE": size}
     return [
         Fork(function, *arguments, **meeting, RANK=rank, LOCAL_RANK=rank)
@@ -154,7 +155,8 @@ def killed_after(name, arguments):
 
         return rename_and_end
 
-    os.rename, os.replace = then_end(os.rename), then_end(os.replace)
+    os.rename = then_end(os.rename)
+    os.replace = then_end(os.replace)
     from ds_minimodel.cli.main import main
 
     main(arguments)

@@ -7,10 +7,10 @@ def recipe_of(systems, targets=("de",), source="en", **sections):
     """A Recipe of `systems`; sections: those of the recipe that differ from the defaults, which are
     the paper's.
     """
-    own = {
+    values = {
         "workdir": "runs/test",
         "systems": list(systems),
         "languages": {"source": source, "targets": list(targets)},
     }
-    own["data"] = {"text": {language: f"{language}.txt" for language in (source, *targets)}}
-    return PaperRecipe.model_validate(own | sections)
+    values["data"] = {"text": {language: f"{language}.txt" for language in (source, *targets)}}
+    return PaperRecipe.model_validate(values | sections)

@@ -199,7 +199,8 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
         write_json(tmp_path / base / "config.json", values)
     keys = read_yaml(text)[0].keys()
     if not keys <= PaperRecipe.model_fields.keys():
-        text, keys = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4), {"finetune"}
+        text = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4)
+        keys = {"finetune"}
     rest = "".join(f"{key}: {value}\n" for key, value in REST.items() if key not in keys)
     (tmp_path / "recipe.yaml").write_text(text + rest, encoding="utf-8")
     load_recipe(tmp_path / "recipe.yaml")
@@ -212,12 +213,14 @@ def test_the_ablations_of_repro_differ_in_what_they_are_named_for():
         if " run " in command
     ]
     depth, seed = (load_recipe("repro", parse(arguments).overrides) for arguments in runs)
-    repro, others = load_recipe("repro"), {"workdir", "systems"}
+    repro = load_recipe("repro")
+    others = {"workdir", "systems"}
     for recipe, section in ((depth, "mini"), (seed, "seed")):
         assert {key for key, value in recipe if value != getattr(repro, key)} - others == {section}
 
 
 def test_the_keys_of_the_page_are_the_recipes():
-    recipe_keys, page = import_script("scripts/recipe_keys.py"), text_of("docs/recipes.md")
+    recipe_keys = import_script("scripts/recipe_keys.py")
+    page = text_of("docs/recipes.md")
     assert "\nworkdir: " in page
     assert recipe_keys.with_keys(page) == page, "python scripts/recipe_keys.py writes the keys"

@@ -179,7 +179,8 @@ def test_a_clone_is_found_from_the_folder_above_it(environment, tmp_path):
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "ds_minimodel", "examples"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, clone.mkdir(exist_ok=True) or clone / name)
-    python, variables = environment / "bin/python", without_settings() | {"DSMM_BUILD_OPS": "0"}
+    python = environment / "bin/python"
+    variables = without_settings() | {"DSMM_BUILD_OPS": "0"}
     variables |= {
         "VIRTUAL_ENV": str(environment),
         "PYTHONPATH": sysconfig.get_path("purelib"),

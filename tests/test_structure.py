@@ -161,6 +161,19 @@ def test_what_trains_nothing_loads_nothing_heavy(arguments, left_out):
     assert "ds_minimodel.cli.main" in modules and not {*left_out} & {*modules}
 
 
+def test_no_test_module_is_imported():
+    """What several modules of tests share lies in helpers/, or in a module of their folder."""
+    root = PACKAGE.parent
+    files = [path for part in ("tests", "scripts") for path in (root / part).rglob("*.py")]
+    found = []
+    for path in files:
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        for name, _ in imported_modules(path, module):
+            if any(part.startswith("test_") for part in name.split(".")):
+                found.append(f"{path}: {name}")
+    assert found == []
+
+
 def imports_of_files(package):
     """{module: modules of the package that its file imports, for types too}."""
     files = {}

@@ -400,7 +400,8 @@ def _aligned(call: Call, seconds: float) -> str:
         after = row["score"]
         if "queries" in row:
             asked = round(row["queries"])
-            right, former = (round(asked * share / 100) for share in (after, before))
+            right = round(asked * after / 100)
+            former = round(asked * before / 100)
             found.append(f"{right:,} of {asked:,} found in {row['task']}, {former:,} before")
         else:
             found.append(f"{after:.1f} % right in {row['task']}, {before:.1f} before")

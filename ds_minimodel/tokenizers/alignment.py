@@ -69,9 +69,9 @@ def align(
     parts: list[_Part] = []
     keys = np.empty(0, np.int64)
     waiting: list[Ints] = []
-    for part, own in _parts(sources, targets, no_word, num_sources):
+    for part, part_keys in _parts(sources, targets, no_word, num_sources):
         parts.append(part)
-        waiting.append(own)
+        waiting.append(part_keys)
         # Joined when they are as many again, so that each is sorted a few times at most.
         if sum(map(len, waiting)) > len(keys):
             keys = np.unique(np.concatenate([keys, *waiting]))

@@ -180,7 +180,8 @@ def extend_tokenizer(
     arguments. Other arguments and errors as of read_extension; UserError, too, where the text
     supports fewer pieces.
     """
-    base, extension = Path(base), read_extension(base, text, kept_text, new_pieces, guard)
+    base = Path(base)
+    extension = read_extension(base, text, kept_text, new_pieces, guard)
     equal = losses_of(open_tokenizer(base), text).equal
     if equal > MAX_EQUAL:
         raise UserError(
@@ -509,8 +510,8 @@ def _more_merges(
     chunks: of the text's words, and how often each occurs. taken: pieces that there are; the new
     ones come to it. The best is what is most frequent in the text as it is cut so far, as in
     training; of equal ones the first in the order of strings. Pairs that are barred, such as those
-    of the kept text, are left out; but where a piece does without its parts, what is longer is still
-    made of them.
+    of the kept text, are left out; but where a piece does without its parts, what is longer is
+    still made of them.
     """
     words = [[*chunk] for chunk in chunks]
     times = [*chunks.values()]

@@ -162,8 +162,9 @@ PACKAGES_FOLDER = "debian-packages"
 def fetch(
     out_folder: str | Path, set_name: str, languages: list[str] | None = None, log: Log = print
 ) -> dict:
-    """Write text/, test/, chats/, pairs/, tasks/, LICENSES.md and manifest.json of a set into `out_folder`;
-    return the manifest.
+    """Write a set into `out_folder`; return the manifest.
+
+    It is text/, test/, chats/, pairs/, tasks/, LICENSES.md and manifest.json.
 
     languages: codes; None: the set's own. English comes always: the tasks are trained in it. What
     is extracted from packages stays in the folder debian-packages beside `out_folder` and is used
@@ -279,8 +280,8 @@ def _write_corpora(
     pairs}}.
 
     Held-out pages of LibreOffice's help are test/LANGUAGE.txt alone, and what is asked of their
-    headings is chats/LANGUAGE.test.jsonl, their pairs are pairs/LANGUAGE.test.tsv. Where `splits` are given all pages that these hold out
-    are left out of the text.
+    headings is chats/LANGUAGE.test.jsonl, their pairs are pairs/LANGUAGE.test.tsv. Where `splits`
+    are given all pages that these hold out are left out of the text.
     """
     counts: dict[str, dict[str, int]] = {}
     english: set[str] = set()

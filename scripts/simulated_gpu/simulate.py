@@ -344,7 +344,9 @@ def _scheduled(block: list[str]) -> list[str]:
     last: dict[str, int] = {}  # writer of a register, of memory, last shuffle
     readers: dict[str, list[int]] = {}
     for i, text in enumerate(block):
-        guard, code, operands = re.fullmatch(GUARD + r"(\S+) ?(.*)", text).groups()  # type: ignore[union-attr]
+        parts = re.fullmatch(GUARD + r"(\S+) ?(.*)", text)
+        assert parts is not None
+        guard, code, operands = parts.groups()
         stores = code.startswith(("st", "red", "atom"))
         loads = code.startswith("ld.") and "param" not in code
         target = "" if stores else re.match(r"\{[^}]*\}|[^,;]*", operands)[0]  # type: ignore[index]
@@ -448,9 +450,10 @@ def page(simulator: Simulator) -> str:
 
 
 PAGE = """# CUDA kernels on a simulated V100
-**Simulated**: no GPU has run this. [GPGPU-Sim](https://github.com/gpgpu-sim/gpgpu-sim_distribution) (branch dev,
-{commit}) runs the PTX that nvcc 11.8 makes of `csrc/cuda/launch.cu`, in an order such as an assembler
-gives it, on a sixteenth of its V100: 5 processors, 2 channels of memory and their cache. Debian 12, {date}:
+**Simulated**: no GPU has run this. [GPGPU-Sim](https://github.com/gpgpu-sim/gpgpu-sim_distribution)
+(branch dev, {commit}) runs the PTX that nvcc 11.8 makes of `csrc/cuda/launch.cu`, in an order such
+as an assembler gives it, on a sixteenth of its V100: 5 processors, 2 channels of memory and their
+cache. Debian 12, {date}:
 ```
 bash scripts/simulated_gpu/setup.sh FOLDER
 python scripts/simulated_gpu/simulate.py FOLDER run
@@ -460,30 +463,33 @@ The configuration is `{model}` but for
 ```
 {changes}
 ```
-setup.sh reads apt's lists of Debian's `contrib` and `non-free` into FOLDER and fetches nvcc from there; the system
-stays as it is. CI does not run this.
+setup.sh reads apt's lists of Debian's `contrib` and `non-free` into FOLDER and fetches nvcc from
+there; the system stays as it is. CI does not run this.
 
 ## Results against references in double
-Every element that a kernel wrote, {number:,} in all, was compared with a reference in double precision
-(`scripts/simulated_gpu/driver.cu`), and none is wrong. In brackets the largest error, in parts of what is allowed: one
-rounding to the dtype and a little of fp32's. Dropout of 0.1 where a kernel has it; `4`: rows of logits in a block.
+Every element that a kernel wrote, {number:,} in all, was compared with a reference in double
+precision (`scripts/simulated_gpu/driver.cu`), and none is wrong. In brackets the largest error, in
+parts of what is allowed: one rounding to the dtype and a little of fp32's. Dropout of 0.1 where a
+kernel has it; `4`: rows of logits in a block.
 
 | kernel | dtype, rows × width (worst error) |
 |---|---|
 {rows}
 
 ## Cycles
-Share of a copy: the cycles of a kernel that moves the same bytes (matrices read + written) without work on them, over
-those of ours, start and end of the launch included. 256 rows here are 4,096 on the whole V100. Beside it the two
-bounds of a roofline (`csrc/cuda/compile_device_code.py`): bytes under way, of what keeps the memory busy (1 and more is
-enough); and the busiest pipe of the real machine code (sm_70), its time over that of the copy.
+Share of a copy: the cycles of a kernel that moves the same bytes (matrices read + written) without
+work on them, over those of ours, start and end of the launch included. 256 rows here are 4,096 on
+the whole V100. Beside it the two bounds of a roofline (`csrc/cuda/compile_device_code.py`): bytes
+under way, of what keeps the memory busy (1 and more is enough); and the busiest pipe of the real
+machine code (sm_70), its time over that of the copy.
 
 | kernel | dtype, rows × width | moves | cycles | of a copy | under way | busiest pipe |
 |---|---|---|---|---|---|---|
 {timed}
 
-The simulator runs PTX: no slow paths of divisions, no moves that an assembler adds. Shares differ by 6 % with the order
-of the PTX alone; smaller gaps mean nothing. Cases of simulate.py that have not run are left out.
+The simulator runs PTX: no slow paths of divisions, no moves that an assembler adds. Shares differ
+by 6 % with the order of the PTX alone; smaller gaps mean nothing. Cases of simulate.py that have
+not run are left out.
 """
 
 

@@ -84,7 +84,10 @@ def pages() -> Iterator[str]:
             yield f"{NOT_RUN.capitalize()}: " + ", ".join(map(_called, missing)) + "."
 
 
-_HEAD = "| arm | pairs from | given | runs | new tokens | help | gnome | story | English cut otherwise, % | tokens a line, before and after | core seconds |"
+_HEAD = (
+    "| arm | pairs from | given | runs | new tokens | help | gnome | story "
+    "| English cut otherwise, % | tokens a line, before and after | core seconds |"
+)
 
 
 def _called(cell: Cell) -> str:

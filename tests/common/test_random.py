@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from ds_minimodel.common import random
-
-
-def plain_hash32(x):
-    """The same hash on Python integers."""
-    x &= 0xFFFFFFFF
-    x ^= x >> 16
-    x = x * 0x7FEB352D & 0xFFFFFFFF
-    x ^= x >> 15
-    x = x * 0x846CA68B & 0xFFFFFFFF
-    return x ^ x >> 16
+from tests.helpers.references import plain_hash32
 
 
 def test_sample_key_equals_the_plain_definition():

@@ -105,10 +105,9 @@ def test_an_epoch_holds_every_block_once_in_another_order_and_with_other_masks(s
 
 def test_shares_of_the_samples_are_dialogues_and_another_texts_whatever_the_slice(store):
     """Either share holds, and what is replayed is marked alone."""
-    text, chats, others = (
-        SampleReader(store, BlockTable(store, "complete", length), seed=length)
-        for length in (30, 20, 24)
-    )
+    text = SampleReader(store, BlockTable(store, "complete", 30), seed=30)
+    chats = SampleReader(store, BlockTable(store, "complete", 20), seed=20)
+    others = SampleReader(store, BlockTable(store, "complete", 24), seed=24)
     reader = MixedReader(MixedReader(text, chats, 0.25, Stream.CHATS), others, 0.2)
     found = reader.read(0, 400)
     is_of = [np.isin(found.keys, part.read(0, 400).keys) for part in (text, chats, others)]

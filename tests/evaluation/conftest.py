@@ -1,5 +1,6 @@
 """A model with two heads, task models over it and two languages, with random weights."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.models import BodyArtifact, save_body, save_model
+from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models.body import LanguagePack
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
@@ -92,3 +94,50 @@ def family(tmp_path_factory):
 @pytest.fixture(scope="session")
 def other_family(tmp_path_factory):
     return make_family(tmp_path_factory.mktemp("other"), "fedcba9876543210")
+
+
+MULTINLI = (
+    "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
+    "sentence1 "
+    "sentence2 promptID pairID genre label1 label2 label3 label4 label5"
+).split()
+XNLI = ["language", *MULTINLI, "sentence1_tokenized", "sentence2_tokenized", "match"]
+
+
+def tsv(path, header, *rows):
+    """Write rows, dicts or lists, of a tab-separated file; columns that a dict lacks are empty."""
+    rows = [
+        [row.get(name, "") for name in header] if isinstance(row, dict) else row for row in rows
+    ]
+    path.write_bytes("".join("\t".join(row) + "\n" for row in [header, *rows]).encode())
+    return path
+
+
+def nli(label, first, second, language=None):
+    row = dict(
+        gold_label=label,
+        sentence1=first,
+        sentence2=second,
+        sentence1_parse="(ROOT (S))",
+        promptID="1",
+    )
+    row |= dict(pairID="1n", genre="facetoface", label1="entailment")
+    return (
+        row
+        if language is None
+        else dict(language=language, **row, sentence1_tokenized="not this", match="True")
+    )
+
+
+def write(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+class Letters:
+    """A vocabulary of letters."""
+
+    vocabulary = Vocabulary(200, bos=1, eos=2)
+
+    def encode(self, texts):
+        return [[ord(letter) for letter in text] for text in texts]

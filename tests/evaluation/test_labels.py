@@ -8,8 +8,7 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.evaluation.labels import RightLabelConfig, SameLabelConfig
-
-from .test_retrieval import Letters, write
+from tests.evaluation.conftest import Letters, write
 
 RIGHT = KINDS["finished-classifier"]
 SAME = KINDS["same-label"]

@@ -24,10 +24,10 @@ from ds_minimodel.evaluation.likelihood import (
 )
 from ds_minimodel.evaluation.packs import open_pack
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
+from tests.helpers.foreign_models import BEGIN, save_llama
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.refusing import change
-from ..hf.test_decoders import BEGIN, save_llama
 
 TEXT = KINDS["bits-per-byte"]
 HIDDEN = KINDS["pseudo-likelihood"]

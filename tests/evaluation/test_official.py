@@ -7,45 +7,15 @@ import pytest
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.classification import Pair
 from ds_minimodel.evaluation.tables import read_table
+from tests.evaluation.conftest import MULTINLI, XNLI, nli, tsv
 
 PAIR = Pair().table_forms({})
 LABELS = ["contradiction", "entailment", "neutral"]
-MULTINLI = (
-    "gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
-    "sentence1 "
-    "sentence2 promptID pairID genre label1 label2 label3 label4 label5"
-).split()
-XNLI = ["language", *MULTINLI, "sentence1_tokenized", "sentence2_tokenized", "match"]
-
-
-def tsv(path, header, *rows):
-    """Write rows, dicts or lists, of a tab-separated file; columns that a dict lacks are empty."""
-    rows = [
-        [row.get(name, "") for name in header] if isinstance(row, dict) else row for row in rows
-    ]
-    path.write_bytes("".join("\t".join(row) + "\n" for row in [header, *rows]).encode())
-    return path
 
 
 def jsonl(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
-
-
-def nli(label, first, second, language=None):
-    row = dict(
-        gold_label=label,
-        sentence1=first,
-        sentence2=second,
-        sentence1_parse="(ROOT (S))",
-        promptID="1",
-    )
-    row |= dict(pairID="1n", genre="facetoface", label1="entailment")
-    return (
-        row
-        if language is None
-        else dict(language=language, **row, sentence1_tokenized="not this", match="True")
-    )
 
 
 @pytest.fixture(params=["tsv", "jsonl"])

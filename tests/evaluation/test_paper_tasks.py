@@ -7,9 +7,9 @@ from pathlib import Path
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.pipeline.check import check_ahead
+from tests.evaluation.conftest import XNLI, nli, tsv
 
 from ..pipeline.conftest import squad
-from .test_official import XNLI, nli, tsv
 
 
 def test_all_four_tasks_are_read_from_their_official_files(tmp_path, monkeypatch):

@@ -1,13 +1,10 @@
 """What finds what among vectors: ranks, shares, intervals, and the files that say what is right."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 from ds_minimodel.common.errors import UserError
-from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.evaluation.retrieval import (
     RetrievalConfig,
@@ -17,6 +14,7 @@ from ds_minimodel.evaluation.retrieval import (
     vectors_of,
     wilson,
 )
+from tests.evaluation.conftest import Letters, write
 
 RETRIEVAL = KINDS["retrieval"]
 SETTINGS = RetrievalConfig(kind="retrieval", test={"de": "de"})
@@ -86,11 +84,6 @@ def test_the_interval_is_wilsons(right, count):
     assert wilson(right / count, count) == pytest.approx(tuple(expected), abs=1e-5)
 
 
-def write(path, rows):
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return str(path)
-
-
 def test_a_text_in_several_rows_is_one_with_all_that_belongs_to_it(tmp_path):
     rows = [("a", "x"), ("b", "y"), ("a", "y"), ("", "z"), ("c", ""), ("a", "x")]
     path = write(tmp_path / "t.jsonl", [{"query": q, "document": d} for q, d in rows])
@@ -117,15 +110,6 @@ def test_columns_may_have_other_names(tmp_path):
 def test_a_file_that_asks_nothing_is_refused(rows, said, tmp_path):
     with pytest.raises(UserError, match=said):
         RETRIEVAL.read(write(tmp_path / "t.jsonl", rows), SETTINGS, language="de", labels=None)
-
-
-class Letters:
-    """A vocabulary of letters."""
-
-    vocabulary = Vocabulary(200, bos=1, eos=2)
-
-    def encode(self, texts):
-        return [[ord(letter) for letter in text] for text in texts]
 
 
 def test_texts_stand_after_their_prompts_and_are_cut(tmp_path):

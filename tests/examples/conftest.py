@@ -80,7 +80,8 @@ def distribution(make_deb, tmp_path, monkeypatch):
             path = tmp_path / "archive/dists/test/main" / name.format(architecture=architecture)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            size, digest = len(text.encode()), hashlib.sha256(text.encode()).hexdigest()
+            size = len(text.encode())
+            digest = hashlib.sha256(text.encode()).hexdigest()
             release += f" {digest} {size} main/{name.format(architecture=architecture)}\n"
         (tmp_path / "archive/dists/test/Release").write_text(release)
         (tmp_path / "sources.list").write_text(

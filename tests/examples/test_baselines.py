@@ -24,8 +24,8 @@ def test_scores_are_compared_with_what_needs_no_model(score, verdict, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     scores = [
-        dict(system="bl_base", language="de", seed=1, step=step, score=own)
-        for step, own in ((0, 1.0), (9, score))
+        dict(system="bl_base", language="de", seed=1, step=step, score=found)
+        for step, found in ((0, 1.0), (9, score))
     ]
     (tmp_path / "report").mkdir()
     (tmp_path / "report/scores.json").write_text(json.dumps(scores))

@@ -72,7 +72,8 @@ def test_lines_of_code_are_no_headings(line):
 
 
 def test_the_command(tmp_path, capsys):
-    text, out = tmp_path / "de.txt", tmp_path / "chats.jsonl"
+    text = tmp_path / "de.txt"
+    out = tmp_path / "chats.jsonl"
     text.write_text(
         f"# Eins\n{BELOW}\n{BELOW * 10}\n# Kurz\nZu wenig.\n# Lang\n{BELOW} {'x' * 999}\n"
     )

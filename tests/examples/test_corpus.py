@@ -30,6 +30,7 @@ def test_merge_drops_repeats_untranslated_and_held_out_lines():
         ["Eine erste Zeile."],
         ["Untranslated line", "Dritte Zeile hier."],
     ]
-    english, held_out = {same_text_key("untranslated LINE")}, {same_text_key("Held-out page line.")}
+    english = {same_text_key("untranslated LINE")}
+    held_out = {same_text_key("Held-out page line.")}
     merged = list(merge(documents, english, held_out, "de"))
     assert merged == [["Eine erste Zeile.", "Zweite Zeile hier."], ["Dritte Zeile hier."]]

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 from ds_minimodel_examples import extractors
 
-HTML = """<html><head><title>T</title><style>p {}</style></head><body><div class="navheader">Next</div>
-<div class="toc"><p>Contents</p></div><h1>Title<a class="headerlink">¶</a></h1><!-- no -->
+HTML = """<html><head><title>T</title><style>p {}</style></head><body>
+<div class="navheader">Next</div><div class="toc"><p>Contents</p></div>
+<h1>Title<a class="headerlink">¶</a></h1><!-- no -->
 <p>One <em>wrapped</em>
  line.</p><pre>code()</pre><ul><li>Lead text<ul><li>Nested<br>item</li></ul>after</li></ul>
 <table><tr><td>cell</td></tr></table></body></html>"""
 HTML_LINES = "es", ["Title", "One wrapped line.", "Lead text", "Nested item", "after", "cell"]
-MALLARD = """<page xmlns="http://projectmallard.org/1.0/"><info><credit><name>N</name></credit><desc>About.</desc></info>
-<title>Title</title><p>Some <gui>text</gui>.</p><screen>code</screen></page>"""
+MALLARD = """<page xmlns="http://projectmallard.org/1.0/"><info>
+<credit><name>N</name></credit><desc>About.</desc></info>
+<title>Title</title><p>Some <gui>text</gui>.</p>
+<screen>code</screen></page>"""
 MALLARD_LINES = ["About.", "Title", "Some text."]
 MAN = r"""'\" t
 .\" a comment
@@ -63,8 +66,10 @@ MESSAGE_LINES = [*zip(["en", "de"] * 3, TRANSLATED)]
 def catalogue(messages, order):
     """Bytes of a .mo file; order: struct's byte order."""
     strings = [text.encode() for pair in zip(*messages.items(), strict=True) for text in pair]
-    count, start = len(messages), 28 + 16 * len(messages)
-    table, blob = b"", b""
+    count = len(messages)
+    start = 28 + 16 * len(messages)
+    table = b""
+    blob = b""
     for string in strings:
         table += struct.pack(f"{order}II", len(string), start + len(blob))
         blob += string + b"\0"

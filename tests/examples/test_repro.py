@@ -45,9 +45,8 @@ def test_the_set_repro(distribution, help_packages, tmp_path):
     """With real apt: no text of a held-out package is in a corpus, and every task has all its
     files.
     """
-    english, german = (
-        [description(language, number) for number in range(150)] for language in ("en", "de")
-    )
+    english = [description("en", number) for number in range(150)]
+    german = [description("de", number) for number in range(150)]
     packages = "".join(
         f"Package: p-{number:03}\nVersion: 1\nArchitecture: all\nSource: s{number:03}\n"
         f"Section: {one['label']}\nDescription: x\nDescription-md5: {number:032}\n\n"

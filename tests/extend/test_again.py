@@ -37,7 +37,8 @@ def call(tmp_path):
 @pytest.mark.long
 def test_what_was_begun_goes_on_from_the_same_files_alone(call, tmp_path):
     """Contents decide, not that something is there, wherever a call is killed."""
-    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    theirs = tmp_path / "theirs"
+    out = tmp_path / "out"
 
     def kill_after(name, tokens):
         kill = Fork(KILLED_AFTER, name, [*map(str, call), "--tokens", tokens])

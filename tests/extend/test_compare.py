@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.api import compare_models
 from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
+from tests.helpers.foreign_models import save_llama
 
 from ..forks import run
-from ..hf.test_decoders import save_llama
 from ..pipeline.conftest import refused
 
 TEXT = "zozo gaga zozo mimi\n\n"

@@ -3,15 +3,14 @@
 import json
 import sys
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from sentence_transformers import SentenceTransformer
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.extend.config import read_config
 from ds_minimodel.extend.run import extend
+from tests.extend.encoders import call, found, vectors_of
 
 from ..pipeline.sentence_world import (
     WORDS,
@@ -27,27 +26,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
     make_sentence_world(folder)
     return folder
-
-
-def call(folder, out, **options):
-    """Extend the base of `folder`; what was said."""
-    values = {"model": folder / "base", "pairs": [folder / "help.tsv"], "language": "xx"}
-    said = []
-    extend(read_config({**values, "out": folder / out, **options}), said.append)
-    return said
-
-
-def vectors_of(model, lines):
-    """What sentence-transformers makes of lines, of length 1."""
-    encoder = SentenceTransformer(str(model), device="cpu")
-    return encoder.encode(lines, normalize_embeddings=True)
-
-
-def found(model, seed=2):
-    """Share of lines of the other language whose nearest line is their own source."""
-    pairs = pairs_of(60, seed=seed)
-    sources, targets = (vectors_of(model, [pair[side] for pair in pairs]) for side in (0, 1))
-    return float((np.argmax(targets @ sources.T, 1) == np.arange(len(pairs))).mean())
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +51,7 @@ def test_the_aligned_model_can_be_used_and_says_what_it_finds(folder, aligned):
 def test_new_tokens_are_shown_beside_what_they_translate(folder, aligned):
     path = folder / "xx/run/changes/bl_base/xx.json"
     tokens = {
-        own["token"].strip("▁"): own["nearest"] for own in json.loads(path.read_text())["tokens"]
+        row["token"].strip("▁"): row["nearest"] for row in json.loads(path.read_text())["tokens"]
     }
     words = {translated(word): word for word in WORDS}
     known = {token: words[token] for token in tokens if token in words}
@@ -89,7 +67,8 @@ def test_training_improves_it_in_place_and_leaves_old_rows_and_body(folder, alig
     assert before["model.safetensors"] != (model / "model.safetensors").read_bytes()
     assert before["tokenizer.json"] == (model / "tokenizer.json").read_bytes()
     assert found(model) > 0.9
-    old, new = (load_file(path / "model.safetensors") for path in (folder / "base", model))
+    old = load_file(folder / "base" / "model.safetensors")
+    new = load_file(model / "model.safetensors")
     name = "embeddings.word_embeddings.weight"
     rows = len(old[name])
     assert len(new[name]) > rows and torch.equal(new[name][:rows], old[name])
@@ -115,7 +94,8 @@ def test_the_same_call_does_nothing_and_a_shorter_one_is_refused(folder, aligned
 
 def test_english_vectors_are_equal_to_the_bit(folder, aligned):
     lines = [source for source, _ in pairs_of(40, seed=7)]
-    before, after = (vectors_of(path, lines) for path in (folder / "base", folder / "xx/model"))
+    before = vectors_of(folder / "base", lines)
+    after = vectors_of(folder / "xx/model", lines)
     assert (before == after).all()
 
 

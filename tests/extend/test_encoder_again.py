@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from ds_minimodel.common.errors import UserError
+from tests.extend.encoders import call, found, vectors_of
 
 from ..forks import KILLED_AFTER, Fork
 from ..pipeline.sentence_world import make_sentence_world, pairs_of, write_pairs
-from .test_encoder import call, found, vectors_of
 
 MOMENTS = (
     "the-pairs-of-xx",  # the corpus

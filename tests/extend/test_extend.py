@@ -21,10 +21,9 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.extend.call import Call
 from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.extend.recipe import first_values
+from tests.helpers.foreign_models import make_bert, save_modernbert
 
 from ..forks import done, run, start
-from ..hf.test_bases import make_bert
-from ..hf.test_modernbert import save_modernbert
 from ..pipeline.conftest import make_llama_world, refused, stop_when
 
 
@@ -70,13 +69,12 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     }
     recipe = yaml.safe_load((out / "recipe.yaml").read_text())
     assert recipe["adapt"]["steps"] == 100_000 // (8 * 64)
-    model, tokenizer = (
-        kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer)
-    )
+    model = AutoModelForCausalLM.from_pretrained(out / "model")
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
     base = AutoTokenizer.from_pretrained(texts / "theirs")
-    english, added, known = (
-        (texts / f"{language}.txt").read_text()[:400] for language in ("en", "xx", "known")
-    )
+    english = (texts / "en.txt").read_text()[:400]
+    added = (texts / "xx.txt").read_text()[:400]
+    known = (texts / "known.txt").read_text()[:400]
     assert all(tokenizer(text)["input_ids"] == base(text)["input_ids"] for text in (english, known))
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = load_file(out / "run/adapt/bl_base/xx/pack/embeddings.safetensors")["tokens"]
@@ -138,7 +136,8 @@ def test_one_command_ends_with_a_model_that_knows_both_languages(texts):
     assert "a training of 99,840 tokens is begun; a shorter" in refused(
         *arguments, "--tokens", "30k"
     )
-    text, stand = (texts / "xx.txt").read_text(), (texts / "xx.txt").stat()
+    text = (texts / "xx.txt").read_text()
+    stand = (texts / "xx.txt").stat()
     (texts / "xx.txt").write_text(text + "more\n")
     assert "xx.txt (--text): another file" in refused(*arguments, "--tokens", "150k"), (
         "before anything is changed"
@@ -195,10 +194,9 @@ def test_a_decoder_replays_what_it_writes_itself(texts, tmp_path):
     assert f"LoRA, {said}" in err and said in card
     done("export-hf", out, tmp_path / "whole", "--strength", "1")
     done("export-hf", out, tmp_path / "half", "--strength", "0.5")
-    half, whole, written = (
-        (folder / "model.safetensors").read_bytes()
-        for folder in (tmp_path / "half", tmp_path / "whole", out / "model")
-    )
+    half = (tmp_path / "half" / "model.safetensors").read_bytes()
+    whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
+    written = (out / "model" / "model.safetensors").read_bytes()
     assert half == written != whole
     assert AutoModelForCausalLM.from_pretrained(out / "model").config.tie_word_embeddings
     code, _, err = run(*arguments)
@@ -247,10 +245,10 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     said = refused("extend", tmp_path / "theirs", texts / "xx.txt", *arguments, *more)
     assert "--test-text: of an encoder held-out text alone is scored" in said
     err = done("extend", tmp_path / "theirs", texts / "xx.txt", *arguments)
-    base, tokenizer = (
-        AutoTokenizer.from_pretrained(place) for place in (tmp_path / "theirs", out / "model")
-    )
-    english, added = ((texts / f"{language}.txt").read_text()[:200] for language in ("en", "xx"))
+    base = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
+    english = (texts / "en.txt").read_text()[:200]
+    added = (texts / "xx.txt").read_text()[:200]
     assert tokenizer(english)["input_ids"] == base(english)["input_ids"]
     assert len(tokenizer(added)["input_ids"]) < len(base(added)["input_ids"])
     rows = json.loads(
@@ -296,9 +294,8 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
         tmp_path / "second",
     ]
     done("extend", out / "model", texts / "yy.txt", *second)
-    rows, more = (
-        load_file(place / "model/model.safetensors") for place in (out, tmp_path / "second")
-    )
+    rows = load_file(out / "model/model.safetensors")
+    more = load_file(tmp_path / "second" / "model/model.safetensors")
     assert all(torch.equal(tensor, more[name][: len(tensor)]) for name, tensor in rows.items()), (
         "to the bit"
     )
@@ -371,7 +368,8 @@ def test_mistakes_are_one_line(texts):
 
 
 def test_micro_batches_are_halved_where_memory_ends(texts, tmp_path, monkeypatch):
-    tried, said = [], []
+    tried = []
+    said = []
     config = ExtendConfig(
         model=texts / "theirs",
         text=texts / "xx.txt",

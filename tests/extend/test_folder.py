@@ -94,10 +94,10 @@ def test_another_strength_is_an_export_of_the_folder(call, tmp_path):
     done("export-hf", out, tmp_path / "whole", "--strength", "1")
     done("export-hf", out, tmp_path / "adapter", "--adapter")
     api.export_hf(out, tmp_path / "by-name", out / "run/adapt/lora/xx/pack", strength=0.5)
-    half, whole, written, named = (
-        load_file(folder / "model.safetensors")
-        for folder in (tmp_path / "half", tmp_path / "whole", out / "model", tmp_path / "by-name")
-    )
+    half = load_file(tmp_path / "half" / "model.safetensors")
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    written = load_file(out / "model" / "model.safetensors")
+    named = load_file(tmp_path / "by-name" / "model.safetensors")
     for name, tensor in written.items():
         assert torch.equal(tensor, whole[name]) and torch.equal(half[name], named[name])
     assert any(not torch.equal(tensor, half[name]) for name, tensor in written.items())

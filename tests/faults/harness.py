@@ -25,7 +25,9 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS / "training"), str(TESTS / "faults"
 
 from tests.forks import start_ranks  # noqa: E402
 
-STEPS, SAVE_EVERY, TIMEOUT = 30, 2, 1200
+STEPS = 30
+SAVE_EVERY = 2
+TIMEOUT = 1200
 LIVES = 3  # times that a trial's run is ended before it may finish
 DAMAGES = {
     "truncated file": lambda content, rng: content[: rng.randrange(len(content))],
@@ -36,8 +38,9 @@ DAMAGES = {
 }
 
 
-def flipped(content, at, bit):
-    return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+def flipped(content, index, bit):
+    changed = bytes([content[index] ^ 1 << bit])
+    return content[:index] + changed + content[index + 1 :]
 
 
 def work(folder, changes):
@@ -75,9 +78,9 @@ def is_good(checkpoint):
     """Whether every file has the hash that the manifest gives, told without the code under test."""
     try:
         manifest = json.loads((checkpoint / "manifest.json").read_bytes())
-        own = manifest.pop("manifest_sha256")
+        expected = manifest.pop("manifest_sha256")
         text = json.dumps(manifest, sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest() == own and all(
+        return hashlib.sha256(text.encode()).hexdigest() == expected and all(
             hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() == facts["sha256"]
             for name, facts in manifest["files"].items()
         )
@@ -89,7 +92,11 @@ class Trial:
     """One run in `folder` under faults drawn from `rng`."""
 
     def __init__(self, folder, rng, ranks, run, faults):
-        self.folder, self.rng, self.ranks, self.run, self.faults = folder, rng, ranks, run, faults
+        self.folder = folder
+        self.rng = rng
+        self.ranks = ranks
+        self.run = run
+        self.faults = faults
         self.log = ""  # of the last start
         self.checkpoints = folder / "run" / "checkpoints"
         folder.mkdir(parents=True)
@@ -174,7 +181,9 @@ class Trial:
 
     def _wait_for_a_save(self, processes):
         """Until a random save from now on is under way."""
-        skip, seen, deadline = self.rng.randrange(6), set(), time.monotonic() + 10
+        skip = self.rng.randrange(6)
+        seen = set()
+        deadline = time.monotonic() + 10
         while time.monotonic() < deadline and all(process.poll() is None for process in processes):
             seen |= {path.name for path in self.checkpoints.glob("*.partial")}
             if len(seen) > skip:
@@ -199,8 +208,12 @@ class Harness:
     """Draws trials, and keeps the weights of undisturbed runs to compare with."""
 
     def __init__(self, folder, seed):
-        self.folder, self.rng = Path(folder), random.Random(seed)
-        self.faults, self.trials, self.lost, self.undisturbed = collections.Counter(), 0, [], {}
+        self.folder = Path(folder)
+        self.rng = random.Random(seed)
+        self.faults = collections.Counter()
+        self.trials = 0
+        self.lost = []
+        self.undisturbed = {}
 
     def trial(self, ranks, stage, precision):
         """One trial; what it loses is added to `lost`."""

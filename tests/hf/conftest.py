@@ -201,3 +201,31 @@ def save_task_model(ours, kind, labels, folder, config=None, name="t"):
     save_body(folder, artifact, "task-model", ours)
     load_into(module, pack.embeddings, "pack.")
     return module
+
+
+def varied_lines(number):
+    """Lines of words in several scripts, with white space, punctuation and digits of all kinds
+    between them.
+    """
+    draw = random.Random(5)
+    words = " ".join(TEXTS).split()
+    between = [
+        " ",
+        "  ",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "-",
+        "…",
+        "(",
+        "12,5",
+        "'s",
+        "…",
+        "I'll",
+        "....",
+        "aaaa",
+    ]
+    return [
+        "".join(draw.choice(words) + draw.choice(between) for _ in range(draw.randint(1, 12)))
+        for _ in range(number)
+    ]

@@ -102,4 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(206, body=data[first : last + 1], **headers)
         return self._answer(body=data, **headers)
 
-    do_GET = do_HEAD = do_POST = _serve
+    do_GET = _serve
+    do_HEAD = _serve
+    do_POST = _serve

@@ -7,9 +7,9 @@ import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
+from tests.helpers.foreign_models import make_bert, save_modernbert
+
 from .conftest import SIZES, make_roberta, make_xlm_r, randomise
-from .test_bases import make_bert
-from .test_modernbert import save_modernbert
 
 
 def save_sentence_model(source, folder, pooling="mean", dense=None, normalise=True, **settings):

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, BertWordPieceTokenizer
+from tokenizers import AddedToken
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.base import refer
@@ -23,13 +23,13 @@ from ds_minimodel.evaluation.tables import Records
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.trainable import load_into, to_tensors
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.foreign_models import make_bert
+from tests.hf.conftest import varied_lines
 
 from .conftest import ODD_TEXTS, SIZES, TEXTS, randomise, save_task_model
 from .refusing import refused
-from .test_hugging_face import varied_lines
 
 ATOL = 1e-5
-BERT_SIZES = {**SIZES, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
 # Found before the vocabulary is asked: as it is written, in any case, alone or within a word, with
 # the space before it.
 ADDED = [
@@ -64,26 +64,6 @@ def make_camembert_json(xlm_r, folder):
     make_camembert(xlm_r, folder)
     transformers.CamembertTokenizer.from_pretrained(folder).save_pretrained(folder)
     (folder / "sentencepiece.bpe.model").unlink()
-    return folder
-
-
-def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
-    """A BERT with [PAD] at id 0 and [MASK] at 4, as Google's."""
-    trained = BertWordPieceTokenizer(lowercase=lowercase)
-    trained.train([str(text_file)], vocab_size=340, show_progress=False)
-    folder.mkdir()
-    trained.save_model(str(folder))
-    if vocab_txt:
-        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
-    else:
-        transformers.BertTokenizer(
-            str(folder / "vocab.txt"), do_lower_case=lowercase
-        ).save_pretrained(folder)
-    config = transformers.BertConfig(vocab_size=trained.get_vocab_size(), **BERT_SIZES)
-    model = randomise(transformers.BertForMaskedLM(config))
-    with torch.no_grad():
-        model.bert.embeddings.token_type_embeddings.weight.normal_(0, 0.5)
-    model.save_pretrained(folder, **saving)
     return folder
 
 

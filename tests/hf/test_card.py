@@ -19,11 +19,11 @@ from ds_minimodel.export.folder import export_hf
 from ds_minimodel.hf.source import hub_name
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.report.verdict import Verdict
+from tests.helpers.foreign_models import save_llama
+from tests.hf.gguf_files import write_gguf
 
 from .conftest import save_task_model
 from .refusing import change
-from .test_decoders import save_llama
-from .test_gguf import write_gguf
 
 CARD = "---\nlanguage: en\nlicense: cc-by-4.0\ntags: [a]\n---\nlicense: of-the-text\n"
 

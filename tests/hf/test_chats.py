@@ -18,49 +18,9 @@ from ds_minimodel.hf import vocabularies
 from ds_minimodel.hf.vocabularies import apply_template
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.pipeline.dialogues import held_out_questions, prepare_chats
+from tests.helpers.dialogues import TEMPLATES, TURN, write_dialogues
+from tests.helpers.foreign_models import BEGIN, END, save_llama
 
-from .test_decoders import BEGIN, END, save_llama
-
-TURN = "{% for m in messages %}" + BEGIN
-ASKS = "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
-TEMPLATES = {
-    "llama 3": (  # a token that begins the text, and no white space around what is said
-        "{{ bos_token }}{{ strftime_now('%d') }}{% for m in messages %}[{{ m.role }}]\n\n"
-        "{{ m.content | trim }}" + END + "{% endfor %}"
-    ),
-    "qwen": (  # what an assistant thinks stands in the last turn alone
-        TURN
-        + "{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
-        "{{ m.content.split('</think>')[-1] }}" + END + "\n{% endfor %}" + ASKS
-    ),
-    "gemma": (  # another role, none for a system
-        "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not "
-        "supported') }}"
-        "{% endif %}{% for m in messages %}<{{ 'model' if m.role == 'assistant' else m.role }}>\n"
-        "{{ m.content | trim }}" + END + "\n{% endfor %}"
-    ),
-    "smollm2": (  # a system that speaks where none is given
-        "{% for m in messages %}{% if loop.first and m.role != 'system' %}"
-        + BEGIN
-        + "system\nHelp."
-        + END
-        + "\n"
-        "{% endif %}" + BEGIN + "{{ m.role }}\n{{ m.content }}" + END + "\n{% endfor %}" + ASKS
-    ),
-    "mistral": (  # marks around the user alone, in whose last turn the system speaks
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
-        "{% if loop.revindex0 == 1 and messages[0].role == 'system' %}{{ messages[0].content "
-        "}}\n\n{% endif %}"
-        "{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}"
-        + END
-        + "{% endif %}{% endfor %}"
-    ),
-    "generation": (  # as later templates say it themselves, here without the end of a turn
-        TURN
-        + "{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-        "{% else %}{{ m.content }}{% endif %}" + END + "{% endfor %}" + ASKS
-    ),
-}
 DIALOGUE = [
     ("user", "user 17?"),
     ("assistant", "assistant,\n\nja "),
@@ -96,15 +56,6 @@ def tokenizer_with(folder, text_file, template, single):
     return folder / "tokenizer"
 
 
-def write(path, *dialogues):
-    rows = [
-        {"messages": [{"role": role, "content": said} for role, said in turns]}
-        for turns in dialogues
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def samples_in(store, length=512):
     """(what a model reads, what of it is learned) of each sample, in the order of the dialogues."""
     store = TokenStore(store, verify=True)
@@ -129,7 +80,7 @@ def samples_in(store, length=512):
 def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, tmp_path, name):
     single = f"{BEGIN} $A" if TEMPLATES[name].startswith("{{ bos_token }}") else "$A"
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES[name], single)
-    chats = write(tmp_path / "chats.jsonl", DIALOGUE, DIALOGUE[:2])
+    chats = write_dialogues(tmp_path / "chats.jsonl", DIALOGUE, DIALOGUE[:2])
     prepare_chats([chats], folder, tmp_path / "store", 512, 0.0)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     whole, first = samples_in(tmp_path / "store")
@@ -138,7 +89,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
         "01 Jan" in whole[0]
     ) == (name == "llama 3")
     assert whole[1] == f"assistant,\n\nja{END}18.{END}" and first[1] == f"assistant,\n\nja{END}"
-    system = write(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
+    system = write_dialogues(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
     if name == "gemma":
         with pytest.raises(
             UserError, match="system.jsonl:1: the chat template does not take it .System role not"
@@ -173,7 +124,7 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["llama 3"], f"{BEGIN} $A")
     system = ("system", "s")
     more = [("user", "a?"), ("assistant", "a!"), ("user", "b?"), ("assistant", "b" * 90)]
-    chats = write(
+    chats = write_dialogues(
         tmp_path / "chats.jsonl", [system, *more, *more[:2]], [("user", "c" * 90), more[1]]
     )
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.0)
@@ -189,7 +140,7 @@ def test_what_does_not_fit_a_sample(text_file, tmp_path, capsys):
 def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     folder = tokenizer_with(tmp_path, text_file, TEMPLATES["smollm2"], "$A")
     rows = ([("user", f"{index}?"), ("assistant", said)] for said in "01." for index in range(200))
-    chats = write(tmp_path / "chats.jsonl", *rows)
+    chats = write_dialogues(tmp_path / "chats.jsonl", *rows)
     prepare_chats([chats], folder, tmp_path / "store", 64, 0.25)
     trained = TokenStore(tmp_path / "store").num_documents
     held_out = TokenStore(tmp_path / "store" / HELD_OUT).num_documents
@@ -199,7 +150,7 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     )
     (tmp_path / "held.txt").write_text("A line of a held-out page, which an answer has.\n")
     page = [("user", "?"), ("assistant", (tmp_path / "held.txt").read_text())]
-    known = write(tmp_path / "known.jsonl", page, DIALOGUE)
+    known = write_dialogues(tmp_path / "known.jsonl", page, DIALOGUE)
     prepare_chats([known], folder, tmp_path / "known", 64, 1e-9, [tmp_path / "held.txt"])
     assert [TokenStore(tmp_path / "known" / part).num_documents for part in ("", HELD_OUT)] == [
         2,
@@ -208,7 +159,7 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
     bare = tokenizer_with(tmp_path / "bare", text_file, None, "$A")
     template = TURN + "{{ m.content | replace('.', '!') }}{% endfor %}"
     changes = tokenizer_with(tmp_path / "changes", text_file, template, "$A")
-    says = write(
+    says = write_dialogues(
         tmp_path / "says.jsonl", DIALOGUE, [DIALOGUE[0], ("assistant", f"It ends with {END}.")]
     )
     for asked, where, held_out, words in (

@@ -5,7 +5,6 @@ reads the same ids.
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
@@ -15,40 +14,9 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
+from tests.helpers.foreign_models import BEGIN, END, save_llama
 
-from .conftest import ODD_TEXTS, TEXTS, randomise
-
-BEGIN = "<|begin|>"
-END = "<|end|>"
-
-
-def save_llama(text_file, folder, single, tied=True, template=None):
-    """A Llama with digits as SmolLM2's, whose tokenizer puts texts as `single` has them. template:
-    of chats.
-    """
-    tokenizer = Tokenizer(models.BPE())
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=[END, BEGIN], initial_alphabet=alphabet
-    )
-    tokenizer.train([str(text_file)], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=single, special_tokens=[(END, 0), (BEGIN, 1)]
-    )
-    settings = dict(bos_token=BEGIN, eos_token=END, chat_template=template)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings).save_pretrained(
-        folder
-    )
-    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-    config = transformers.LlamaConfig(
-        vocab_size=330, max_position_embeddings=64, tie_word_embeddings=tied, **sizes
-    )
-    randomise(LlamaForCausalLM(config)).save_pretrained(folder)
-    return folder
+from .conftest import ODD_TEXTS, TEXTS
 
 
 @pytest.mark.parametrize(

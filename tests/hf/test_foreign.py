@@ -22,9 +22,9 @@ from ds_minimodel.pipeline.own_replay import write_replay
 from ds_minimodel.report.render import to_html, to_markdown
 from ds_minimodel.report.tables import samples_table
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.foreign_models import save_llama
 
 from .refusing import change, refused
-from .test_decoders import save_llama
 
 QUESTION = "the boat"
 

@@ -2,8 +2,6 @@
 classes as in ours.
 """
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -20,9 +18,10 @@ from ds_minimodel.evaluation.tables import Records
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.trainable import encode
 from ds_minimodel.tokenizers.tokenizer import TokenizerJson, open_tokenizer
+from tests.hf.conftest import varied_lines
 from tests.small_models import masked_lm, roberta
 
-from .conftest import TEXTS, VOCAB_SIZE, randomise, save_task_model
+from .conftest import VOCAB_SIZE, randomise, save_task_model
 
 CHECKPOINTS = ["xlm_r", "roberta_json"]  # ids of the other forms: test_bases.py
 ATOL = 1e-5
@@ -35,34 +34,6 @@ def imported(request, tmp_path_factory):
     out = tmp_path_factory.mktemp("imported") / "out"
     refer(folder, out, "en")
     return folder, out
-
-
-def varied_lines(number):
-    """Lines of words in several scripts, with white space, punctuation and digits of all kinds
-    between them.
-    """
-    draw = random.Random(5)
-    words = " ".join(TEXTS).split()
-    between = [
-        " ",
-        "  ",
-        "\t",
-        "\u00a0",
-        "\u3000",
-        "-",
-        "…",
-        "(",
-        "12,5",
-        "'s",
-        "…",
-        "I'll",
-        "....",
-        "aaaa",
-    ]
-    return [
-        "".join(draw.choice(words) + draw.choice(between) for _ in range(draw.randint(1, 12)))
-        for _ in range(number)
-    ]
 
 
 def test_scores_are_those_of_the_exported_model(imported, tmp_path):

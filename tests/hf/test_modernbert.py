@@ -15,10 +15,9 @@ from tokenizers import (
     models,
     normalizers,
     pre_tokenizers,
-    processors,
     trainers,
 )
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
@@ -29,15 +28,10 @@ from ds_minimodel.evaluation.tables import Records
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
+from tests.helpers.foreign_models import FAMILIES, save_model, save_modernbert
+from tests.hf.conftest import varied_lines
 
-from .conftest import ODD_TEXTS, TEXTS, randomise, save_task_model
-from .test_hugging_face import varied_lines
-
-OWN = {
-    "modernbert": {"num_hidden_layers": 5, "local_attention": 12},
-    "eurobert": {"num_hidden_layers": 2, "num_key_value_heads": 1},
-}
-SPECIAL = "[UNK] [CLS] [SEP] [PAD] [MASK]".split()
+from .conftest import ODD_TEXTS, TEXTS, save_task_model
 
 
 @pytest.fixture(scope="module")
@@ -49,52 +43,12 @@ def base(text_file, tmp_path_factory):
     return folder / "theirs", folder / "ours"
 
 
-def save_modernbert(text_file, folder, family="modernbert"):
-    """A model of the family with a tokenizer as the published one's, trained on a text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    options = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
-    tokenizer.train([str(text_file)], trainers.BpeTrainer(vocab_size=330, **options))
-    tokenizer.add_special_tokens(SPECIAL)
-    save_model(folder, tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", SPECIAL, family)
-
-
-def save_model(folder, tokenizer, single, pair, special, family="modernbert"):
-    """A model with this tokenizer, in which a text and a pair stand so. special: unk, cls, sep,
-    pad, mask.
-    """
-    ids = {token: tokenizer.token_to_id(token) for token in special}
-    framing = [(token, ids[token]) for token in special[1:3]]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=framing
-    )
-    named = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special))
-    inputs = ["input_ids", "attention_mask"]
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_input_names=inputs, **named
-    )
-    fast.save_pretrained(folder)
-    roles = ("cls", "bos"), ("sep", "eos"), ("pad",), ("mask",)
-    numbers = {
-        f"{role}_token_id": ids[token] for both, token in zip(roles, special[1:]) for role in both
-    }
-    sizes = dict(
-        hidden_size=16, intermediate_size=24, num_attention_heads=2, max_position_embeddings=64
-    )
-    of_family = OWN[family] | {"vocab_size": tokenizer.get_vocab_size() + 7}
-    config = AutoConfig.for_model(family, **sizes, **of_family, **numbers)
-    randomise(AutoModelForMaskedLM.from_config(config)).save_pretrained(
-        folder, max_shard_size="20KB"
-    )
-
-
 def logits(model, batch):
     with torch.no_grad():
         return model(**batch).logits[batch["attention_mask"].bool()]
 
 
-@pytest.mark.parametrize("family", OWN)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     theirs = tmp_path / "theirs"
     ours = tmp_path / "ours"

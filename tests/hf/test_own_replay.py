@@ -14,8 +14,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.models import BODIES
 from ds_minimodel.pipeline.own_replay import MAX_ROWS, PARTS, ROWS, _rows_within, write_replay
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
-
-from .test_decoders import BEGIN, END, save_llama
+from tests.helpers.foreign_models import BEGIN, END, save_llama
 
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
 

@@ -20,10 +20,10 @@ from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.hf.names import ARCHITECTURES
+from tests.helpers.foreign_models import save_llama
 
 from .conftest import randomise
 from .refusing import change, refused
-from .test_decoders import save_llama
 
 SIZES = dict(
     hidden_size=16,

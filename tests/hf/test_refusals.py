@@ -36,7 +36,8 @@ def folder(xlm_r, tmp_path):
         (
             "model_type",
             "gpt2",
-            "there are roberta, xlm-roberta, camembert, bert, distilbert, modernbert, eurobert, llama",
+            "there are roberta, xlm-roberta, camembert, bert, distilbert, modernbert, eurobert, "
+            "llama",
         ),
         ("hidden_act", "relu", "hidden_act 'relu' is not served; there is gelu"),
         ("tie_word_embeddings", False, "no tensor lm_head.decoder"),

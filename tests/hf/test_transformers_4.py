@@ -14,12 +14,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.export.folder import export_hf
+from tests.helpers.architectures import SHAPES, config_of
+from tests.helpers.byte_pairs import bpe
+from tests.helpers.foreign_models import make_bert, save_modernbert
 
-from ..models.test_modern import SHAPES, config_of
-from ..tokenizers.test_extension import bpe
 from .conftest import ODD_TEXTS, TEXTS, make_roberta_json, make_xlm_r, randomise
-from .test_bases import make_bert
-from .test_modernbert import save_modernbert
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,7 @@ from op_cases import row_keys_of
 
 from ds_minimodel import ops
 from ds_minimodel.common import random
-from tests.common.test_random import plain_hash32
+from tests.helpers.references import plain_hash32
 
 GOLDEN = 0x9E3779B9
 

@@ -15,16 +15,19 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
+from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.launch.hosts import CPU
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
+from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.foreign_models import save_llama
 
 from ..docs import ROOT
 from ..forks import run_ranks
-from ..hf.test_decoders import save_llama
 
 TOPICS = {
     "sea": "wave boat fish salt shore wind",
@@ -40,9 +43,10 @@ seed: 3
 systems: [bl_base, bl_small, minijoint, minipost]
 languages: {{source: en, targets: [xx]}}
 tokenizer: {{vocab_size: 60}}
-data: {{blocks: complete, workers: 1, held_out: 0, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
-model: {{num_layers: 3, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 64, dropout: 0.1,
-        attention_dropout: 0.1}}
+data: {{blocks: complete, workers: 1, held_out: 0,
+       text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
+model: {{num_layers: 3, hidden_size: 32, num_heads: 2, ffn_size: 64, max_positions: 64,
+        dropout: 0.1, attention_dropout: 0.1}}
 mini: {{depth: 1, new_layers: 1}}
 pretrain: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
 build_mini: {{steps: 8, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
@@ -205,3 +209,46 @@ def world(made_once):
         assert done.returncode == 0, done.stdout
 
     return made_once("world", make) / "pipeline/recipe.yaml"
+
+
+def assert_shared_rows_are_the_bases(base, workdir, target):
+    vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
+    assert (
+        vocabularies[0].sha256 == open_tokenizer(base).sha256
+        and vocabularies[1].vocabulary.size == 60
+    )
+    first = load_file(
+        workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors"
+    )["tokens"]
+    source = load_model(base)[1].embeddings["tokens"]
+    pieces = [vocabulary.pieces() for vocabulary in vocabularies]
+    shared = [piece for piece in pieces[1] if piece in pieces[0] and piece != "<pad>"]
+    assert {"▁", "a", "<mask>"} <= set(shared)
+    assert all(
+        first[pieces[1].index(piece)].equal(source[pieces[0].index(piece)]) for piece in shared
+    )
+
+
+def held_out(workdir, name):
+    """{step: {score: value}} in the metrics of a training run."""
+    lines = (workdir / name / "run/metrics.jsonl").read_text().splitlines()
+    scores = {
+        line["step"]: {key: value for key, value in line.items() if key.startswith("held_out/")}
+        for line in map(json.loads, lines)
+    }
+    return {step: found for step, found in scores.items() if found}
+
+
+def weights(workdir):
+    return {
+        str(path.relative_to(workdir)): load_file(path)
+        for path in sorted(workdir.rglob("*.safetensors"))
+    }
+
+
+def assert_same_weights(workdir, other):
+    assert weights(workdir).keys() == weights(other).keys()
+    for file, tensors in weights(workdir).items():
+        assert all(tensor.equal(weights(other)[file][name]) for name, tensor in tensors.items()), (
+            file
+        )

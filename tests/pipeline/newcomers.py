@@ -116,10 +116,8 @@ class Unswap(TextObjective):
         places = read[rows, slots]
         targets = tokens[:, :count] * 0 + IGNORED
         targets[rows, slots] = tokens[rows, places]
-        tokens[rows, places], tokens[rows, places + 1] = (
-            tokens[rows, places + 1],
-            tokens[rows, places].copy(),
-        )
+        tokens[rows, places] = tokens[rows, places + 1]
+        tokens[rows, places + 1] = targets[rows, slots]
         return {"tokens": tokens, "loss_positions": read, "targets": targets, "count": len(rows)}
 
     def share_read(self, settings):
@@ -133,7 +131,8 @@ class Unswap(TextObjective):
         }
 
 
-BODIES["toy"], OBJECTIVES["unswap"] = ToyConfig, Unswap()
+BODIES["toy"] = ToyConfig
+OBJECTIVES["unswap"] = Unswap()
 
 # MiniPost's layers over MiniJoint's body.
 SYSTEMS["jointpost"] = System(

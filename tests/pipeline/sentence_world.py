@@ -27,7 +27,8 @@ optimizer: {{clip: 1.0, weight_decay: 0.0}}
 build_mini: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2}}
 adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 2, schedule: wsd,
         initialisation: aligned, rank: 2}}
-finetune: {{tasks: {{found: {{kind: retrieval, max_length: 32, test: {{xx: {folder}/found.jsonl}}}}}}}}
+finetune: {{tasks: {{
+    found: {{kind: retrieval, max_length: 32, test: {{xx: {folder}/found.jsonl}}}}}}}}
 engine: {{zero_stage: 1, precision: fp32, micro_batch_size: 4}}
 checkpoint: {{every: 2, keep_last: 2}}
 """

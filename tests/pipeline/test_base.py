@@ -5,15 +5,14 @@ base.
 import json
 
 import pytest
-from safetensors.torch import load_file
 
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.pipeline.conftest import assert_shared_rows_are_the_bases
 
 from ..forks import done
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
@@ -74,24 +73,6 @@ def test_to_zero_shot_scores(recipe):
     assert_shared_rows_are_the_bases(base, workdir, "xx")
     page = (workdir / "report/report.md").read_text()
     assert "taken over from base" in page and "not known and not counted" in page
-
-
-def assert_shared_rows_are_the_bases(base, workdir, target):
-    vocabularies = [open_tokenizer(workdir / "tokenizer" / language) for language in ("en", target)]
-    assert (
-        vocabularies[0].sha256 == open_tokenizer(base).sha256
-        and vocabularies[1].vocabulary.size == 60
-    )
-    first = load_file(
-        workdir / "adapt/minipost" / target / "snapshots/step-00000000/embeddings.safetensors"
-    )["tokens"]
-    source = load_model(base)[1].embeddings["tokens"]
-    pieces = [vocabulary.pieces() for vocabulary in vocabularies]
-    shared = [piece for piece in pieces[1] if piece in pieces[0] and piece != "<pad>"]
-    assert {"▁", "a", "<mask>"} <= set(shared)
-    assert all(
-        first[pieces[1].index(piece)].equal(source[pieces[0].index(piece)]) for piece in shared
-    )
 
 
 def test_a_target_has_the_bases_special_tokens_and_words(tmp_path, roberta):  # noqa: F811

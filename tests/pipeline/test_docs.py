@@ -11,14 +11,13 @@ import pytest
 from ds_minimodel import api
 from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import package_recipes
+from tests.helpers.foreign_models import save_llama, save_modernbert
+from tests.pipeline.conftest import assert_shared_rows_are_the_bases
 
 from ..docs import PAGES, ROOT, blocks, commands, import_script, name_of, text_of
 from ..forks import Fork, run
 from ..hf.conftest import roberta, text_file, unigram_folder, xlm_r  # noqa: F401
-from ..hf.test_decoders import save_llama
-from ..hf.test_modernbert import save_modernbert
 from .conftest import copy_of, make_world
-from .test_base import assert_shared_rows_are_the_bases
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact
 from ds_minimodel.data.store import StoreManifest
 from ds_minimodel.pipeline.dialogues import Ending, _written, ending_of, prepare_chats
-
-from ..hf.test_chats import write
+from tests.helpers.dialogues import write_dialogues
 
 pytestmark = pytest.mark.slow
 
@@ -112,9 +111,9 @@ FAMILIES = {
     "an end that is an ordinary token": (TAGS + "%\n{% endfor %}", f"A1.%\nA2.%\n{EOS}", EOS),
 }
 MARKS = (
-    "<|im_start|> <|im_end|> <s> </s> [INST] [/INST] <|start_header_id|> <|end_header_id|> <|eot_id|> "
-    "<start_of_turn> <end_of_turn> <|end|> <|return|> <|user|> <|assistant|> <｜User｜> <｜Assistant｜> "
-    "<｜end▁of▁sentence｜> <think> </think>"
+    "<|im_start|> <|im_end|> <s> </s> [INST] [/INST] <|start_header_id|> <|end_header_id|> "
+    "<|eot_id|> <start_of_turn> <end_of_turn> <|end|> <|return|> <|user|> <|assistant|> <｜User｜> "
+    "<｜Assistant｜> <｜end▁of▁sentence｜> <think> </think>"
 ).split()
 
 
@@ -168,7 +167,7 @@ def test_the_store_names_the_ends_that_are_learned(tmp_path, capsys, name, eos, 
     tokenizer.save_pretrained(tmp_path / "theirs")
     LlamaConfig(vocab_size=len(tokenizer), **SIZES).save_pretrained(tmp_path / "theirs")
     keep_vocabulary(tmp_path / "theirs", tmp_path / "tokenizer")
-    chats = write(tmp_path / "chats.jsonl", [("user", "U1."), ("assistant", "A1.")])
+    chats = write_dialogues(tmp_path / "chats.jsonl", [("user", "U1."), ("assistant", "A1.")])
     prepare_chats([chats], tmp_path / "tokenizer", tmp_path / "store", 64, 0.0)
     assert (
         tokenizer.convert_ids_to_tokens(read_artifact(tmp_path / "store", StoreManifest).ends)
@@ -176,6 +175,6 @@ def test_the_store_names_the_ends_that_are_learned(tmp_path, capsys, name, eos, 
     )
     assert said in capsys.readouterr().err
     for end in ends:
-        write(chats, [("user", "U1."), ("assistant", f"A1.{end}")])
+        write_dialogues(chats, [("user", "U1."), ("assistant", f"A1.{end}")])
         with pytest.raises(UserError, match="chats.jsonl:1: a turn says .*; spell it otherwise"):
             prepare_chats([chats], tmp_path / "tokenizer", tmp_path / "again", 64, 0.0)

@@ -11,44 +11,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body, load_model
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models.body import BASE_ROWS, LanguagePack
 from ds_minimodel.models.trainable import NewTokenPenalty
+from tests.pipeline.extension_world import make_recipe
 
 from ..forks import done, run
-from ..hf.test_decoders import save_llama
 from .conftest import make_world, read_in, refused, run_two_ranks
 
 pytestmark = pytest.mark.slow
 
 NEW = 24
 ROWS = 330
-RECIPE = """
-workdir: {folder}/run
-systems: [bl_base, minipost]
-base: {folder}/base
-languages: {{source: en, targets: [xx]}}
-tokenizer: {{vocabulary: extend, vocab_size: 24}}
-data: {{workers: 1, text: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}
-mini: {{depth: 1, new_layers: 1}}
-build_mini: {{steps: 2, batch_size: 8, seq_length: 32, lr: 2e-3, warmup_steps: 1}}
-adapt: {{steps: 6, batch_size: 8, seq_length: 32, lr: 2e-2, warmup_steps: 1, snapshot_every: 3, new_token_penalty: 1}}
-finetune: {{seeds: 1, max_length: 48, tasks: {{
-  bits: {{kind: bits-per-byte, context_bytes: 48, test: {{en: {folder}/en.txt, xx: {folder}/xx.txt}}}}}}}}
-engine: {{precision: fp32, micro_batch_size: 4}}
-checkpoint: {{every: 2}}
-"""
-
-
-def make_recipe(folder, tied=True):
-    """A world whose English a Llama knows; the recipe's path."""
-    folder.mkdir(exist_ok=True)
-    path = make_world(folder)
-    refer(save_llama(folder / "en.txt", folder / "theirs", "$A", tied), folder / "base", "en")
-    path.write_text(RECIPE.format(folder=folder))
-    return path
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -94,7 +69,8 @@ def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(
     after = AutoTokenizer.from_pretrained(out)
     old = AutoModelForCausalLM.from_pretrained(folder / "theirs").eval()
     new = AutoModelForCausalLM.from_pretrained(out).eval()
-    english, added = ((folder / f"{language}.txt").read_text()[:600] for language in ("en", "xx"))
+    english = (folder / "en.txt").read_text()[:600]
+    added = (folder / "xx.txt").read_text()[:600]
     ids = before(english, return_tensors="pt")["input_ids"][:, :64]
     assert after(english, return_tensors="pt")["input_ids"][:, :64].equal(ids)
     with torch.inference_mode():

@@ -12,11 +12,11 @@ from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.fertility import fertility
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step_here
+from tests.helpers.foreign_models import make_bert
+from tests.pipeline.extension_world import make_recipe
 
 from ..forks import run
-from ..hf.test_bases import make_bert
 from .conftest import make_world
-from .test_extension import make_recipe
 
 pytestmark = pytest.mark.slow
 

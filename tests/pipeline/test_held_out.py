@@ -1,10 +1,10 @@
 """Held-out loss while the steps train: what is written, and that taking it changes nothing."""
 
-import json
 import shutil
 
 import pytest
-from safetensors.torch import load_file
+
+from tests.pipeline.conftest import assert_same_weights, held_out, weights
 
 from ..forks import done, run, start
 from .conftest import make_world, read_in, run_two_ranks, stop_when
@@ -26,31 +26,6 @@ def workdir(tmp_path_factory):
     recipe = make_world(tmp_path_factory.mktemp("held_out"))
     done("run", recipe, *OVERRIDES)
     return recipe.parent / "run"
-
-
-def held_out(workdir, name):
-    """{step: {score: value}} in the metrics of a training run."""
-    lines = (workdir / name / "run/metrics.jsonl").read_text().splitlines()
-    scores = {
-        line["step"]: {key: value for key, value in line.items() if key.startswith("held_out/")}
-        for line in map(json.loads, lines)
-    }
-    return {step: found for step, found in scores.items() if found}
-
-
-def weights(workdir):
-    return {
-        str(path.relative_to(workdir)): load_file(path)
-        for path in sorted(workdir.rglob("*.safetensors"))
-    }
-
-
-def assert_same_weights(workdir, other):
-    assert weights(workdir).keys() == weights(other).keys()
-    for file, tensors in weights(workdir).items():
-        assert all(tensor.equal(weights(other)[file][name]) for name, tensor in tensors.items()), (
-            file
-        )
 
 
 def test_every_run_has_held_out_losses_in_its_metrics(workdir):

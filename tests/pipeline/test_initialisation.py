@@ -15,10 +15,10 @@ from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.foreign_models import save_llama
+from tests.helpers.references import model_one
 
 from ..forks import done
-from ..hf.test_decoders import save_llama
-from ..tokenizers.test_alignment import model_one
 from .conftest import copy_of, make_world, prepare
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,8 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     first = folder / "snapshots/step-00000000"
     last = folder / "pack"
     assert all(read_manifest(pack)["initialisation"] == "random" for pack in (first, last))
-    before, after = map(load_adaptation, (first, last))
+    before = load_adaptation(first)
+    after = load_adaptation(last)
     assert (
         not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
     )

@@ -8,10 +8,10 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.pipeline import training
+from tests.pipeline.conftest import assert_same_weights, held_out
 
 from ..forks import Fork, killed_after
 from .conftest import copy_of, make_world, refused
-from .test_held_out import assert_same_weights, held_out
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from ds_minimodel.pipeline.registry import STEPS
 
 from ..forks import done
 from .conftest import make_world
-from .test_chats import world as dialogues  # noqa: F401  (a fixture)
+from .extension_world import chat_world  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.slow
 
@@ -110,10 +110,10 @@ def test_an_encoder_is_the_same(world, tmp_path):
     assert_same(world.parent / "run", tmp_path / "run", 10)
 
 
-def test_a_decoder_is_the_same(dialogues, tmp_path):  # noqa: F811
-    shutil.copy(dialogues / "chats.jsonl", tmp_path / "more.jsonl")
+def test_a_decoder_is_the_same(chat_world, tmp_path):  # noqa: F811
+    shutil.copy(chat_world / "chats.jsonl", tmp_path / "more.jsonl")
     first = {"data.chats": {"xx": "chats.jsonl"}}
-    for folder, others in ((dialogues, {"": first}), (tmp_path, OF_DECODER)):
+    for folder, others in ((chat_world, {"": first}), (tmp_path, OF_DECODER)):
         workdir = f"workdir={folder}/marks"
-        done("run", dialogues / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)
-    assert_same(dialogues / "marks", tmp_path / "marks", 4)
+        done("run", chat_world / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)
+    assert_same(chat_world / "marks", tmp_path / "marks", 4)

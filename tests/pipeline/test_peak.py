@@ -9,9 +9,9 @@ from transformers import LlamaConfig
 from benchmarks.llama import write_llama
 from benchmarks.peak import peak
 from ds_minimodel.launch.hosts import CPU
+from tests.helpers.foreign_models import save_llama
 
 from ..forks import done, run
-from ..hf.test_decoders import save_llama
 from .conftest import make_world
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -19,10 +19,10 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.low_rank import changed_name, updated
 from ds_minimodel.pipeline.plan import plans
+from tests.pipeline.extension_world import make_recipe
 
 from ..forks import done
 from .conftest import read_in, refused, run_two_ranks
-from .test_extension import make_recipe
 
 pytestmark = pytest.mark.slow
 

@@ -2,40 +2,16 @@
 language.
 """
 
-import math
 import random
-from collections import defaultdict
 
 import numpy as np
 import pytest
 
 from ds_minimodel.tokenizers.alignment import align, mixtures
+from tests.helpers.references import model_one
 
 ENGLISH = "the house is small big a dog cat sees and".split()
 TOY = dict(zip(ENGLISH, "ta ko es mi gu un wau miu vid et".split(), strict=True))
-
-
-def model_one(sources, targets, rounds):
-    """t(source | target) by EM, a piece at a time; None stands for no word."""
-    t = defaultdict(lambda: 1.0)
-    for _ in range(rounds):
-        counts = defaultdict(float)
-        totals = defaultdict(float)
-        for source, target in zip(sources, targets, strict=True):
-            for place, e in enumerate(source if target else []):
-                where = (place + 0.5) / len(source)
-                near = [
-                    math.exp(-4 * abs(where - (other + 0.5) / len(target)))
-                    for other in range(len(target))
-                ]
-                prior = [0.92 * share / sum(near) for share in near] + [0.08]
-                candidates = [*target, None]
-                total = sum(t[e, f] * p for f, p in zip(candidates, prior, strict=True))
-                for f, p in zip(candidates, prior, strict=True):
-                    counts[e, f] += t[e, f] * p / total
-                    totals[f] += t[e, f] * p / total
-        t = defaultdict(float, {(e, f): count / totals[f] for (e, f), count in counts.items()})
-    return {(e, f): p for (e, f), p in t.items() if f is not None}
 
 
 def toy_pairs(number, seed=0):

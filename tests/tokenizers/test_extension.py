@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 from tokenizers import (
     AddedToken,
-    Regex,
     Tokenizer,
     decoders,
     models,
@@ -30,6 +29,7 @@ from ds_minimodel.tokenizers.extension import (
 )
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
+from tests.helpers.byte_pairs import BYTES, bpe, of_bytes
 
 ENGLISH = [
     "the small boat sees the great harbour",
@@ -106,11 +106,7 @@ def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
 
 # Vocabularies of the other kinds, trained here on English with Hugging Face's library.
 
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 GREEK = ["το μικρό καράβι", "το καράβι", "μικρό, καράβι"]
-SPACES = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-OF_BYTES = [SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}, STRIP]
 
 
 def unigram(lines, **settings):
@@ -136,33 +132,6 @@ def word_piece(lines):
         lines, trainers.WordPieceTrainer(vocab_size=70, special_tokens=["<s>", "</s>", "<unk>"])
     )
     return made
-
-
-def bpe(lines, **settings):
-    """As Llama 2's and Gemma's, without digits side by side or letters beside signs."""
-    made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
-    splits = [pre_tokenizers.Split(Regex(signs), "isolated") for signs in (r"\d", r"[^\p{L}▁\d]")]
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(prepend_scheme="always"), *splits]
-    )
-    special = ["<s>", "</s>", "<unk>", *BYTES]
-    made.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=330, special_tokens=special))
-    before = [
-        {"type": "Prepend", "prepend": "▁"},
-        {**SPACES, "pattern": {"String": " "}, "content": "▁"},
-    ]
-    parts = {"normalizer": {"type": "Sequence", "normalizers": before}, "pre_tokenizer": None}
-    return of_bytes(made, **(settings or parts))
-
-
-def of_bytes(made, **settings):
-    content = json.loads(made.to_str())
-    content["model"] |= {"byte_fallback": True}
-    content |= {
-        "added_tokens": content["added_tokens"][:3],
-        "decoder": {"type": "Sequence", "decoders": OF_BYTES},
-    }
-    return Tokenizer.from_str(json.dumps({**content, **settings}))
 
 
 def byte_level(lines):
@@ -390,9 +359,8 @@ def test_a_longer_match_does_not_cut_a_word_of_the_source_otherwise(tmp_path):
         write_lines(tmp_path / "en.txt", ["unhappy"]),
         write_lines(tmp_path / "xx.txt", ["unh unha unhb unhc"]),
     )
-    guarded, alone = (
-        extended(base, texts, tmp_path / str(guard), 1, guard) for guard in (True, False)
-    )
+    guarded = extended(base, texts, tmp_path / "guarded", 1, guard=True)
+    alone = extended(base, texts, tmp_path / "alone", 1, guard=False)
     assert "▁unh" in alone.pieces() and "▁unh" not in guarded.pieces()
     assert guarded.encode(["unhappy"]) == [[3, 4]] != alone.encode(["unhappy"])
 

@@ -83,10 +83,11 @@ NUMBERS = [
     "~",
 ]
 YAML = """\
-!!int abc|!!float ''|!!bool maybe|!!timestamp z|!!binary '***'|!!python/object/apply:os.system [x]|!!set {a, b}|\
-!!omap 3|!!map [a]|!!str [a]|!foo bar|&a [*a]|*nothing|{<<: 3}|{<<: [{a: 1}, 2]}|&a {<<: *a}|{? [1, 2] : 3}|{1: a}|\
-{? {a: 1} : 3}|{~: a}|[|{|]|'|"\\q"|%|@|- - -|? ? ?|\x00|\ufeff|a: b: c|--- x\n--- y|{a: 1, a: 2}||[]|{}|[[]]|[~]|\
-[de, de]|[[1, 0.5], [2, .nan]]|=|<<|{<<: *mlm}"""
+!!int abc|!!float ''|!!bool maybe|!!timestamp z|!!binary '***'|!!python/object/apply:os.system [x]|\
+!!set {a, b}|!!omap 3|!!map [a]|!!str [a]|!foo bar|&a [*a]|*nothing|{<<: 3}|\
+{<<: [{a: 1}, 2]}|&a {<<: *a}|{? [1, 2] : 3}|{1: a}|{? {a: 1} : 3}|{~: a}|[|{|]|'|"\\q"|%|@|\
+- - -|? ? ?|\x00|\ufeff|a: b: c|--- x\n--- y|{a: 1, a: 2}||[]|{}|\
+[[]]|[~]|[de, de]|[[1, 0.5], [2, .nan]]|=|<<|{<<: *mlm}"""
 VALUES = (NAMES, NUMBERS, [*YAML.split("|"), "[" * 1000, "{a: " * 1000, "!!int " + "9" * 5000])
 
 
@@ -94,11 +95,11 @@ def bad_override(rng, folder):
     """A key of the schema, or one beside it, with a value that is mostly none for it."""
     key = rng.choice(KEYS)
     if rng.random() < 0.1:
-        at = rng.randrange(len(key))
+        index = rng.randrange(len(key))
         key = (
-            key[:at]
+            key[:index]
             + rng.choice(["", ".", "..", "\0", "\n", "\ud800", "=", ".a" * 3000])
-            + key[at + 1 :]
+            + key[index + 1 :]
         )
     return ["flops", "recipe.yaml", f"{key}={rng.choice(rng.choice(VALUES))}"]
 
@@ -106,12 +107,12 @@ def bad_override(rng, folder):
 def bad_recipe(rng, folder):
     """RECIPE with a value, a line or bytes changed, or in another encoding."""
     lines = RECIPE.split("\n")
-    at = rng.randrange(len(lines) - 1)
+    index = rng.randrange(len(lines) - 1)
     how = rng.randrange(4)
     if how == 0:
-        lines[at] = f"{lines[at].partition(':')[0]}: {rng.choice(rng.choice(VALUES))}"
+        lines[index] = f"{lines[index].partition(':')[0]}: {rng.choice(rng.choice(VALUES))}"
     elif how == 1:
-        lines.insert(rng.randrange(len(lines)), lines.pop(at))
+        lines.insert(rng.randrange(len(lines)), lines.pop(index))
     data = "\n".join(lines).encode("utf-8", "surrogatepass")
     if how == 2:
         data = spoilt(data, rng)
@@ -189,11 +190,11 @@ CASES = bad_override, bad_recipe, bad_command_line, bad_task_file
 
 def spoilt(data, rng):
     """Content of a file, cut, flipped, overwritten or replaced."""
-    at = rng.randrange(len(data) or 1)
+    index = rng.randrange(len(data) or 1)
     ways = [
-        data[:at],
-        data[:at] + rng.randbytes(9) + data[at + 9 :],
-        data + data[at:],
+        data[:index],
+        data[:index] + rng.randbytes(9) + data[index + 9 :],
+        data + data[index:],
         b"",
         b"null",
         b"[]",
@@ -210,8 +211,11 @@ def make_files(folder):
 
 def outcome(command, folder):
     """(exit code, fault) of a command in `folder`; fault: "" where it was held, else why not."""
-    before, code, raised = listing(folder), None, ""
-    out, err = io.StringIO(), io.StringIO()
+    before = listing(folder)
+    code = None
+    raised = ""
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             main(command)

@@ -29,7 +29,8 @@ GROUPED = ["model.num_kv_heads=1", "model.head_size=16"]
 def write_tasks(folder):
     """Files of all kinds of tasks in both languages: {kind: task as a recipe has it}."""
     for language in ("en", "xx"):
-        rng, pairs = random.Random(2), []
+        rng = random.Random(2)
+        pairs = []
 
         def spell(text, language=language):
             return text if language == "en" else text.translate(SECOND)
@@ -55,7 +56,9 @@ def write_tasks(folder):
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_kind(kind, tmp_path):
-    recipe, tasks, config = make_world(tmp_path), write_tasks(tmp_path), BODIES[kind]
+    recipe = make_world(tmp_path)
+    tasks = write_tasks(tmp_path)
+    config = BODIES[kind]
     options = [f"model.kind={kind}", "finetune.seeds=1", "adapt.rank=2"]
     options += [key for key in GROUPED if key.split(".")[1].split("=")[0] in config.model_fields]
     if kind not in ("roberta", "bert"):
@@ -68,17 +71,16 @@ def test_kind(kind, tmp_path):
     served = {ending for architecture in ARCHITECTURES[kind] for ending in architecture.endings}
     for model in sorted((tmp_path / f"{len(FOUR)}/finetune").glob("*/*/*/model")):
         task = FINETUNED[model.parts[-3]]
-        pack, out = (
-            tmp_path / f"{len(FOUR)}/adapt" / model.parts[-4] / "xx/pack",
-            tmp_path / "hf" / model.parts[-4],
-        )
+        pack = tmp_path / f"{len(FOUR)}/adapt" / model.parts[-4] / "xx/pack"
+        out = tmp_path / "hf" / model.parts[-4]
         if task.hugging_face_class in served:
             assert_same_logits(model, pack, out / task.name, task)
 
 
 def assert_same_logits(folder, pack_folder, out, task):
     """Of padded rows of random ids."""
-    body, pack = load_body(folder), load_adaptation(pack_folder)
+    body = load_body(folder)
+    pack = load_adaptation(pack_folder)
     kind, labels = task_of(folder, body)
     module = kind.module(body.config, len(pack.embeddings["tokens"]), labels).eval()
     load_task_model(module, body, folder)

@@ -23,7 +23,8 @@ def test_a_step_takes_what_was_planned(results, case):
     """Also with state in host memory and with a second, smaller bucket. But for counters of steps,
     4 bytes each, and padding at the end of a rank's share.
     """
-    measured, planned = (results[case][kind] for kind in ("measured", "planned"))
+    measured = results[case]["measured"]
+    planned = results[case]["planned"]
     assert measured["sent"] == planned["sent"]
     if case in MEASURED:
         assert measured["weights"] == pytest.approx(planned["weights"], abs=64, rel=0)

@@ -85,15 +85,11 @@ def test_losses_and_weights_are_those_of_one_rank(whole, seen, case):
 def test_clipping_and_dropout_show_in_the_losses(whole):
     """Else the comparisons above would prove nothing about them."""
     pretrain = tensor_ranks.run_config()
-    plain, silent, clipped, unclipped = (
-        whole("pretrain", dropout, changed(pretrain, **changes))[1][-1]
-        for dropout, changes in (
-            (True, {}),
-            (False, {}),
-            (True, tensor_ranks.CLIPPED),
-            (True, {**tensor_ranks.CLIPPED, "clip": 0.04}),
-        )
-    )
+    plain = whole("pretrain", True, pretrain)[1][-1]
+    silent = whole("pretrain", False, pretrain)[1][-1]
+    clipped = whole("pretrain", True, changed(pretrain, **tensor_ranks.CLIPPED))[1][-1]
+    unclipped_run = changed(pretrain, **{**tensor_ranks.CLIPPED, "clip": 0.04})
+    unclipped = whole("pretrain", True, unclipped_run)[1][-1]
     assert abs(plain - silent) > 1e-3 and abs(clipped - unclipped) > 1e-4
 
 
@@ -116,7 +112,8 @@ def test_memory_of_a_step_is_what_was_planned(seen, case):
     """On the first rank, whose part of the vocabulary is a row smaller than that of the last, for
     which plans are.
     """
-    measured, planned = (seen[1]["measured"][case][key] for key in ("measured", "planned"))
+    measured = seen[1]["measured"][case]["measured"]
+    planned = seen[1]["measured"][case]["planned"]
     assert measured["weights"] == pytest.approx(planned["weights"], rel=0.01)
     assert measured["optimizer"] == pytest.approx(planned["optimizer"], rel=0.03)
     assert all(

@@ -36,9 +36,8 @@ def verdicts() -> Iterator[str]:
         for old in REGISTERED:
             bits = results.each(old, text)[1] - results.each(replace(old, old=False), text)[1]
             counts = abs(bits) > results.margin(text)
-            told.append(
-                f"{bits:+.3f}: {'confirmed' if bits > 0 else 'refuted'}{'' if counts else '; level by sigma'}"
-            )
+            verdict = "confirmed" if bits > 0 else "refuted"
+            told.append(f"{bits:+.3f}: {verdict}{'' if counts else '; level by sigma'}")
         yield f"{name} | {' | '.join(told)}"
 
 
