@@ -32,7 +32,7 @@ def name_of(page):
 
 
 def text_of(page):
-    return (ROOT / page).read_text(encoding="utf-8")
+    return (ROOT / page).read_text()
 
 
 def blocks(page, language=""):

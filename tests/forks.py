@@ -5,6 +5,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -65,9 +66,7 @@ class Fork:
         """(standard output, standard error) of all its life."""
         self.wait(timeout)
         with self._said as folder:
-            return tuple(
-                (Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err")
-            )
+            return tuple((Path(folder) / name).read_text() for name in ("out", "err"))
 
     def send_signal(self, number):
         if self.poll() is None:
@@ -101,21 +100,26 @@ def _work(function, arguments, said, cwd, environment):
     os._exit(code)
 
 
-def start(*arguments, **options):
-    """`ds-minimodel ARGUMENTS` in the background."""
-    return Fork(COMMAND, [str(argument) for argument in arguments], **options)
+def words(command, *more):
+    """Arguments of a command line: the first is split as a shell does, others stand as they are."""
+    return [*shlex.split(command), *map(str, more)]
 
 
-def run(*arguments, **options):
+def start(*command, **options):
+    """`ds-minimodel COMMAND` in the background."""
+    return Fork(COMMAND, words(*command), **options)
+
+
+def run(*command, **options):
     """The same to its end: (exit code, standard output, standard error)."""
-    process = start(*arguments, **options)
+    process = start(*command, **options)
     out, err = process.communicate()
     return process.returncode, out, err
 
 
-def done(*arguments, **options):
+def done(*command, **options):
     """The same where it must succeed: its standard error."""
-    code, _, err = run(*arguments, **options)
+    code, _, err = run(*command, **options)
     assert code == 0, err
     return err
 

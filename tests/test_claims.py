@@ -15,16 +15,16 @@ from study.third.results import Results
 )
 def test_a_claim_is_what_its_script_makes(folder):
     for path, text in written(folder):
-        assert path.read_text(encoding="utf-8") == text, "python -m study.claims writes it"
+        assert path.read_text() == text, "python -m study.claims writes it"
     for script in folder.glob("*.py"):
         assert (
-            len(script.read_text(encoding="utf-8").splitlines()) <= 130
+            len(script.read_text().splitlines()) <= 130
         )  # columns are 100 wide, trailing commas magic
 
 
 def test_pages_list_every_claim():
     for path, text in lists():
-        assert path.read_text(encoding="utf-8") == text, "python -m study.claims writes it"
+        assert path.read_text() == text, "python -m study.claims writes it"
     assert len({sentence(folder) for folder in FOLDERS}) == len(FOLDERS)
 
 
@@ -43,4 +43,4 @@ def test_every_line_of_the_fifth_study_is_a_registered_cell_and_its_commit():
 
 def test_scripts_of_the_fifth_study_fit_a_screen_or_two():
     for script in (ROOT / "fifth").glob("*.py"):
-        assert len(script.read_text(encoding="utf-8").splitlines()) <= 130
+        assert len(script.read_text().splitlines()) <= 130

@@ -56,7 +56,7 @@ def test_commands_are_taken(page, command, monkeypatch):
             benchmarks.parse(line[3:])
     else:
         path = f"{line[2].replace('.', '/')}.py" if line[1] == "-m" else line[1]
-        script = (ROOT / path).read_text(encoding="utf-8")
+        script = (ROOT / path).read_text()
         missing = [
             word
             for word in line[2:]
@@ -68,9 +68,7 @@ def test_commands_are_taken(page, command, monkeypatch):
 def test_commands_are_found():
     """Enough of them, and of each page that has some: the search is not blind."""
     assert len(COMMANDS) > 60
-    with_some = {
-        name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text(encoding="utf-8")
-    }
+    with_some = {name_of(page) for page in PAGES if "\nds-minimodel " in page.read_text()}
     assert {page for page, _ in COMMANDS} >= with_some
 
 
@@ -98,7 +96,7 @@ def test_links_lead_somewhere(page):
         there = page.parent / file if file else page
         assert there.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.*)", there.read_text(encoding="utf-8"), re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)", there.read_text(), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
             assert anchor in anchors, target
 
@@ -108,7 +106,7 @@ def texts_of_the_code():
     each other are one.
     """
     for path in (ROOT / "ds_minimodel").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(
                     str(part.value) if isinstance(part, ast.Constant) else "…"
@@ -119,7 +117,7 @@ def texts_of_the_code():
 
 
 def test_the_messages_of_troubleshooting_are_those_of_the_code():
-    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/troubleshooting.md").read_text()
     quoted = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     code = "\n".join(texts_of_the_code())
     assert len(quoted) > 20
@@ -142,7 +140,7 @@ def test_shell_scripts_import_what_is_there():
 
 def test_the_pictures_of_the_pages_follow_the_readers_mode():
     for path in [*(ROOT / "docs/pictures").glob("*.svg"), *(ROOT / "study").rglob("*.svg")]:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text()
         assert ElementTree.fromstring(text).find("{http://www.w3.org/2000/svg}title") is not None
         assert "prefers-color-scheme: dark" in text and not re.search(r"<script|href=", text)
 
@@ -202,7 +200,7 @@ def test_recipes_load(page, text, tmp_path, monkeypatch):
         text = "finetune:\n  tasks:\n" + textwrap.indent(text, " " * 4)
         keys = {"finetune"}
     rest = "".join(f"{key}: {value}\n" for key, value in REST.items() if key not in keys)
-    (tmp_path / "recipe.yaml").write_text(text + rest, encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(text + rest)
     load_recipe(tmp_path / "recipe.yaml")
 
 

@@ -17,9 +17,7 @@ def rooms_of_the_page():
     """{room: rooms that it may import} from the table of docs/architecture.md, where "all above"
     is what its rows above name, but for those that a cell goes on to name.
     """
-    rows = re.findall(
-        r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
     allowed = {}
     for room, cell in rows:
         named = set(re.findall(r"`(\w+)`", cell))
@@ -50,7 +48,7 @@ def imported_modules(path, module):
     `from a import b` gives a.b: b may be a module.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    tree = ast.parse(path.read_text(), str(path))
     blocks = [
         node
         for node in ast.walk(tree)

@@ -59,7 +59,7 @@ def is_vague(node):
 def faults(folder):
     """One line, with file and line, for each packed assignment and vague name in a folder."""
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text())):
             if is_packed(node):
                 yield f"{path}:{node.lineno}: several assignments in a statement"
             elif is_vague(node):

@@ -7,12 +7,7 @@ import pytest
 
 from .docs import ROOT
 
-TABLE = (
-    (ROOT / "CONTRIBUTING.md")
-    .read_text(encoding="utf-8")
-    .partition("## Words in use")[2]
-    .partition("\n## ")[0]
-)
+TABLE = (ROOT / "CONTRIBUTING.md").read_text().partition("## Words in use")[2].partition("\n## ")[0]
 CELLS = [
     re.sub(r"\(.*\)", "", line.split("|")[2])
     for line in TABLE.splitlines()
@@ -47,16 +42,14 @@ def strings(source):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_have_the_words_in_use(page):
-    assert [
-        found[0] for found in OLD.finditer(CODE.sub("", page.read_text(encoding="utf-8")))
-    ] == []
+    assert [found[0] for found in OLD.finditer(CODE.sub("", page.read_text()))] == []
 
 
 def test_messages_and_help_have_the_words_in_use():
     found = {
         f"{path.relative_to(ROOT)}: {text}"
         for path in (ROOT / "ds_minimodel").rglob("*.py")
-        for text in strings(path.read_text(encoding="utf-8"))
+        for text in strings(path.read_text())
         if OLD.search(text)
     }
     assert found == set()

@@ -11,9 +11,9 @@ from ds_minimodel import api
 from ds_minimodel.cli import look
 from ds_minimodel.cli.main import parse
 from ds_minimodel.cli.options import given_of
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import lock
 from ds_minimodel.extend.config import ExtendConfig, option_of
+from tests.helpers.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_what_is_mistyped_is_named(arguments, said):
-    with pytest.raises(UserError, match=said):
+    with refuses(said):
         options = parse(arguments.split())
         options.run(options)
 
@@ -124,7 +124,7 @@ def test_paths_are_looked_at_before_anything_heavy_is_loaded(arguments, said, tm
 
 def test_status_of_a_folder_of_extend(tmp_path):
     def said():
-        with pytest.raises(UserError) as refused:
+        with refuses() as refused:
             options = parse(["status", str(tmp_path)])
             options.run(options)
         return str(refused.value)
@@ -140,7 +140,7 @@ def test_status_of_a_folder_of_extend(tmp_path):
 def test_a_file_of_weights_is_planned_over(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     options = parse(["plan", str(tmp_path / "model.gguf")])
-    with pytest.raises(UserError, match="GGUF"):
+    with refuses("GGUF"):
         options.run(options)
 
 
@@ -158,5 +158,5 @@ def test_doctor_finds_launchers_beside_its_python(tmp_path, monkeypatch):
 
 
 def test_an_option_is_not_shortened():
-    with pytest.raises(UserError, match="unrecognized arguments: --rank 2"):
+    with refuses("unrecognized arguments: --rank 2"):
         parse(["run", "quickstart", "--rank", "2"])

@@ -27,6 +27,7 @@ from ds_minimodel.common.files import (
     write_json,
     write_manifest,
 )
+from tests.helpers.refusals import refuses
 
 
 def contents(folder):
@@ -98,7 +99,7 @@ def copy_a_folder(path):
 def test_a_limit_on_the_size_of_files_is_named_whatever_library_meets_it(save, tmp_path):
     message = f"^{tmp_path}/a: cannot write: File too large; "
     with (
-        pytest.raises(UserError, match=message),
+        refuses(message),
         atomic_folder(tmp_path / "a") as folder,
         limit_of_files(5_000),
     ):
@@ -131,12 +132,12 @@ def test_one_folder_is_made_by_one_process_at_a_time(tmp_path):
     with atomic_folder(tmp_path / "a", is_new=True) as folder:
         (folder / "file").write_text("first")
         with (
-            pytest.raises(UserError, match=f"^{tmp_path}/a: another run is at work here "),
+            refuses(f"^{tmp_path}/a: another run is at work here "),
             atomic_folder(tmp_path / "a"),
         ):
             pass
     with (
-        pytest.raises(UserError, match="a: exists; choose another name"),
+        refuses("a: exists; choose another name"),
         atomic_folder(tmp_path / "a", is_new=True),
     ):
         pass
@@ -144,17 +145,17 @@ def test_one_folder_is_made_by_one_process_at_a_time(tmp_path):
 
 
 def test_a_lock_leaves_nothing_of_a_refusal(tmp_path):
-    with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/b/job.lock"):
+    with refuses("refused"), lock(tmp_path / "a/b/job.lock"):
         raise UserError("refused")
     assert list(tmp_path.iterdir()) == []
     with lock(tmp_path / "a/job.lock"):
         pass
-    with pytest.raises(UserError, match="refused"), lock(tmp_path / "a/job.lock"):
+    with refuses("refused"), lock(tmp_path / "a/job.lock"):
         raise UserError("refused")
     assert (tmp_path / "a/job.lock").exists()
     with (
         limit_of_files(0),
-        pytest.raises(UserError, match="b.lock: cannot write: "),
+        refuses("b.lock: cannot write: "),
         lock(tmp_path / "a/b.lock"),
     ):
         pass
@@ -203,15 +204,15 @@ def test_json_round_trip_and_damage(tmp_path):
     value = {"b": [1, 2.5, None, True], "a": {"ü": "字"}}
     write_json(path, value)
     assert read_json(path) == value
-    assert "字" in path.read_text(encoding="utf-8")  # people read these files
+    assert "字" in path.read_text()  # people read these files
     for damaged in (path.read_bytes()[:-5], b"\xff\xfe"):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match="file.json: not a readable JSON file"):
+        with refuses("file.json: not a readable JSON file"):
             read_json(path)
-    with pytest.raises(UserError, match="none.json: no such file"):
+    with refuses("none.json: no such file"):
         read_json(tmp_path / "none.json")
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(UserError, match="pipe.json: a folder, a pipe or a device"):
+    with refuses("pipe.json: a folder, a pipe or a device"):
         read_json(tmp_path / "pipe.json")
 
 
@@ -229,10 +230,10 @@ def test_a_typed_file_is_read_or_refused_with_its_key(tmp_path):
     assert (thing.size, thing.names, thing.model_extra) == (3, [], {"other": 1})
     for value in ({"size": "3"}, {"size": True}, {"size": -1}, {}):
         write_json(path, value)
-        with pytest.raises(UserError, match="thing.json: size: .*; delete it$"):
+        with refuses("thing.json: size: .*; delete it$"):
             read_model(path, Thing, "delete it")
     write_json(path, {"size": 1, "names": ["a", 1]})
-    with pytest.raises(UserError, match="thing.json: names.1: "):
+    with refuses("thing.json: names.1: "):
         read_model(path, Thing, "delete it")
 
 
@@ -242,7 +243,7 @@ def test_a_typed_file_is_read_or_refused_with_its_key(tmp_path):
 def test_other_json_than_expected_is_refused_in_one_line(tmp_path, value):
     path = tmp_path / "thing.json"
     path.write_text(value)
-    with pytest.raises(UserError) as refusal:
+    with refuses() as refusal:
         read_model(path, Thing, "delete it")
     message = str(refusal.value)
     assert str(path) in message
@@ -256,7 +257,7 @@ def test_a_line_that_is_damaged_is_named_unless_a_kill_cut_it_short(tmp_path):
     assert [thing.size for thing in read_model_lines(path, Thing, "delete it")] == [1]
     for second, message in [('{"si', "not JSON"), ('{"size": -1}', "size: "), ("7", "")]:
         path.write_text(f'{{"size": 1}}\n{second}\n{{"size": 3}}\n')
-        with pytest.raises(UserError, match=f"lines.jsonl:2: {message}.*; delete it"):
+        with refuses(f"lines.jsonl:2: {message}.*; delete it"):
             read_model_lines(path, Thing, "delete it")
 
 
@@ -269,10 +270,10 @@ def test_a_manifest_detects_a_flipped_bit_and_without_files_is_refused(tmp_path)
     damaged[50] ^= 1
     (tmp_path / "weights").write_bytes(damaged)
     assert read_manifest(tmp_path)["kind"] == "test"  # sizes alone do not show it
-    with pytest.raises(UserError, match="weights: damaged"):
+    with refuses("weights: damaged"):
         read_manifest(tmp_path, verify=True)
     # A manifest without files would verify nothing.
     write_json(tmp_path / "manifest.json", {"kind": "test", "files": {}})
     message = "manifest.json: files: Dictionary should have at least 1 item"
-    with pytest.raises(UserError, match=message):
+    with refuses(message):
         read_manifest(tmp_path)

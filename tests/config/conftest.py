@@ -2,8 +2,8 @@
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.reading import load_recipe
+from tests.helpers.refusals import refuses
 
 RECIPE = """\
 workdir: runs/test
@@ -36,7 +36,7 @@ def load(tmp_path):
     def load(*overrides, replace="", by=""):
         assert replace in RECIPE
         path = tmp_path / "recipe.yaml"
-        path.write_text(RECIPE.replace(replace, by, 1) if replace else RECIPE, encoding="utf-8")
+        path.write_text(RECIPE.replace(replace, by, 1) if replace else RECIPE)
         return load_recipe(path, overrides)
 
     return load
@@ -47,9 +47,8 @@ def refusal(load):
     """The one line with which RECIPE and overrides are refused."""
 
     def refusal(*overrides, **replaced):
-        with pytest.raises(UserError) as refused:
+        with refuses() as refused:
             load(*overrides, **replaced)
-        assert "\n" not in str(refused.value)
         return str(refused.value)
 
     return refusal

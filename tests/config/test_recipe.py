@@ -5,11 +5,11 @@ from typing import get_args
 import pytest
 
 from ds_minimodel.cli.main import main
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.reading import load_recipe, package_recipes
 from ds_minimodel.models import BODIES
 from ds_minimodel.ops.precision import DTYPES
 from ds_minimodel.training.config import Engine
+from tests.helpers.refusals import refuses
 
 from .conftest import RECIPE
 
@@ -266,10 +266,10 @@ def test_what_is_no_text_of_a_recipes_size(tmp_path):
         (RECIPE.encode() + many_keys, "key0: unknown key"),
     ):
         path.write_bytes(content)
-        with pytest.raises(UserError) as refusal:
+        with refuses() as refusal:
             load_recipe(path)
         assert message in str(refusal.value)
-    with pytest.raises(UserError, match="cannot read the recipe .Is a directory"):
+    with refuses("cannot read the recipe .Is a directory"):
         load_recipe(tmp_path)
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from ds_minimodel import api
 from ds_minimodel.cli.main import parse
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.retired import INSTEAD
+from tests.helpers.refusals import refuses
 
 OF_RECIPES = {
     "adapt.initialisation=ofa": "adapt.initialisation=ofa: ofa is",
@@ -28,14 +28,14 @@ def test_every_name_is_tried_here():
 
 @pytest.mark.parametrize("name, words", OF_RECIPES.items())
 def test_recipes(load, name, words):
-    with pytest.raises(UserError) as error:
+    with refuses() as error:
         load(words.rpartition(": ")[0])
     assert str(error.value) == f"{words} no longer there; {INSTEAD[name]}"
 
 
 @pytest.mark.parametrize("name, command", OF_COMMANDS.items())
 def test_commands(name, command):
-    with pytest.raises(UserError) as error:
+    with refuses() as error:
         parse(command.split())
     assert str(error.value) == f"{name} is no longer there; {INSTEAD[name]}"
 

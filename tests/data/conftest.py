@@ -52,7 +52,7 @@ def make_corpus(num_documents, seed=0):
 
 
 def write_corpus(path, corpus):
-    path.write_text("\n\n".join("\n".join(lines) for lines in corpus) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join("\n".join(lines) for lines in corpus) + "\n")
     return path
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.data import samples as blocks
 from ds_minimodel.data.samples import BlockTable
 from ds_minimodel.data.store import TokenStore
+from tests.helpers.refusals import refuses
 
 from .conftest import make_store
 
@@ -147,10 +147,10 @@ def test_damaged_tables_are_refused(store, damage):
     BlockTable(store, "complete", 64)
     [path] = store.folder.parent.glob("*.blocks")
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(UserError, match="damaged table of blocks; delete it, it is built again"):
+    with refuses("damaged table of blocks; delete it, it is built again"):
         BlockTable(store, "complete", 64)
 
 
 def test_a_store_of_no_text_is_refused(tmp_path):
-    with pytest.raises(UserError, match="holds no text"):
+    with refuses("holds no text"):
         BlockTable(store_of(tmp_path / "store", []), "complete", 64)

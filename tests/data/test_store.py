@@ -6,8 +6,8 @@ import resource
 import numpy as np
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import Reader, TokenStore, id_type
+from tests.helpers.refusals import refuses
 
 from .conftest import HASH, make_store
 
@@ -67,11 +67,11 @@ def test_a_store_that_shrinks_or_vanishes_under_a_reader_is_one_line(tmp_path):
     folder = make_store(tmp_path / "store", random_shards(600))
     store = TokenStore(folder)
     (folder / "00003.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"00003.bin: shorter than it was; put it back"):
+    with refuses(r"00003.bin: shorter than it was; put it back"):
         store.read(0, store.num_tokens)
     store = TokenStore(make_store(tmp_path / "other", random_shards(600)))
     (tmp_path / "other/00000.bin").unlink()
-    with pytest.raises(UserError, match=r"00000.bin: cannot be read \(No such file"):
+    with refuses(r"00000.bin: cannot be read \(No such file"):
         store.read(0, 5)
 
 
@@ -82,11 +82,11 @@ def test_a_header_of_another_store_is_refused(tmp_path, offset):
     header = bytearray((folder / "00003.idx").read_bytes())
     header[offset] = 7
     (folder / "00003.idx").write_bytes(header)
-    with pytest.raises(UserError, match="00003.idx: not of this store"):
+    with refuses("00003.idx: not of this store"):
         TokenStore(folder)
 
 
 def test_another_tokenizer_is_refused(tmp_path):
     folder = make_store(tmp_path / "store", random_shards(600))
-    with pytest.raises(UserError, match="store: made with another tokenizer"):
+    with refuses("store: made with another tokenizer"):
         TokenStore(folder, "cd" * 32)

@@ -56,7 +56,7 @@ def make_family(root, space):
     """
     found = {}
     for seed, (language, text, size) in enumerate(TEXT, 3):
-        (root / f"{language}.txt").write_text((text + "\n") * 50, encoding="utf-8")
+        (root / f"{language}.txt").write_text((text + "\n") * 50)
         train_tokenizer(
             [root / f"{language}.txt"],
             root / f"{language}.tok",
@@ -130,7 +130,7 @@ def nli(label, first, second, language=None):
 
 
 def write(path, rows):
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    path.write_text("\n".join(map(json.dumps, rows)))
     return str(path)
 
 

@@ -13,7 +13,6 @@ from ds_minimodel.artifacts.adaptation import plug
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.mini import tensors_of
 from ds_minimodel.artifacts.models import load_body
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import IGNORED, Vocabulary
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.evaluation.batches import inference_batches, outputs
@@ -25,6 +24,7 @@ from ds_minimodel.evaluation.likelihood import (
 from ds_minimodel.evaluation.packs import open_pack
 from ds_minimodel.models.trainable import TokenLikelihoods, load_into
 from tests.helpers.foreign_models import BEGIN, save_llama
+from tests.helpers.refusals import refuses
 
 from ..hf.conftest import ODD_TEXTS, TEXTS, write_text
 from ..hf.refusing import change
@@ -61,7 +61,7 @@ def logits(encoded):
     "special, start", [({"bos": 150, "eos": 151}, [150]), ({"eos": 151}, [151]), ({}, [])]
 )
 def test_every_token_is_counted_once_whatever_the_length(special, start, tmp_path):
-    (tmp_path / "de").write_text("ab\ncdefgh\n\nij\n\n\nk", encoding="utf-8")
+    (tmp_path / "de").write_text("ab\ncdefgh\n\nij\n\n\nk")
     records = TEXT.read(str(tmp_path / "de"), SETTINGS, language="de", labels=None)
     tokenizer = Letters(**special)
     assert records.texts == ["ab\ncdefgh", "ij", "k"]
@@ -102,7 +102,7 @@ class Parts:
 
 def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left_to_right(tmp_path):
     words = [f"{'abcdefgh'[: index % 8 + 1]}ü{index}" for index in range(90)]
-    (tmp_path / "de").write_text("\n".join(words), encoding="utf-8")
+    (tmp_path / "de").write_text("\n".join(words))
     task = HiddenConfig(kind="pseudo-likelihood", test={"de": "de"}, context_bytes=150)
     records = HIDDEN.read(str(tmp_path / "de"), task, language="de", labels=None)
     assert " ".join(records.texts).split() == words
@@ -141,7 +141,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
 
 def test_unknown_text_is_charged_as_if_it_were_spelt_out(tmp_path):
     """8 bits per byte beside its token's."""
-    (tmp_path / "de").write_text("a?\nb?\n\nc", encoding="utf-8")
+    (tmp_path / "de").write_text("a?\nb?\n\nc")
     records = TEXT.read(str(tmp_path / "de"), SETTINGS, language="de", labels=None)
     encoded = TEXT.encode(Letters(eos=151), records, SETTINGS, max_length=64)
     assert encoded.unknown == [2, 0]
@@ -202,8 +202,8 @@ def test_scores_are_those_of_lm_evaluation_harness(single, named, prepends, tmp_
 )
 def test_files_that_are_none_are_refused(kind, text, said, tmp_path):
     path = tmp_path / said.partition(":")[0]
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=said):
+    path.write_text(text)
+    with refuses(said):
         kind.read(
             str(path), kind.config(kind=kind.name, test={"de": "de"}), language="de", labels=None
         )

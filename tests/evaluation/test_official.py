@@ -1,20 +1,19 @@
 """The benchmarks' own files, in the exact form that they are downloaded in."""
 
-import json
-
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.classification import Pair
 from ds_minimodel.evaluation.tables import read_table
 from tests.evaluation.conftest import MULTINLI, XNLI, nli, tsv
+from tests.helpers.files import write_json_lines
+from tests.helpers.refusals import refuses
 
 PAIR = Pair().table_forms({})
 LABELS = ["contradiction", "entailment", "neutral"]
 
 
 def jsonl(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_json_lines(path, rows)
     return path
 
 
@@ -38,7 +37,7 @@ def test_xnli_holds_all_languages_in_one_file(xnli):
     assert german.texts == (['Er sagte, "Mama, ich', "Und"], ['#2 heim"', "Nein"])
     assert german.targets.tolist() == [2, 0]  # by name, whatever the order in the file
     assert read_table(xnli, PAIR, labels=LABELS, language="zh").texts == (["那么"], ["我"])
-    with pytest.raises(UserError, match="no examples in 'sw'"):
+    with refuses("no examples in 'sw'"):
         read_table(xnli, PAIR, labels=LABELS, language="sw")
 
 

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import MANIFEST, read_json, read_manifest, write_json, write_manifest
 from ds_minimodel.evaluation import task_of
 from ds_minimodel.evaluation.packs import open_pack, plugged_module, save_plugged
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
+from tests.helpers.refusals import refuses
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_vocabulary_of_another_pack(family, pack):
     )
     shutil.copyfile(pack.parent / "tok/tokenizer.model", pack / "tokenizer.model")
     sealed(pack)
-    with pytest.raises(UserError, match="tokenizer.model: has 31 ids, where manifest.json says 33"):
+    with refuses("tokenizer.model: has 31 ids, where manifest.json says 33"):
         opened(pack, family.model)
 
 
@@ -64,10 +64,10 @@ def test_a_language_is_declared_to_be_of_another_body(family, other_family, tmp_
         (other_family.de, "out", "out: exists"),
         (shutil.copytree(other_family.de, tmp_path / "de"), "de/in", "de/in: lies in .*de"),
     ):
-        with pytest.raises(UserError, match=words):
+        with refuses(words):
             save_plugged(family.classification, pack, tmp_path / out)
     assert {path.name for path in tmp_path.iterdir()} == {"out", "de"}
-    with pytest.raises(UserError, match="embedding space"):
+    with refuses("embedding space"):
         opened(other_family.de, family.classification)
 
 
@@ -105,14 +105,14 @@ def sealed(folder, changed=(), file=None, **changes):
 )
 def test_tensors_that_no_language_has(family, pack, changed, file, words):
     sealed(pack, changed, file)
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         opened(pack, family.model)
 
 
 def test_a_body_that_was_trained_takes_no_tasks(family, pack):
     sealed(pack, load_body(family.model).tensors, "body.safetensors")
     opened(pack, family.model)
-    with pytest.raises(UserError, match="not the one that the task was finetuned on"):
+    with refuses("not the one that the task was finetuned on"):
         opened(pack, family.classification)
 
 
@@ -126,7 +126,7 @@ def test_a_body_that_was_trained_takes_no_tasks(family, pack):
 def test_tensors_that_no_task_model_has(family, pack, tmp_path, changed, words):
     model = shutil.copytree(family.classification, tmp_path / "model")
     sealed(model, changed)
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         opened(pack, model)
         dict(load_body(model).tensors)
 
@@ -144,17 +144,17 @@ def test_tasks_that_a_model_is_not_of(family, pack, tmp_path, task, words):
     config = read_json(model / "config.json")
     write_json(model / "config.json", {**config, "task": {**config["task"], **task}})
     sealed(model)
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         opened(pack, model)
 
 
 def test_a_model_in_a_packs_place_and_the_other_way_round(family, tmp_path):
-    with pytest.raises(UserError, match="it is not a tokenizer or a language pack"):
+    with refuses("it is not a tokenizer or a language pack"):
         opened(family.classification, family.model)
     opened(family.model, family.qa)
     body = shutil.copytree(family.qa, tmp_path / "body")
     sealed(body, kind="mini-model")
-    with pytest.raises(UserError, match="say another space or kind"):
+    with refuses("say another space or kind"):
         opened(family.de, body)
 
 
@@ -166,11 +166,9 @@ def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
     assert not torch.equal(
         body.tensors["positions"], model.body.positions
     )  # the body itself stays as it is
-    with pytest.raises(
-        UserError, match="the language de: this was trained for embedding space fedc"
-    ):
+    with refuses("the language de: this was trained for embedding space fedc"):
         plugged_module(body, load_adaptation(other_family.de))
-    with pytest.raises(UserError, match="holds its new tokens alone; give `whole`"):
+    with refuses("holds its new tokens alone; give `whole`"):
         plugged_module(body, replace(language, num_base=5))
-    with pytest.raises(UserError, match="a task model has a head of its own"):
+    with refuses("a task model has a head of its own"):
         plugged_module(load_body(family.qa), language)

@@ -22,7 +22,7 @@ def test_all_four_tasks_are_read_from_their_official_files(tmp_path, monkeypatch
     files += [path for task in tasks.values() for path in (task.train, *task.test.values())]
     for path in map(Path, files):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(questions if path.suffix == ".json" else "a line\n", encoding="utf-8")
+        path.write_text(questions if path.suffix == ".json" else "a line\n")
     tsv(
         Path(tasks["xnli"].train),
         ["premise", "hypo", "label"],

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.evaluation.retrieval import (
     RetrievalConfig,
@@ -15,6 +14,7 @@ from ds_minimodel.evaluation.retrieval import (
     wilson,
 )
 from tests.evaluation.conftest import Letters, write
+from tests.helpers.refusals import refuses
 
 RETRIEVAL = KINDS["retrieval"]
 SETTINGS = RetrievalConfig(kind="retrieval", test={"de": "de"})
@@ -108,7 +108,7 @@ def test_columns_may_have_other_names(tmp_path):
     ],
 )
 def test_a_file_that_asks_nothing_is_refused(rows, said, tmp_path):
-    with pytest.raises(UserError, match=said):
+    with refuses(said):
         RETRIEVAL.read(write(tmp_path / "t.jsonl", rows), SETTINGS, language="de", labels=None)
 
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.qa import read_squad
+from tests.helpers.refusals import refuses
 
 CONTEXT = "😀 Die Zeile  Übersicht zeigt alles."
 QUESTION = {
@@ -22,7 +22,7 @@ FILE = {
 
 def read(folder, content):
     path = folder / "qa.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_squad(path)
 
 
@@ -60,10 +60,10 @@ IN_FILE = "qa.json: data.0.paragraphs.0.qas"
     ],
 )
 def test_mistakes_name_their_place(tmp_path, change, message):
-    with pytest.raises(UserError, match=message):
+    with refuses(message):
         read(tmp_path, changed(change))
 
 
 def test_a_file_that_is_no_json_is_refused(tmp_path):
-    with pytest.raises(UserError, match="qa.json: not a readable JSON file .*line 2"):
+    with refuses("qa.json: not a readable JSON file .*line 2"):
         read(tmp_path, '{"data":\n [}')

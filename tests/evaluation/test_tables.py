@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.classification import Classification, Pair
 from ds_minimodel.evaluation.tables import read_table
+from tests.helpers.refusals import refuses
 
 SENTENCE = Classification().table_forms({})
 PAIR = Pair().table_forms({})
@@ -110,36 +110,32 @@ GOOD = '{"text": "a", "label": "x"}\n'
     ],
 )
 def test_mistakes_get_one_line_that_says_where(tmp_path, name, content, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with refuses(message):
         read_table(write(tmp_path, name, content), SENTENCE)
-    assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     for path in (tmp_path, tmp_path / "pipe.tsv", tmp_path / "absent.tsv"):
-        with pytest.raises(UserError, match="no such file"):
+        with refuses("no such file"):
             read_table(path.with_suffix(".tsv"), SENTENCE)
 
 
 def test_columns_of_no_known_form_are_named_with_a_way_out(tmp_path):
     path = write(tmp_path, "t.csv", "premise,hypothesis,gold,lang\na,b,x,de\nc,d,x,tr\n")
-    with pytest.raises(
-        UserError,
-        match=r"t\.csv:2: no known set of columns .*there are: premise, hypothesis, gold, lang; "
-        "name them in the recipe",
+    with refuses(
+        r"t\.csv:2: no known set of columns .*there are: premise, hypothesis, gold, lang; "
+        "name them in the recipe"
     ):
         read_table(path, PAIR)
     names = {"sentence1": "premise", "sentence2": "hypothesis", "label": "gold", "language": "lang"}
     assert read_table(path, Pair().table_forms(names), language="tr").texts == (["c"], ["d"])
-    with pytest.raises(UserError, match="t.csv:2: no 'text1'; there are"):
+    with refuses("t.csv:2: no 'text1'; there are"):
         read_table(path, Pair().table_forms({"sentence1": "text1"}))
 
 
 def test_given_labels_keep_their_order_and_rule_out_others(tmp_path):
     path = write_jsonl(tmp_path, {"text": "a", "label": "b"}, {"text": "c", "label": "a"})
     assert read_table(path, SENTENCE, labels=["z", "b", "a"]).targets.tolist() == [1, 2]
-    with pytest.raises(
-        UserError, match=r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"
-    ):
+    with refuses(r"task\.jsonl:2: label 'a' is not one of the task's \(b, c\)"):
         read_table(path, SENTENCE, labels=["b", "c"])

@@ -38,7 +38,7 @@ def make_deb(tmp_path):
         }
         for path, content in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(content, encoding="utf-8")
+            (root / path).write_text(content)
         deb = tmp_path / "archive" / f"{name}_1.0-1_all.deb"
         deb.parent.mkdir(exist_ok=True)
         subprocess.run(
@@ -79,7 +79,7 @@ def distribution(make_deb, tmp_path, monkeypatch):
         for name, text in indexes.items():
             path = tmp_path / "archive/dists/test/main" / name.format(architecture=architecture)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text)
             size = len(text.encode())
             digest = hashlib.sha256(text.encode()).hexdigest()
             release += f" {digest} {size} main/{name.format(architecture=architecture)}\n"

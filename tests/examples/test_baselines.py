@@ -1,8 +1,8 @@
 """What a quickstart's scores are compared with."""
 
-import json
-
 import pytest
+
+from tests.helpers.files import write_json, write_json_lines
 
 from ..docs import import_script
 
@@ -22,12 +22,12 @@ def test_scores_are_compared_with_what_needs_no_model(score, verdict, tmp_path):
     files = {"tasks/topic/train.en.jsonl": TRAIN, "tasks/topic/test.de.jsonl": TEST}
     for name, rows in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_json_lines(tmp_path / name, rows)
     scores = [
         dict(system="bl_base", language="de", seed=1, step=step, score=found)
         for step, found in ((0, 1.0), (9, score))
     ]
     (tmp_path / "report").mkdir()
-    (tmp_path / "report/scores.json").write_text(json.dumps(scores))
+    write_json(tmp_path / "report/scores.json", scores)
     said = import_script("scripts/baselines.py").said(tmp_path, tmp_path)
     assert "words in common 80.0, the most frequent topic 60.0" in said and verdict in said

@@ -1,6 +1,5 @@
 """The whole command, with real apt and dpkg on a package archive in a folder."""
 
-import json
 import shutil
 import sys
 
@@ -12,8 +11,9 @@ from ds_minimodel_examples.tasks import is_held_out
 from ds_minimodel_examples.text import same_text_key
 
 from ds_minimodel.cli.main import parse
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
+from tests.helpers.files import read_json_lines
+from tests.helpers.refusals import refuses
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def sample(distribution, help_packages, tmp_path):
 
 
 def read_jsonl(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return read_json_lines(path)
 
 
 def test_what_a_sample_holds(sample):
@@ -69,8 +69,8 @@ def test_no_line_of_a_held_out_page_is_in_the_text(sample, help_packages, tmp_pa
 
 def test_pairs_are_of_pages_that_are_held_out_or_not(sample):
     out, manifest = sample
-    learned = (out / "pairs/de.tsv").read_text(encoding="utf-8").splitlines()
-    tested = (out / "pairs/de.test.tsv").read_text(encoding="utf-8").splitlines()
+    learned = (out / "pairs/de.tsv").read_text().splitlines()
+    tested = (out / "pairs/de.test.tsv").read_text().splitlines()
     assert learned[0] == tested[0] == "en\tde"
     assert len(learned) - 1 == manifest["text"]["de"]["pairs"] > 0
     assert len(tested) - 1 == manifest["text"]["de"]["pairs.test"] > 0
@@ -94,23 +94,20 @@ def test_fetching_again_changes_nothing_and_needs_no_apt(sample, monkeypatch):
 def test_a_folder_with_other_contents_is_left_alone(tmp_path, sample):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("precious")
-    with pytest.raises(UserError, match="holds something else than a sample"):
+    with refuses("holds something else than a sample"):
         fetch(tmp_path / "mine", "quickstart")
     assert (tmp_path / "mine/thesis.txt").read_text() == "precious"
-    with pytest.raises(UserError, match="holds the set quickstart, not repro"):
+    with refuses("holds the set quickstart, not repro"):
         fetch(sample[0], "repro")
     (mine := sample[0] / "text/mine.txt").write_text("precious")
-    with pytest.raises(
-        UserError,
-        match=r"text/mine.txt: not of the sample, which is to be written anew; move it away",
-    ):
+    with refuses(r"text/mine.txt: not of the sample, which is to be written anew; move it away"):
         fetch(sample[0], "quickstart", ["fr"])
     mine.unlink()
 
 
 def test_a_machine_without_apt(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="apt-get: not found.*run it on Debian or Ubuntu"):
+    with refuses("apt-get: not found.*run it on Debian or Ubuntu"):
         fetch(tmp_path / "out", "quickstart", log=lambda line: None)
 
 
@@ -120,7 +117,5 @@ def test_what_is_not_installed_is_named(tmp_path, monkeypatch, missing):
     for module in ("fetch", "extractors", "tasks"):
         monkeypatch.delitem(sys.modules, f"ds_minimodel_examples.{module}")
     options = parse(["fetch-sample", "--out", str(tmp_path / "out")])
-    with pytest.raises(
-        UserError, match=f"fetch-sample: {missing}.* is not installed; run pip install"
-    ):
+    with refuses(f"fetch-sample: {missing}.* is not installed; run pip install"):
         options.run(options)

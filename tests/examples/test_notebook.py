@@ -1,8 +1,9 @@
 """The notebook, cell by cell in one process, over a tiny model under the real one's name."""
 
-import json
 import re
 from pathlib import Path
+
+from tests.helpers.files import read_json
 
 from ..forks import Fork
 from ..pipeline.sentence_world import pairs_of, save_sentence_model
@@ -14,7 +15,7 @@ NOTEBOOK = ROOT / "examples/first_language.ipynb"
 def cells(kind):
     return [
         "".join(cell["source"])
-        for cell in json.loads(NOTEBOOK.read_text())["cells"]
+        for cell in read_json(NOTEBOOK)["cells"]
         if cell["cell_type"] == kind
     ]
 
@@ -28,7 +29,7 @@ def test_its_code_runs_where_model_and_pairs_are(tmp_path):
     code = "\n".join(cells("code"))
     assert "tokens=300_000" in code
     code = code.replace("300_000", "20_000")
-    (tmp_path / "notebook.py").write_text(code, encoding="utf-8")
+    (tmp_path / "notebook.py").write_text(code)
     process = Fork(
         "runpy:run_path", "notebook.py", {}, "__main__", cwd=tmp_path, PYTHONPATH=str(ROOT)
     )

@@ -1,10 +1,11 @@
 """Tasks of the set `repro`: what they hold, and that training and test data share no text."""
 
-import json
 import random
 
 from ds_minimodel_examples.fetch import fetch
 from ds_minimodel_examples.repro import Splits
+
+from tests.helpers.files import read_json_lines
 
 WORDS = {
     "en": (
@@ -81,7 +82,7 @@ def test_the_set_repro(distribution, help_packages, tmp_path):
         for one in documents:
             assert (one["lines"][1] in text) == (splits.of(one["page"]) == "train")
     assert summary not in (tmp_path / "out/text/de.txt").read_text()
-    rows = map(json.loads, (tmp_path / "out/tasks/section/test.de.jsonl").read_text().splitlines())
+    rows = read_json_lines(tmp_path / "out/tasks/section/test.de.jsonl")
     assert {"text": summary, "label": "games"} in [
         {key: row[key] for key in ("text", "label")} for row in rows
     ]

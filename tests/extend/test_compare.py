@@ -97,9 +97,7 @@ def test_an_adapter_with_new_tokens_has_fewer_a_page(world):
 
 
 def test_the_command_prints_a_page(world):
-    code, page, _ = run(
-        "compare", world / "theirs", world / "adapter", "--text", f"zz={world / 'zz.txt'}"
-    )
+    code, page, _ = run(f"compare {world}/theirs {world}/adapter --text", f"zz={world / 'zz.txt'}")
     assert code == 0
     assert "| zz, zz.txt | bits per byte | " in page
     assert "**Questions answered**" in page and "- right answers: " in page
@@ -107,10 +105,8 @@ def test_the_command_prints_a_page(world):
 
 def test_mistakes_are_one_line(world, tmp_path):
     theirs = world / "theirs"
-    assert "it has the form CODE=FILE" in refused("compare", theirs, theirs, "--text", "zz.txt")
-    assert "none.txt: no such text file" in refused(
-        "compare", theirs, theirs, "--text", "zz=none.txt"
-    )
+    assert "it has the form CODE=FILE" in refused(f"compare {theirs} {theirs} --text zz.txt")
+    assert "none.txt: no such text file" in refused(f"compare {theirs} {theirs} --text zz=none.txt")
     adapter = shutil.copytree(world / "adapter", tmp_path / "adapter")
     (adapter / "adapter_model.safetensors").write_bytes(b"damaged")
-    assert f"{adapter}: it is no adapter of {theirs}" in refused("compare", theirs, adapter)
+    assert f"{adapter}: it is no adapter of {theirs}" in refused(f"compare {theirs} {adapter}")

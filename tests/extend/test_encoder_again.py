@@ -16,8 +16,9 @@ from transformers import (
     BertModel,
 )
 
-from ds_minimodel.common.errors import UserError
 from tests.extend.encoders import call, found, vectors_of
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refuses
 
 from ..forks import KILLED_AFTER, Fork
 from ..pipeline.sentence_world import make_sentence_world, pairs_of, write_pairs
@@ -124,7 +125,7 @@ def test_another_file_of_pairs_is_refused(folder):
     write_pairs(folder / "mine.tsv", pairs_of(200, seed=3))
     call(folder, "other", pairs=[folder / "mine.tsv"], tokens=0)
     write_pairs(folder / "mine.tsv", pairs_of(200, seed=4))
-    with pytest.raises(UserError, match=r"mine\.tsv \(--pairs\): another file than"):
+    with refuses(r"mine\.tsv \(--pairs\): another file than"):
         call(folder, "other", pairs=[folder / "mine.tsv"], tokens=0)
 
 
@@ -175,7 +176,7 @@ def test_a_classifier_learns_a_language_toward_its_own_labels(folder):
     (line,) = (line for line in said if line.startswith("aligned: "))
     assert "% right in other" in line and "% right in topics" in line
     scores = folder / "classified/run/evaluate/bl_base/xx/topics/seed-1/scores.json"
-    aligned, trained = json.loads(scores.read_text())
+    aligned, trained = read_json(scores)
     assert aligned["source_pack_score"] < 60 < 80 < aligned["score"]
     assert trained["score"] >= aligned["score"]
     after = labels_of(folder / "classified/model", [text for _, text in pairs])

@@ -78,21 +78,21 @@ def test_what_is_finished_is_written_again_while_a_longer_training_is_begun(call
     assert (out / "model/model.safetensors").read_bytes() == model
     assert "a training of 11,776 tokens is begun; a shorter" in refused(*call, "--tokens", "5k")
 
-    code, said, _ = run("status", out)
+    code, said, _ = run(f"status {out}")
     assert code == 0 and said.endswith("the same call of `ds-minimodel extend` goes on\n")
     assert "`ds-minimodel run`" not in said
     done(*call, "--tokens", "12k")
     assert (out / "model/model.safetensors").read_bytes() != model
-    assert "goes on" not in run("status", out)[1]
+    assert "goes on" not in run(f"status {out}")[1]
 
 
 def test_another_strength_is_an_export_of_the_folder(call, tmp_path):
     out = call[1].parent / "out"
     again = done(*call, "--tokens", "6k")
     assert f"`ds-minimodel export-hf {out} OUT --strength 0.5` writes another strength" in again
-    done("export-hf", out, tmp_path / "half", "--strength", "0.5")
-    done("export-hf", out, tmp_path / "whole", "--strength", "1")
-    done("export-hf", out, tmp_path / "adapter", "--adapter")
+    done(f"export-hf {out} {tmp_path}/half --strength 0.5")
+    done(f"export-hf {out} {tmp_path}/whole --strength 1")
+    done(f"export-hf {out} {tmp_path}/adapter --adapter")
     api.export_hf(out, tmp_path / "by-name", out / "run/adapt/lora/xx/pack", strength=0.5)
     half = load_file(tmp_path / "half" / "model.safetensors")
     whole = load_file(tmp_path / "whole" / "model.safetensors")

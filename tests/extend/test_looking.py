@@ -1,7 +1,5 @@
 """What a decoder keeps while a language is added, over a small Llama."""
 
-import json
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -24,6 +22,7 @@ from ds_minimodel.extend.looking import (
 )
 from ds_minimodel.models.low_rank import LORA_B, add_low_rank, is_low_rank
 from ds_minimodel.tokenizers.extension import extend_tokenizer
+from tests.helpers.files import read_json, write_json
 from tests.helpers.foreign_models import save_llama
 
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
@@ -35,8 +34,8 @@ def made(folder, text_file, update=0.05 / 8, template=TEMPLATE):
     of this size.
     """
     theirs = save_llama(text_file, folder / "theirs", "$A")
-    config = json.loads((theirs / "config.json").read_text()) | {"max_position_embeddings": 200}
-    (theirs / "config.json").write_text(json.dumps(config))
+    config = read_json(theirs / "config.json") | {"max_position_embeddings": 200}
+    write_json(theirs / "config.json", config)
     if template:
         (theirs / "chat_template.jinja").write_text(template)
     refer(theirs, folder / "model", "en")

@@ -2,7 +2,6 @@
 each of them holds.
 """
 
-import json
 import shutil
 import signal
 
@@ -12,6 +11,7 @@ from safetensors.torch import load_file
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.training import partition
+from tests.helpers.files import read_json, read_json_lines
 
 from ..forks import KILLED_AFTER, Fork, done, run_ranks, start
 from ..pipeline.conftest import make_llama_world, stop_when
@@ -57,7 +57,7 @@ def begin(folder, out):
 
 
 def losses(out):
-    rows = map(json.loads, (out / STEPS).read_text().splitlines())
+    rows = read_json_lines(out / STEPS)
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
 
 
@@ -72,7 +72,7 @@ def test_losses_are_the_same_on_any_number_of_ranks(begun, tmp_path):
         codes, errors = run_ranks(ranks, f"{__name__}:train", MEMORY, *call)
         assert not any(codes), errors
         found.append(losses(out))
-        placed = json.loads((out / STEPS).with_name("run.json").read_text())["partition"]
+        placed = read_json((out / STEPS).with_name("run.json"))["partition"]
         assert placed["frozen_whole"] == (0 if stage else placed["frozen"])
     assert len(found[0]) and all(
         other == pytest.approx(found[0], rel=1e-5) for other in found[1:]

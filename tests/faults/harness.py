@@ -24,6 +24,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "training"), str(TESTS / "faults")]
 
 from tests.forks import start_ranks  # noqa: E402
+from tests.helpers.files import read_json  # noqa: E402
 
 STEPS = 30
 SAVE_EVERY = 2
@@ -77,7 +78,7 @@ def work(folder, changes):
 def is_good(checkpoint):
     """Whether every file has the hash that the manifest gives, told without the code under test."""
     try:
-        manifest = json.loads((checkpoint / "manifest.json").read_bytes())
+        manifest = read_json(checkpoint / "manifest.json")
         expected = manifest.pop("manifest_sha256")
         text = json.dumps(manifest, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest() == expected and all(

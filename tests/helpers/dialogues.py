@@ -1,7 +1,6 @@
 """Chat templates in the forms of published models, and files of dialogues."""
 
-import json
-
+from tests.helpers.files import write_json_lines
 from tests.helpers.foreign_models import BEGIN, END
 
 TURN = "{% for m in messages %}" + BEGIN
@@ -51,5 +50,5 @@ def write_dialogues(path, *dialogues):
         {"messages": [{"role": role, "content": said} for role, said in turns]}
         for turns in dialogues
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(path, rows)
     return path

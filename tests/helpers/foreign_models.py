@@ -1,7 +1,5 @@
 """Tiny models of Hugging Face's classes, with tokenizers like published ones."""
 
-import json
-
 import torch
 import transformers
 from tokenizers import (
@@ -15,6 +13,7 @@ from tokenizers import (
 )
 from transformers import AutoConfig, AutoModelForMaskedLM, LlamaForCausalLM
 
+from tests.helpers.files import write_json
 from tests.hf.conftest import SIZES, randomise
 
 BEGIN = "<|begin|>"
@@ -60,7 +59,7 @@ def make_bert(text_file, folder, lowercase=True, vocab_txt=False, **saving):
     folder.mkdir()
     trained.save_model(str(folder))
     if vocab_txt:
-        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+        write_json(folder / "tokenizer_config.json", {"do_lower_case": lowercase})
     else:
         transformers.BertTokenizer(
             str(folder / "vocab.txt"), do_lower_case=lowercase

@@ -15,6 +15,7 @@ from ds_minimodel.artifacts.models import BodyArtifact, load_model, save_body
 from ds_minimodel.evaluation import KINDS
 from ds_minimodel.models.trainable import load_into
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
+from tests.helpers.files import write_json
 
 TEXTS = [
     "The small boat sees the great harbour, and the wind is new.",
@@ -51,7 +52,7 @@ def write_text(path):
     for text in TEXTS:
         words = text.split()
         lines += [" ".join(draw.choices(words, k=len(words))) for _ in range(40)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
@@ -143,9 +144,7 @@ def make_roberta(text_file, folder):
         tokenizer.get_vocab_size(),
     )
     tokenizer.save_model(str(folder))
-    (folder / "vocab.json").write_text(
-        json.dumps(tokenizer.get_vocab(), ensure_ascii=False), encoding="utf-8"
-    )
+    write_json(folder / "vocab.json", tokenizer.get_vocab())
     return folder
 
 

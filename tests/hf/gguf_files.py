@@ -1,10 +1,10 @@
 """Models in GGUF files, as llama.cpp has them."""
 
-import json
-
 import gguf
 import numpy as np
 from safetensors.torch import load_file
+
+from tests.helpers.files import read_json
 
 
 def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens=None):
@@ -14,7 +14,7 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
     Rows of a Llama's queries and keys are in pairs of rotary positions; Gemma's norms are what is
     multiplied with.
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     facts = dict(facts)
     tensors = dict(tensors)
     kind = config["model_type"].removesuffix("_text")
@@ -35,7 +35,7 @@ def write_gguf(folder, path, pre="smollm", split=0, facts=(), tensors=(), tokens
     if kind == "gemma3":
         values["attention.sliding_window"] = config["sliding_window"]
     if tokens is None:
-        model = json.loads((folder / "tokenizer.json").read_text())["model"]
+        model = read_json(folder / "tokenizer.json")["model"]
         tokens = {"model": "gpt2", "pre": pre, "tokens": [*model["vocab"]]}
         tokens |= {
             "merges": [" ".join(merge) for merge in model["merges"]],

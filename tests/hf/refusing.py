@@ -1,16 +1,13 @@
 """An import that is refused, and a change to a JSON file."""
 
-import json
-
-import pytest
-
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.common.errors import UserError
+from tests.helpers.files import read_json, write_json
+from tests.helpers.refusals import refuses
 
 
 def refused(folder, out, *words):
     """One line, with the folder and these words, and nothing written."""
-    with pytest.raises(UserError) as error:
+    with refuses() as error:
         refer(folder, out)
     line = str(error.value)
     assert "\n" not in line and all(word in line for word in (str(folder), *words)), line
@@ -19,4 +16,4 @@ def refused(folder, out, *words):
 
 def change(path, **values):
     """Other values in a JSON object."""
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    write_json(path, {**read_json(path), **values})

@@ -2,7 +2,6 @@
 out.
 """
 
-import json
 import shutil
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
+from torch.testing import assert_close
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.base import refer
@@ -23,6 +23,7 @@ from ds_minimodel.evaluation.tables import Records
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.trainable import load_into, to_tensors
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.files import read_json, write_json
 from tests.helpers.foreign_models import make_bert
 from tests.hf.conftest import varied_lines
 
@@ -156,9 +157,7 @@ def test_logits(base):
     batch = tokenizer(*texts, return_tensors="pt", padding=True, truncation=True, max_length=60)
     mask = batch["attention_mask"].bool()
     with torch.no_grad():
-        torch.testing.assert_close(
-            after(**batch).logits[mask], before(**batch).logits[mask], atol=ATOL, rtol=0
-        )
+        assert_close(after(**batch).logits[mask], before(**batch).logits[mask], atol=ATOL, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +200,7 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
     with torch.no_grad():
         expected = model(**batch).logits
     for index, logits in outputs(module, examples):
-        torch.testing.assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
+        assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
 
     module = save_task_model(ours, "qa", None, tmp_path / "qa")
     export_hf(tmp_path / "qa", tmp_path / "qa.hf", ours)
@@ -215,7 +214,7 @@ def test_pairs_and_questions_have_both_token_types(bert, tmp_path):
         expected = model(**batch)
     ((_, (logits,)),) = outputs(module, windows.examples)
     expected = torch.stack((expected.start_logits[0], expected.end_logits[0]), -1)
-    torch.testing.assert_close(torch.from_numpy(logits), expected, atol=ATOL, rtol=0)
+    assert_close(torch.from_numpy(logits), expected, atol=ATOL, rtol=0)
 
 
 def test_finetuning_trains_both_token_types(bert):
@@ -248,7 +247,7 @@ def test_finetuning_trains_both_token_types(bert):
 
     both = gradient([4, 3], packed=True)
     assert both.abs().sum(1).gt(0).all()
-    torch.testing.assert_close(gradient([4, 3], packed=False), both)
+    assert_close(gradient([4, 3], packed=False), both)
     assert gradient(None, packed=True)[1].eq(0).all() and gradient(None, packed=True)[0].ne(0).any()
 
 
@@ -283,14 +282,12 @@ def test_the_names_that_the_first_berts_have(bert, tmp_path, name, prefix):
     for part, half in halves.items():
         (torch.save if suffix == "bin" else save_file)(half, folder / part)
     weight_map = {known: part for part, half in halves.items() for known in half}
-    (folder / f"{name}.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+    write_json(folder / f"{name}.index.json", {"metadata": {}, "weight_map": weight_map})
     refer(folder, tmp_path / "ours")
     for one, other in zip(load_model(tmp_path / "ours"), load_model(ours)):
         one = dict(getattr(one, "tensors", None) or one.embeddings)
         other = dict(getattr(other, "tensors", None) or other.embeddings)
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        assert_close(one, other, atol=0, rtol=0)
 
 
 INDEX = "model.safetensors.index.json"
@@ -307,7 +304,7 @@ INDEX = "model.safetensors.index.json"
 )
 def test_damaged_parts(bert, tmp_path, what, words):
     folder = shutil.copytree(bert[0], tmp_path / "hf")
-    index = json.loads((folder / INDEX).read_text())
+    index = read_json(folder / INDEX)
     name, part = next(iter(index["weight_map"].items()))
     (folder / part).rename(tmp_path / "x")
     if what == "outside":
@@ -316,7 +313,7 @@ def test_damaged_parts(bert, tmp_path, what, words):
         index["weight_map"][name] = "x" * 5000
     elif what == "nothing":
         index["weight_map"] = {}
-    (folder / INDEX).write_text(json.dumps(index))
+    write_json(folder / INDEX, index)
     refused(folder, tmp_path / "out", words)
 
 
@@ -335,4 +332,4 @@ def test_two_token_types_of_a_roberta(roberta, tmp_path):
     after = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     tokens = torch.arange(4, 40)[None]
     with torch.no_grad():
-        torch.testing.assert_close(after(tokens).logits, model(tokens).logits, atol=1e-4, rtol=0)
+        assert_close(after(tokens).logits, model(tokens).logits, atol=1e-4, rtol=0)

@@ -2,14 +2,11 @@
 of them.
 """
 
-import json
-
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
 from ds_minimodel.artifacts.base import keep_vocabulary
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.random import permute
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.data.samples import HELD_OUT, BlockTable, SampleReader
@@ -19,7 +16,9 @@ from ds_minimodel.hf.vocabularies import apply_template
 from ds_minimodel.models.objectives import OBJECTIVES, Sampler
 from ds_minimodel.pipeline.dialogues import held_out_questions, prepare_chats
 from tests.helpers.dialogues import TEMPLATES, TURN, write_dialogues
+from tests.helpers.files import write_json
 from tests.helpers.foreign_models import BEGIN, END, save_llama
+from tests.helpers.refusals import refuses
 
 DIALOGUE = [
     ("user", "user 17?"),
@@ -43,7 +42,7 @@ def test_a_template_without_end(text_file, tmp_path, monkeypatch, template, word
     """It is refused where a model is taken over, before a question is asked by it."""
     monkeypatch.setattr(vocabularies, "MAX_SECONDS", 0.2)
     folder = save_llama(text_file, tmp_path / "theirs", "$A", template=template)
-    with pytest.raises(UserError, match=f"theirs: its chat template {words}"):
+    with refuses(f"theirs: its chat template {words}"):
         keep_vocabulary(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -91,9 +90,7 @@ def test_what_an_assistant_says_is_learned_with_the_end_of_its_turn(text_file, t
     assert whole[1] == f"assistant,\n\nja{END}18.{END}" and first[1] == f"assistant,\n\nja{END}"
     system = write_dialogues(tmp_path / "system.jsonl", [("system", "Kurz."), *DIALOGUE])
     if name == "gemma":
-        with pytest.raises(
-            UserError, match="system.jsonl:1: the chat template does not take it .System role not"
-        ):
+        with refuses("system.jsonl:1: the chat template does not take it .System role not"):
             prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
         return
     prepare_chats([system], folder, tmp_path / "with-system", 512, 0.0)
@@ -111,7 +108,7 @@ def test_an_answer_that_is_not_to_be_learned_is_read(text_file, tmp_path, name):
     said = {"role": "assistant", "content": "Wind."}
     wrong = {**said, "content": "Falsch.", "train": False}
     path = tmp_path / "chats.jsonl"
-    path.write_text(json.dumps({"messages": [asked, wrong, asked, said]}))
+    write_json(path, {"messages": [asked, wrong, asked, said]})
     prepare_chats([path], folder, tmp_path / "store", 512, 0.0)
     ((read, learned),) = samples_in(tmp_path / "store")
     assert "Falsch." in read and learned == f"Wind.{END}"
@@ -178,6 +175,6 @@ def test_dialogues_are_held_out_and_faults_named(text_file, tmp_path):
         ),
         (chats, folder, 0.999999, "no answer begins in 64 tokens to train on; 600 are held out"),
     ):
-        with pytest.raises(UserError, match=words):
+        with refuses(words):
             prepare_chats([asked], where, tmp_path / "none", 64, held_out)
         assert not (tmp_path / "none").exists()

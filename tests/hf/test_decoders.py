@@ -10,11 +10,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 from tests.helpers.foreign_models import BEGIN, END, save_llama
+from tests.helpers.refusals import refuses
 
 from .conftest import ODD_TEXTS, TEXTS
 
@@ -52,7 +52,7 @@ def test_a_text_begins_as_the_base_begins_it(text_file, tmp_path, single, specia
 
 def test_a_text_that_ends_before_it_goes_on_is_refused(text_file, tmp_path):
     theirs = save_llama(text_file, tmp_path / "theirs", f"$A {END}")
-    with pytest.raises(UserError, match="which is not as a llama has them here"):
+    with refuses("which is not as a llama has them here"):
         refer(theirs, tmp_path / "ours")
 
 

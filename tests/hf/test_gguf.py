@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from torch.testing import assert_close
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -16,6 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.hf import gguf as reader
+from tests.helpers.files import read_json
 from tests.helpers.foreign_models import save_llama
 from tests.hf.gguf_files import write_gguf
 
@@ -38,14 +40,14 @@ def comes_in_as(folder, path, out):
     one, rows = load_model(out / "new/of-file")
     other, other_rows = load_model(out / "of-folder")
     assert one.config == other.config
-    torch.testing.assert_close(dict(one.tensors), dict(other.tensors), rtol=0, atol=0)
-    torch.testing.assert_close(dict(rows.embeddings), dict(other_rows.embeddings), rtol=0, atol=0)
+    assert_close(dict(one.tensors), dict(other.tensors), rtol=0, atol=0)
+    assert_close(dict(rows.embeddings), dict(other_rows.embeddings), rtol=0, atol=0)
     return out / "new/of-file/tokenizer"
 
 
 def test_it_comes_in_as_its_folder_does(folder, text_file, tmp_path):
     pack = comes_in_as(folder, write_gguf(folder, tmp_path / "tiny.gguf"), tmp_path)
-    manifest = json.loads((pack.parent / "manifest.json").read_text())
+    manifest = read_json(pack.parent / "manifest.json")
     assert manifest["imported_from"] == "tiny" and "base_model" not in manifest, (
         "a file's name is none on the Hub"
     )
@@ -199,7 +201,7 @@ def by_split(pattern_of):
     ],
 )
 def test_text_is_cut_as_its_kind_says(folder, tmp_path, pre, definition):
-    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    model = read_json(folder / "tokenizer.json")["model"]
     vocab = model["vocab"] | {"<|endoftext|>": 330}
     merges = [tuple(merge) for merge in model["merges"]]
     file = reader.GgufFile(write_gguf(folder, tmp_path / "tiny.gguf", pre=pre))

@@ -5,6 +5,7 @@ classes as in ours.
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import plug, save_adaptation
@@ -68,7 +69,7 @@ def test_scores_are_those_of_the_exported_model(imported, tmp_path):
     for index, logits in outputs(
         module, encode_table(open_tokenizer(tmp_path / "pack"), records, 64)
     ):
-        torch.testing.assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
+        assert_close(torch.from_numpy(logits), expected[index], atol=ATOL, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +94,4 @@ def test_a_head_of_any_depth_and_mini_models(xlm_r, tmp_path, name, depth):
         hidden, table = encode(ours.pack, ours.body, {"tokens": tokens})
         x_BSH = hidden[ours.body.head_depths.index(depth)]
         logits = ours.pack.logits(ours.body.heads[str(depth)](x_BSH), table)
-        torch.testing.assert_close(theirs(tokens).logits, logits, atol=ATOL, rtol=0)
+        assert_close(theirs(tokens).logits, logits, atol=ATOL, rtol=0)

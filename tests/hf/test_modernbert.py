@@ -17,18 +17,20 @@ from tokenizers import (
     pre_tokenizers,
     trainers,
 )
+from torch.testing import assert_close
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_body
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.classification import encode_table
 from ds_minimodel.evaluation.tables import Records
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
+from tests.helpers.files import read_json
 from tests.helpers.foreign_models import FAMILIES, save_model, save_modernbert
+from tests.helpers.refusals import refuses
 from tests.hf.conftest import varied_lines
 
 from .conftest import ODD_TEXTS, TEXTS, save_task_model
@@ -63,7 +65,7 @@ def test_what_is_exported_is_what_was_imported(family, text_file, tmp_path):
     batch = old(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
     again = new(texts, padding=True, truncation=True, max_length=60, return_tensors="pt")
     assert batch["input_ids"].equal(again["input_ids"]) and type(after) is type(before)
-    torch.testing.assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
+    assert_close(logits(after, again), logits(before, batch), atol=0, rtol=0)
 
 
 def like_gemmas(text_file):
@@ -99,7 +101,7 @@ def test_a_tokenizer_like_mmberts(text_file, tmp_path):
     pairs = {"num_base": "<bos> $A <eos> $B <eos>", "refused": "<bos> $A <eos> <bos> $B <eos>"}
     for name, pair in pairs.items():
         save_model(tmp_path / name, like_gemmas(text_file), "<bos> $A <eos>", pair, special)
-    with pytest.raises(UserError, match="which is not as a modernbert has them here"):
+    with refuses("which is not as a modernbert has them here"):
         refer(tmp_path / "refused", tmp_path / "none")
     refer(tmp_path / "num_base", tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "out")
@@ -125,14 +127,14 @@ def test_sentence_transformers_is_told_to_pool_the_last_states(base, tmp_path, p
     _, ours = base
     export_hf(ours, tmp_path / "out", pool=pool)
     paths = tmp_path / "out/modules.json", tmp_path / "out/1_Pooling/config.json"
-    modules, pooling = (json.loads(path.read_text()) for path in paths)
+    modules, pooling = (read_json(path) for path in paths)
     assert [part["type"].rpartition(".")[2] for part in modules] == [
         "Transformer",
         "Pooling",
         "Normalize",
     ]
     assert pooling["pooling_mode_mean_tokens"] == (pool == "mean")
-    with pytest.raises(UserError, match="--pool max: there are mean, first"):
+    with refuses("--pool max: there are mean, first"):
         export_hf(ours, tmp_path / "other", pool="max")
 
 
@@ -163,7 +165,7 @@ def test_task_models_are_theirs(base, tmp_path, kind, labels, name):
         expected = model(**batch)
     if kind == "qa":
         expected.logits = torch.stack((expected.start_logits, expected.end_logits), -1)
-    torch.testing.assert_close(found, expected.logits, atol=1e-5, rtol=0)
+    assert_close(found, expected.logits, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind, size", [("unigram", 260), ("byte-bpe", 330)])

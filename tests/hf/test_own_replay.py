@@ -9,12 +9,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.artifacts.base import keep_vocabulary
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.data.store import TokenStore
 from ds_minimodel.models import BODIES
 from ds_minimodel.pipeline.own_replay import MAX_ROWS, PARTS, ROWS, _rows_within, write_replay
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.helpers.foreign_models import BEGIN, END, save_llama
+from tests.helpers.refusals import refuses
 
 TEMPLATE = "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
 
@@ -114,7 +114,7 @@ def test_a_template_that_changes_what_a_user_says(text_file, tmp_path):
     base = base_of(
         tmp_path, text_file, "{% for m in messages %}{{ m.content | length }}{% endfor %}"
     )
-    with pytest.raises(UserError, match="changes what a user says"):
+    with refuses("changes what a user says"):
         write_replay(*base, tmp_path / "out", 100)
     assert not (tmp_path / "out").exists()
 

@@ -4,23 +4,24 @@ is proved.
 
 import copy
 import dataclasses
-import json
 import os
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.integrations import hub_kernels
 
 from ds_minimodel.artifacts import base
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.hf.names import ARCHITECTURES
+from tests.helpers.files import read_json
 from tests.helpers.foreign_models import save_llama
+from tests.helpers.refusals import refuses
 
 from .conftest import randomise
 from .refusing import change, refused
@@ -74,7 +75,7 @@ def test_what_was_touched_or_lies_beside_it_is_taken(model):
     shutil.copy(theirs / "tokenizer.json", theirs / "copy")
     (theirs / "copy").rename(theirs / "tokenizer.json")
     (theirs / "README.md").write_text("new")
-    torch.testing.assert_close(dict(load_model(ours)[0].tensors), tensors, rtol=0, atol=0)
+    assert_close(dict(load_model(ours)[0].tensors), tensors, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "config.json", "tokenizer.json"])
@@ -83,10 +84,7 @@ def test_another_file_is_refused(model, name):
     content = bytearray((theirs / name).read_bytes())
     content[len(content) // 2] ^= 1
     (theirs / name).write_bytes(content)
-    with pytest.raises(
-        UserError,
-        match=f"{name}: another file than when this was begun .*; put it back, or begin anew",
-    ):
+    with refuses(f"{name}: another file than when this was begun .*; put it back, or begin anew"):
         load_model(ours)
 
 
@@ -94,16 +92,14 @@ def test_weights_that_came_beside_those_of_the_reference_are_not_read(model):
     """transformers, and a new reference, would take the safetensors first."""
     theirs, ours, _ = model
     save_file({"other": torch.zeros(2)}, theirs / "model.safetensors")
-    with pytest.raises(UserError, match="its weights lie in other files than when this was begun"):
+    with refuses("its weights lie in other files than when this was begun"):
         load_model(ours)
 
 
 def test_a_model_that_was_moved_is_missed(model):
     theirs, ours, _ = model
     theirs.rename(theirs.with_name("elsewhere"))
-    with pytest.raises(
-        UserError, match="No such file or directory; put the model back that this is over"
-    ):
+    with refuses("No such file or directory; put the model back that this is over"):
         load_model(ours)
 
 
@@ -124,7 +120,7 @@ def test_numbers_come_out_in_the_type_that_they_came_in(text_file, tmp_path, fam
             tensor.dtype == same[name].dtype == getattr(torch, dtype)
             and wide[name].dtype == torch.float32
         )
-        torch.testing.assert_close(same[name], tensor, rtol=0, atol=1e-6 if "norm" in name else 0)
+        assert_close(same[name], tensor, rtol=0, atol=1e-6 if "norm" in name else 0)
     configs = {name: AutoConfig.from_pretrained(tmp_path / name).dtype for name in ("same", "wide")}
     assert configs == {"same": getattr(torch, dtype), "wide": torch.float32}
 
@@ -186,7 +182,7 @@ def test_notes_in_a_configuration_change_nothing(text_file, tmp_path):
     before = base.module_of(folder)(torch.arange(5)[None]).logits
     change(folder / "config.json", **notes)
     refer(folder, tmp_path / "out")
-    torch.testing.assert_close(base.module_of(folder)(torch.arange(5)[None]).logits, before)
+    assert_close(base.module_of(folder)(torch.arange(5)[None]).logits, before)
 
 
 def test_the_proof_writes_with_a_cache(tmp_path, monkeypatch):
@@ -244,12 +240,12 @@ def shards(tmp_path):
     whole = save(tmp_path / "whole", "llama", tie_word_embeddings=False)
     folder = tmp_path / "hf"
     AutoModelForCausalLM.from_pretrained(whole).save_pretrained(folder, max_shard_size="12KB")
-    return folder, json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    return folder, read_json(folder / "model.safetensors.index.json")["weight_map"]
 
 
 def copy_into(folder, name, part, change):
     """Put a tensor into another part, too, changed."""
-    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    index = read_json(folder / "model.safetensors.index.json")["weight_map"]
     tensor = load_file(folder / index[name])[name]
     save_file(load_file(folder / part) | {name: change(tensor)}, folder / part, {"format": "pt"})
 
@@ -262,7 +258,7 @@ def test_a_tensor_in_two_parts(shards, place, tmp_path):
     part = sorted({*index.values()} - {index[name]})[place]
     before = base.module_of(folder).state_dict()
     copy_into(folder, name, part, torch.clone)
-    torch.testing.assert_close(base.module_of(folder).state_dict(), before, rtol=0, atol=0)
+    assert_close(base.module_of(folder).state_dict(), before, rtol=0, atol=0)
     copy_into(folder, name, part, torch.neg)
     refused(folder, tmp_path / "out", part, name, f"names another one in {index[name]}")
 

@@ -19,6 +19,8 @@ from ds_minimodel.artifacts.models import load_model, save_body
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.export.folder import export_hf
+from tests.helpers.files import read_json, write_json
+from tests.helpers.refusals import refuses
 
 from .refusing import change, refused
 
@@ -54,7 +56,7 @@ def test_configurations(folder, tmp_path, key, value, words):
 
 @pytest.mark.parametrize("content", ["[]", "", '{"a":' * 2000])
 def test_a_configuration_that_is_none(folder, tmp_path, content):
-    (folder / "config.json").write_text(content, encoding="utf-8")
+    (folder / "config.json").write_text(content)
     refused(folder, tmp_path / "out", "config.json")
 
 
@@ -155,7 +157,7 @@ def test_code_of_a_folder_is_not_run(folder, tmp_path):
         auto = {
             kind: f"code.{kind}" for kind in ("AutoConfig", "AutoModelForMaskedLM", "AutoTokenizer")
         }
-        (folder / name).write_text(json.dumps({**content, "auto_map": auto}))
+        write_json(folder / name, {**content, "auto_map": auto})
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     try:
         refer(folder, tmp_path / "in")
@@ -185,9 +187,9 @@ def test_code_of_a_folder_is_not_run(folder, tmp_path):
 )
 def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
     folder = shutil.copytree(roberta_json, tmp_path / "hf")
-    content = json.loads((folder / "tokenizer.json").read_text())
+    content = read_json(folder / "tokenizer.json")
     change(content)
-    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False))
+    write_json(folder / "tokenizer.json", content)
     refused(folder, tmp_path / "out", words)
     assert "panicked" not in capfd.readouterr().err
 
@@ -195,14 +197,14 @@ def test_a_damaged_tokenizer_json(roberta_json, tmp_path, capfd, change, words):
 @pytest.mark.parametrize("place", ["vocab", "added_tokens", "Unigram"])
 def test_ids_are_counted_before_a_tokenizer_is_made(roberta_json, tmp_path, place):
     folder = shutil.copytree(roberta_json, tmp_path / "hf")
-    content = json.loads((folder / "tokenizer.json").read_text())
+    content = read_json(folder / "tokenizer.json")
     if place == "vocab":
         content["model"]["vocab"]["far"] = 2**31
     elif place == "added_tokens":
         content["added_tokens"][-1]["id"] = 2**31
     else:
         content["model"] = {"type": place, "vocab": [["a", 0.0]] * 3_000_000}
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    write_json(folder / "tokenizer.json", content)
     refused(folder, tmp_path / "out", " ids, where config.json has vocab_size 40")
 
 
@@ -243,7 +245,7 @@ def test_exports(xlm_r, tmp_path):
         ((tmp_path / "in", tmp_path / "out", tmp_path / "stranger"), "embedding space"),
         ((tmp_path / "in", tmp_path / "in"), "exists"),
     ]:
-        with pytest.raises(UserError, match=words):
+        with refuses(words):
             export_hf(*arguments)
     assert not (tmp_path / "out").exists()
 
@@ -254,7 +256,7 @@ def test_the_command(xlm_r, tmp_path, capsys):
             main(["export-hf", *map(str, arguments)])
         return stop.value.code, capsys.readouterr().err
 
-    with pytest.raises(UserError, match=r"--language 'de\\n\\n<script>'"):
+    with refuses(r"--language 'de\\n\\n<script>'"):
         refer(xlm_r, tmp_path / "new", "de\n\n<script>")
     refer(xlm_r, tmp_path / "in", "en")
     assert run(tmp_path / "in", tmp_path / "out") == (0, f"{tmp_path}/out: written\n")

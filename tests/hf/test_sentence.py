@@ -1,7 +1,5 @@
 """Models of sentence-transformers: equal vectors in and out, and refusals by name."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,11 +10,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ds_minimodel.artifacts.adaptation import save_adaptation
 from ds_minimodel.artifacts.base import config_of, refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.evaluation.packs import open_pack, plugged_module
 from ds_minimodel.evaluation.sentences import encode_texts
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.tokenizers.extension import extend_tokenizer
+from tests.helpers.files import write_json
+from tests.helpers.refusals import refuses
 
 from .conftest import ODD_TEXTS, TEXTS
 from .refusing import change, refused
@@ -120,7 +119,7 @@ def write_modules(folder, *kinds, **paths):
         }
         for place, kind in enumerate(kinds)
     ]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    write_json(folder / "modules.json", modules)
 
 
 def in_modules(*kinds, **paths):
@@ -195,7 +194,7 @@ def test_a_bare_encoder_gives_vectors_by_the_pooling_that_is_given(encoders, tmp
     names = load_file(tmp_path / "out/model.safetensors")
     assert not any(name.startswith("cls.") for name in names)
     sentence = save_sentence_model(encoders["bert-cased"], tmp_path / "theirs")
-    with pytest.raises(UserError, match="leave --pooling out"):
+    with refuses("leave --pooling out"):
         refer(sentence, tmp_path / "other", pooling="mean")
 
 

@@ -16,6 +16,7 @@ from ds_minimodel.artifacts.base import refer
 from ds_minimodel.export.folder import export_hf
 from tests.helpers.architectures import SHAPES, config_of
 from tests.helpers.byte_pairs import bpe
+from tests.helpers.files import read_json
 from tests.helpers.foreign_models import make_bert, save_modernbert
 
 from .conftest import ODD_TEXTS, TEXTS, make_roberta_json, make_xlm_r, randomise
@@ -66,7 +67,7 @@ def tokenizer_of(shape, text_file):
     template.
     """
     kind = CLASSES.get(shape, transformers.PreTrainedTokenizerFast)
-    lines = text_file.read_text(encoding="utf-8").split("\n")
+    lines = text_file.read_text().split("\n")
     options = {"extra_special_tokens": ["<|user|>"], "chat_template": CHAT}
     if kind in (transformers.LlamaTokenizer, transformers.GemmaTokenizer):
         names = {
@@ -113,7 +114,7 @@ def save(name, text_file, unigram_folder, folder):
         randomise(transformers.AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
     elif name in ENCODERS:
         save_modernbert(text_file, folder)
-        size = json.loads((folder / "config.json").read_text())["vocab_size"]
+        size = read_json(folder / "config.json")["vocab_size"]
         (folder / "model.safetensors.index.json").unlink(missing_ok=True)
         ids = {f"{role}_token_id": None for role in ("mask", "cls", "sep", "pad", "bos", "eos")}
         randomise(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from model_cases import VOCAB_SIZE, body_config, mlm_batch, randomise, read_everywhere
 from torch.autograd import gradcheck
+from torch.testing import assert_close
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -30,7 +31,7 @@ def test_merged_weights_compute_what_the_updates_do(config):
     plain, changed = (randomise(masked_lm(config, VOCAB_SIZE)) for _ in range(2))
     add_low_rank(changed.body, 3, 1)
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
-        torch.testing.assert_close(changed(batch), plain(batch), msg="an update begins as nothing")
+        assert_close(changed(batch), plain(batch), msg="an update begins as nothing")
     randomise(changed)
     weights = {name: tensor.detach() for name, tensor in changed.body.named_parameters()}
     update = {name: tensor for name, tensor in weights.items() if is_low_rank(name)}
@@ -40,7 +41,7 @@ def test_merged_weights_compute_what_the_updates_do(config):
     for name, tensor in updated(weights, update):
         plain.body.get_parameter(name).data.copy_(tensor)
     for batch in (mlm_batch(), read_everywhere(mlm_batch())):
-        torch.testing.assert_close(changed(batch), plain(batch), rtol=1e-4, atol=1e-4)
+        assert_close(changed(batch), plain(batch), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -134,11 +135,11 @@ def test_replayed_rows_are_held_to_what_the_body_was():
     again = is_target & batch["replayed"][:, None]
     nats = -student[text].gather(1, batch["targets"][text][:, None]).sum()
     divergence = (teacher.exp() * (teacher - student[..., :kept]))[again].sum()
-    torch.testing.assert_close(found, (nats + divergence)[None], rtol=1e-4, atol=1e-4)
+    assert_close(found, (nats + divergence)[None], rtol=1e-4, atol=1e-4)
     trained = [parameter for name, parameter in model.body.named_parameters() if is_low_rank(name)]
     gradients = (
         torch.autograd.grad(found, trained),
         torch.autograd.grad(nats + 9 * divergence, trained),
     )
     for gradient, expected in zip(*gradients, strict=True):
-        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+        assert_close(gradient, expected, rtol=1e-3, atol=1e-4)

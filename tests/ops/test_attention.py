@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_cases import DEVICE, DTYPES, P, cases, close
+from torch.testing import assert_close
 
 from benchmarks.operators import Called
 from ds_minimodel import ops
@@ -23,7 +24,7 @@ def test_a_sample_without_keys_attends_to_nothing():
     probs = ops.masked_softmax(torch.randn(2, 1, 3, 5), lengths, 1.0)
     assert (probs[0] == 0).all()
     assert (probs[1, ..., 2:] == 0).all()
-    torch.testing.assert_close(probs[1].sum(-1), torch.ones(1, 3))
+    assert_close(probs[1].sum(-1), torch.ones(1, 3))
 
 
 def without_dropout(projected, queries, num_heads, lengths, p, row_keys):
@@ -63,7 +64,7 @@ def test_windows_by_torchs_kernel_equal_the_reference():
             seen = keys_in_window(keys_values.shape[1], *window)
             context = torch_window_attention(keys_values, queries, num_heads, seen, scale)
             exact = torch.ops.dsmm_reference.window_attention(*inputs)
-            torch.testing.assert_close(context, exact, atol=1e-5, rtol=0)
+            assert_close(context, exact, atol=1e-5, rtol=0)
 
 
 def as_on_a_gpu(way, projected, queries, num_heads):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
+from torch.testing import assert_close
 
 from ds_minimodel import ops
 from ds_minimodel.common.vocabulary import IGNORED
@@ -66,7 +67,7 @@ def test_rows_of_a_base_are_read_and_the_others_get_their_gradient(dtype, tolera
         grad_x, grad_rows, grad_bias = (leaf.grad for leaf in leaves)
         return losses, loss.detach(), grad_x, grad_rows[200 - num_base :], grad_bias
 
-    torch.testing.assert_close(results(0), results(200), rtol=tolerance, atol=tolerance)
+    assert_close(results(0), results(200), rtol=tolerance, atol=tolerance)
 
 
 def test_a_divergence_is_torchs():
@@ -83,9 +84,9 @@ def test_a_divergence_is_torchs():
     teacher = (taught @ base.T).log_softmax(-1)
     expected = 0.3 * F.kl_div(student, teacher, reduction="sum", log_target=True)
     expected.backward()
-    torch.testing.assert_close(loss, expected)
+    assert_close(loss, expected)
     for leaf, wanted in zip(leaves, exact, strict=True):
-        torch.testing.assert_close(leaf.grad, wanted.grad)
+        assert_close(leaf.grad, wanted.grad)
 
 
 @pytest.mark.usefixtures("chunked")
@@ -105,7 +106,7 @@ def test_losses_of_tokens_add_up_to_the_loss(monkeypatch):
     (x, weight, bias), targets = tensors()
     targets[[4, 17]] = IGNORED
     losses = ops.token_losses(x, weight, bias, targets)
-    torch.testing.assert_close(losses.sum(), ops.linear_cross_entropy(x, weight, bias, targets))
+    assert_close(losses.sum(), ops.linear_cross_entropy(x, weight, bias, targets))
     assert not losses[[4, 17]].any()
     assert (losses > 0).sum() == P - 2
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.ops.gpu import CUDA_12_BUILD, check_gpus, device, has_code
+from tests.helpers.refusals import refuses
 
 # torch 2.13 for x86 (RELEASE.md of PyTorch)
 CUDA_12_6 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -56,7 +56,7 @@ def gpus(monkeypatch):
 def test_a_gpu_without_code_is_one_line_that_says_what_to_install(gpus):
     gpus(CUDA_13_0, (9, 0), (7, 0))
     check_gpus(1)
-    with pytest.raises(UserError) as error:
+    with refuses() as error:
         check_gpus()
     message = str(error.value)
     beginning = f"GPU 1 is sm_70, and torch {torch.__version__} has code for sm_75, sm_80, "
@@ -64,7 +64,7 @@ def test_a_gpu_without_code_is_one_line_that_says_what_to_install(gpus):
     assert f"uv pip install --torch-backend=cu126 {CUDA_12_BUILD}" in message
     assert "\n" not in message
     gpus(CUDA_12_6, (10, 0))
-    with pytest.raises(UserError, match="uninstall torch and install PyPI's"):
+    with refuses("uninstall torch and install PyPI's"):
         check_gpus()
 
 

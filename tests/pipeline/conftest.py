@@ -27,7 +27,7 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 from tests.helpers.foreign_models import save_llama
 
 from ..docs import ROOT
-from ..forks import run_ranks
+from ..forks import run_ranks, words
 
 TOPICS = {
     "sea": "wave boat fish salt shore wind",
@@ -107,14 +107,14 @@ def make_world(folder):
             return text if language == "en" else text.translate(SECOND)
 
         text = "\n\n".join("\n".join(map(spell, lines)) for _, lines in pages)
-        (folder / f"{language}.txt").write_text(text + "\n", encoding="utf-8")
-        with open(folder / f"topic.{language}.jsonl", "w", encoding="utf-8") as file:
+        (folder / f"{language}.txt").write_text(text + "\n")
+        with open(folder / f"topic.{language}.jsonl", "w") as file:
             for topic, lines in pages[:60]:
                 file.write(json.dumps({"text": spell(lines[0]), "label": topic}) + "\n")
         asked = [(name, *map(spell, texts), start) for name, *texts, start in questions]
-        (folder / f"qa.{language}.json").write_text(squad(*asked), encoding="utf-8")
+        (folder / f"qa.{language}.json").write_text(squad(*asked))
     path = folder / "recipe.yaml"
-    path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
+    path.write_text(RECIPE.format(folder=folder))
     return path
 
 
@@ -156,7 +156,7 @@ def ready_for_cpu(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def refused(*arguments):
+def refused(*command):
     """The one line on standard error of a command that must be refused; in this process, for
     torch's sake.
     """
@@ -167,7 +167,7 @@ def refused(*arguments):
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as end,
     ):
-        main([str(argument) for argument in arguments])
+        main(words(*command))
     lines = [line for line in err.getvalue().splitlines() if line.startswith("ds-minimodel: ")]
     assert end.value.code == 2, err.getvalue()
     assert len(lines) == 1 and "Traceback" not in err.getvalue() and not out.getvalue()

@@ -49,7 +49,7 @@ def pairs_of(count, seed):
 
 
 def write_pairs(path, pairs):
-    path.write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
+    path.write_text("".join("\t".join(pair) + "\n" for pair in pairs))
 
 
 def save_sentence_model(folder, normalises=True, pooling="mean", seed=0, hidden=32):

@@ -25,8 +25,8 @@ def recipe(tmp_path):
 def test_a_refusal_leaves_nothing(recipe, tmp_path):
     run_step(STEPS["corpus"], load_recipe(recipe))
     before = sorted(tmp_path.rglob("*"))
-    refused("run", recipe, "tokenizer.vocab_size=5000")
-    refused("tokenizer", recipe, "tokenizer.vocab_size=8")
+    refused(f"run {recipe} tokenizer.vocab_size=5000")
+    refused(f"tokenizer {recipe} tokenizer.vocab_size=8")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -40,7 +40,7 @@ def test_text_in_another_language_is_said(recipe, tmp_path, capsys):
 
 def test_mistakes_in_the_tasks_are_found_before_any_training(recipe, tmp_path):
     (tmp_path / "qa.xx.json").write_text("{}")
-    assert "qa.xx.json" in refused("run", recipe)
+    assert "qa.xx.json" in refused(f"run {recipe}")
     assert not (tmp_path / "run/tokenizer").exists()
 
 
@@ -51,7 +51,7 @@ def test_two_runs_in_one_workdir(world, tmp_path):
         note_holder(path, "adapt/minijoint/xx")
         here = f"process {os.getpid()} on {os.uname().nodename}"
         assert f"another run is at work here ({here}, at adapt/minijoint/xx); wait" in refused(
-            "pretrain", recipe
+            f"pretrain {recipe}"
         )
 
 
@@ -60,7 +60,7 @@ def test_rebuild_with_wrong_tasks_moves_nothing(world, tmp_path):
     workdir = recipe.parent / "run"
     before = sorted(workdir.rglob("*"))
     line = refused(
-        "finetune", recipe, "--rebuild", "finetune.tasks.topic.columns={text: txet, label: label}"
+        f"finetune {recipe} --rebuild", "finetune.tasks.topic.columns={text: txet, label: label}"
     )
     assert "txet" in line
     assert sorted(workdir.rglob("*")) == before

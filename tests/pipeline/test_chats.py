@@ -2,8 +2,6 @@
 template.
 """
 
-import json
-
 import pytest
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -12,6 +10,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.evaluation.retention import Decoder
 from ds_minimodel.export.folder import export_adapter, export_hf
 from tests.helpers.dialogues import write_dialogues
+from tests.helpers.files import read_json_lines
 from tests.helpers.foreign_models import END
 
 from ..forks import KILLED_AFTER, Fork, done
@@ -40,10 +39,7 @@ def test_answers_are_learned_of_dialogues(chat_world):  # noqa: F811
         store.masked
         and store.num_documents + TokenStore(store.folder / "held_out").num_documents == 100
     )
-    rows = [
-        json.loads(line)
-        for line in (chat_world / "run/adapt/lora/xx/run/metrics.jsonl").read_text().splitlines()
-    ]
+    rows = read_json_lines(chat_world / "run/adapt/lora/xx/run/metrics.jsonl")
     scores = [
         row["held_out/chats_nats_per_token"]
         for row in rows
@@ -66,12 +62,12 @@ def test_answers_are_learned_of_dialogues(chat_world):  # noqa: F811
 def test_refusals(chat_world):  # noqa: F811
     recipe = chat_world / "recipe.yaml"
     chats = f"{chat_world}/chats.jsonl"
-    assert "en is not among languages.targets" in refused("run", recipe, f"data.chats.en={chats}")
+    assert "en is not among languages.targets" in refused(f"run {recipe}", f"data.chats.en={chats}")
     replaces = "data.chats.xx=" + chats, "tokenizer.vocabulary=replace", "adapt.new_token_penalty=0"
-    assert "data.chats: are of a decoder whose" in refused("run", recipe, *replaces)
+    assert "data.chats: are of a decoder whose" in refused(f"run {recipe}", *replaces)
     write_dialogues(chat_world / "bad.jsonl", [("assistant", "xx")])
     bad = *LORA, f"data.chats.xx={chat_world}/bad.jsonl", f"workdir={chat_world}/bad"
-    assert "bad.jsonl:1: turn 1: of" in refused("run", recipe, *bad)
+    assert "bad.jsonl:1: turn 1: of" in refused(f"run {recipe}", *bad)
     extend = (
         "extend",
         chat_world / "theirs",

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.check import check_ahead
 from ds_minimodel.pipeline.registry import STEPS
+from tests.helpers.refusals import refuses
 
 from .conftest import make_world
 
@@ -28,9 +28,7 @@ def no_matplotlib(monkeypatch):
 
 
 def test_a_recipe_with_tasks_is_refused_without_matplotlib(tmp_path, no_matplotlib):
-    with pytest.raises(
-        UserError, match=r"matplotlib is not installed; pip install .ds_minimodel\[report\]"
-    ):
+    with refuses(r"matplotlib is not installed; pip install .ds_minimodel\[report\]"):
         check(tmp_path)
 
 

@@ -2,12 +2,13 @@
 library.
 """
 
-import json
 import math
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.helpers.files import read_json
 
 from ..forks import done
 from .conftest import make_world
@@ -37,12 +38,12 @@ def workdir(tmp_path_factory):
     )
     bits = f"{{kind: bits-per-byte, test: {{en: {folder}/bits.en.txt, xx: {folder}/bits.xx.txt}}}}"
     tasks = f"finetune.tasks={{topic: {topic}, bits: {bits}}}"
-    done("run", recipe, *KIND, *SIZES, tasks)
+    done(f"run {recipe}", *KIND, *SIZES, tasks)
     return folder / "run"
 
 
 def scores(workdir, system, task):
-    return json.loads((workdir / f"evaluate/{system}/xx/{task}/seed-3/scores.json").read_text())
+    return read_json(workdir / f"evaluate/{system}/xx/{task}/seed-3/scores.json")
 
 
 def test_packs_learn_and_every_task_is_scored(workdir):
@@ -57,7 +58,7 @@ def exported(workdir):
     """(model, tokenizer) of the body with MiniPost's pack in Hugging Face's library."""
     pack = workdir / "adapt/minipost/xx/pack"
     out = workdir.parent / "hf"
-    done("export-hf", workdir / "pretrain/bl_base/model", out, "--pack", pack)
+    done(f"export-hf {workdir}/pretrain/bl_base/model {out} --pack {pack}")
     return AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
 
 

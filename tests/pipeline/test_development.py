@@ -1,9 +1,10 @@
 """Scores on a development file while a task is finetuned."""
 
-import json
 import shutil
 
 import pytest
+
+from tests.helpers.files import read_json, read_json_lines
 
 from ..forks import done
 from .conftest import copy_of, make_world, refused, run_two_ranks
@@ -27,7 +28,7 @@ def dev_files(folder):
 def scored(tmp_path_factory):
     """Recipe of a run to the report."""
     recipe = make_world(tmp_path_factory.mktemp("development"))
-    done("run", recipe, *RUN, *UNEVEN, *dev_files(recipe.parent))
+    done(f"run {recipe}", *RUN, *UNEVEN, *dev_files(recipe.parent))
     return recipe
 
 
@@ -44,10 +45,7 @@ def job(recipe, task):
 
 
 def lines(recipe, task):
-    return [
-        json.loads(line)
-        for line in (job(recipe, task) / "run/metrics.jsonl").read_text().splitlines()
-    ]
+    return read_json_lines(job(recipe, task) / "run/metrics.jsonl")
 
 
 def scores(recipe, task):
@@ -56,7 +54,7 @@ def scores(recipe, task):
 
 
 def facts(recipe, task):
-    return json.loads((job(recipe, task) / "model/manifest.json").read_text())
+    return read_json(job(recipe, task) / "model/manifest.json")
 
 
 @pytest.mark.parametrize("task", MODELS)
@@ -68,13 +66,13 @@ def test_every_epoch_is_scored(scored, task):
         and facts(scored, task)["steps"] == steps
     )
     test = scored.parent / f"run/evaluate/minijoint/en/{task}/seed-3/scores.json"
-    assert json.loads(test.read_text())[0]["score"] == found[steps], "the same file as a test"
+    assert read_json(test)[0]["score"] == found[steps], "the same file as a test"
     assert not (job(scored, task) / "run/checkpoints").exists()
 
 
 def test_scoring_changes_nothing(scored, tmp_path):
     recipe, _ = before_finetuning(scored, tmp_path)
-    done("run", recipe, *RUN, *UNEVEN)
+    done(f"run {recipe}", *RUN, *UNEVEN)
     for task in MODELS:
         assert [line["loss"] for line in lines(recipe, task)] == [
             line["loss"] for line in lines(scored, task)
@@ -96,6 +94,6 @@ def test_two_ranks_score_the_same(scored, tmp_path, settings):
 def test_what_cannot_be_scored_is_refused_ahead(tmp_path):
     recipe = make_world(tmp_path)
     (tmp_path / "bad.jsonl").write_text('{"text": "a", "label": "moon"}\n')
-    line = refused("run", recipe, f"finetune.tasks.topic.dev={tmp_path}/bad.jsonl")
+    line = refused(f"run {recipe} finetune.tasks.topic.dev={tmp_path}/bad.jsonl")
     assert "bad.jsonl:1: label 'moon' is not one of the task's" in line
     assert not (tmp_path / "run").exists()

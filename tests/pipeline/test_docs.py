@@ -11,6 +11,7 @@ import pytest
 from ds_minimodel import api
 from ds_minimodel.cli.main import main
 from ds_minimodel.config.reading import package_recipes
+from tests.helpers.files import read_json
 from tests.helpers.foreign_models import save_llama, save_modernbert
 from tests.pipeline.conftest import assert_shared_rows_are_the_bases
 
@@ -74,7 +75,7 @@ def do(arguments, folder, capsys):
 
 def run_script(code, folder):
     """What a page's Python prints as a reader runs it: a script in a file."""
-    (folder / "script.py").write_text(code, encoding="utf-8")
+    (folder / "script.py").write_text(code)
     process = Fork("runpy:run_path", "script.py", {}, "__main__", cwd=folder)
     out, err = process.communicate()
     assert process.returncode == 0, err
@@ -109,7 +110,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     def go_through(page):
         for text in blocks(page, "yaml"):
             if text.startswith("# minipost.yaml"):
-                (folder / "minipost.yaml").write_text(text, encoding="utf-8")
+                (folder / "minipost.yaml").write_text(text)
         for command in commands(page):
             if (
                 "ds-minimodel " not in command
@@ -130,7 +131,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
 
     go_through("README.md")
     go_through("docs/hugging-face.md")
-    rows = json.loads((folder / "runs/minipost/report/scores.json").read_text())
+    rows = read_json(folder / "runs/minipost/report/scores.json")
     assert {(row["task"], row["language"], row["step"]) for row in rows} == {
         (task, "de", step) for task in ("topic", "qa") for step in (0, 4)
     }
@@ -148,9 +149,7 @@ def test_extending_a_model(folder, monkeypatch, capsys):
     answer = import_script("examples/ask_questions.py").answer(*arguments)
     assert answer in "Der kleine Hund läuft schnell."
     go_through("docs/choosing.md")
-    manifest = json.loads(
-        (folder / "runs/minipost/adapt/minipost/de/pack/manifest.json").read_text()
-    )
+    manifest = read_json(folder / "runs/minipost/adapt/minipost/de/pack/manifest.json")
     assert manifest["initialisation"] == "pieces"
 
 
@@ -171,7 +170,7 @@ def test_models_of_today(model, folder, text_file, monkeypatch, capsys):  # noqa
             for text in blocks("docs/tutorial.md", "yaml")
             if text.startswith("# modernbert-de.yaml")
         )
-        (folder / "modernbert-de.yaml").write_text(recipe, encoding="utf-8")
+        (folder / "modernbert-de.yaml").write_text(recipe)
     for command in commands("docs/tutorial.md"):
         if name in command.lower():
             arguments = shlex.split(command)[1:]

@@ -5,11 +5,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from ds_minimodel.artifacts.base import keep_vocabulary
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_artifact
 from ds_minimodel.data.store import StoreManifest
 from ds_minimodel.pipeline.dialogues import Ending, _written, ending_of, prepare_chats
 from tests.helpers.dialogues import write_dialogues
+from tests.helpers.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -176,5 +176,5 @@ def test_the_store_names_the_ends_that_are_learned(tmp_path, capsys, name, eos, 
     assert said in capsys.readouterr().err
     for end in ends:
         write_dialogues(chats, [("user", "U1."), ("assistant", f"A1.{end}")])
-        with pytest.raises(UserError, match="chats.jsonl:1: a turn says .*; spell it otherwise"):
+        with refuses("chats.jsonl:1: a turn says .*; spell it otherwise"):
             prepare_chats([chats], tmp_path / "tokenizer", tmp_path / "again", 64, 0.0)

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ds_minimodel.artifacts.models import load_body, load_model
 from ds_minimodel.common.vocabulary import IGNORED
 from ds_minimodel.models.body import BASE_ROWS, LanguagePack
 from ds_minimodel.models.trainable import NewTokenPenalty
+from tests.helpers.files import read_json
 from tests.pipeline.extension_world import make_recipe
 
 from ..forks import done, run
@@ -42,9 +44,7 @@ def test_a_pack_has_new_rows_alone_and_they_learn(folder):
     for name, rows in pack.items():
         assert len(rows) == NEW and not torch.equal(rows, first[name])
     for system in ("bl_base", "minipost"):
-        scores = json.loads(
-            (folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text()
-        )
+        scores = read_json(folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json")
         assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
 
 
@@ -57,14 +57,14 @@ def test_new_rows_begin_as_the_mean_of_their_parts(folder):
     new = AutoTokenizer.from_pretrained(folder / "run/tokenizer/xx")
     for id in range(ROWS, ROWS + NEW):
         parts = theirs(new.decode([id]), add_special_tokens=False)["input_ids"]
-        torch.testing.assert_close(first[id - ROWS], old[parts].mean(0))
+        assert_close(first[id - ROWS], old[parts].mean(0))
 
 
 def test_transformers_has_the_base_in_the_export_and_the_new_language_beside_it(folder, tmp_path):
     body = folder / "run/pretrain/bl_base/model"
     pack = folder / "run/adapt/bl_base/xx/pack"
     out = tmp_path / "hf"
-    done("export-hf", body, out, "--pack", pack)
+    done(f"export-hf {body} {out} --pack {pack}")
     before = AutoTokenizer.from_pretrained(folder / "theirs")
     after = AutoTokenizer.from_pretrained(out)
     old = AutoModelForCausalLM.from_pretrained(folder / "theirs").eval()
@@ -94,8 +94,7 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
         documents = (folder / f"{language}.txt").read_text().split("\n\n")[:3]
         (tmp_path / f"{language}.txt").write_text("\n\n".join(documents))
     code, out, err = run(
-        "bits",
-        folder / "base",
+        f"bits {folder}/base",
         *packs,
         "--context-bytes",
         40,
@@ -104,12 +103,10 @@ def test_bits_compare_packs_at_equal_bytes_of_context(folder, tmp_path):
         tmp_path / "xx.txt",
     )
     assert code == 0, err
-    code, answer, err = run(
-        "bits", folder / "theirs", "--context-bytes", 40, "--json", tmp_path / "en.txt"
-    )
+    code, answer, err = run(f"bits {folder}/theirs --context-bytes 40 --json {tmp_path}/en.txt")
     assert code == 0, err
     (row,) = json.loads(answer)
-    unequal = refused("bits", folder / "base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
+    unequal = refused(f"bits {folder}/base", *packs, "--context-bytes", 64, tmp_path / "en.txt")
     assert f"{folder}/base: has 64 positions" in unequal and unequal.endswith(
         "give --context-bytes 63 or fewer"
     )
@@ -158,12 +155,12 @@ def test_the_guard_is_what_the_source_loses_by_the_new_pieces(folder):
     rows = {"targets": torch.zeros(4, 40, dtype=torch.long), "sample_keys": keys}
     after = pack.cross_entropy(states, table, targets)
     loss = new_token_penalty.loss(pack, table, rows)
-    torch.testing.assert_close(loss, 3.0 * (after - before) / 64 * 4 * 40, rtol=1e-4, atol=1e-4)
+    assert_close(loss, 3.0 * (after - before) / 64 * 4 * 40, rtol=1e-4, atol=1e-4)
 
     rows["targets"][1:, 7:] = IGNORED  # a micro-batch of these alone is 7 wide
     parts = [{"targets": rows["targets"][:1], "sample_keys": keys[:1]}]
     parts += [{"targets": rows["targets"][1:, :7], "sample_keys": keys[1:]}]
-    torch.testing.assert_close(
+    assert_close(
         sum(new_token_penalty.loss(pack, table, part) for part in parts),
         new_token_penalty.loss(pack, table, rows),
     )
@@ -187,7 +184,7 @@ def test_two_ranks_train_the_same_rows(folder, tmp_path):
     ]
     run_two_ranks(folder / "recipe.yaml", *more)
     for name, rows in load_rows(tmp_path).items():
-        torch.testing.assert_close(rows, load_rows(folder)[name], rtol=1e-3, atol=1e-4)
+        assert_close(rows, load_rows(folder)[name], rtol=1e-3, atol=1e-4)
 
 
 def load_rows(folder):
@@ -197,15 +194,15 @@ def load_rows(folder):
 def test_what_cannot_be_extended_is_refused(tmp_path):
     recipe = make_world(tmp_path)
     assert "there is no base whose vocabulary is extended" in refused(
-        "run", recipe, "tokenizer.vocabulary=extend"
+        f"run {recipe} tokenizer.vocabulary=extend"
     )
     other = make_recipe(tmp_path / "other")
     other.write_text(other.read_text().replace(", vocab_size: 24", ""))
-    assert "tokenizer.vocab_size: say how many tokens are added" in refused("run", other)
+    assert "tokenizer.vocab_size: say how many tokens are added" in refused(f"run {other}")
     assert "adapt.new_token_penalty: a vocabulary of its own" in refused(
-        "run", other, "tokenizer={vocab_size: 300}"
+        f"run {other}", "tokenizer={vocab_size: 300}"
     )
     extended = "tokenizer={vocabulary: extend, vocab_size: 24}"
     assert "adapt.new_token_penalty: lora trains the body" in refused(
-        "run", other, extended, "systems=[lora]"
+        f"run {other}", extended, "systems=[lora]"
     )

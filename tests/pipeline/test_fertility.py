@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 
 from ds_minimodel.artifacts.base import refer
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MIN_OCCURRENCES
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.fertility import fertility
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step_here
 from tests.helpers.foreign_models import make_bert
+from tests.helpers.refusals import refuses
 from tests.pipeline.extension_world import make_recipe
 
 from ..forks import run
@@ -41,7 +41,7 @@ def test_more_pieces_make_a_byte_cheaper_and_the_best_are_frequent(tmp_path, mon
         best
         is [row for row in rows if not row["new_pieces"] or row["rarest"] >= MIN_OCCURRENCES][-1]
     )
-    code, out, err = run("fertility", tmp_path / "recipe.yaml", "--json")
+    code, out, err = run(f"fertility {tmp_path}/recipe.yaml --json")
     assert code == 0 and json.loads(out)["rows"][0] == rows[0], err
 
 
@@ -61,5 +61,5 @@ def test_a_text_of_unknown_letters_is_not_taken_for_a_cheap_one(tmp_path):
 
 
 def test_a_recipe_without_a_base_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no base whose vocabulary new tokens would extend"):
+    with refuses("no base whose vocabulary new tokens would extend"):
         fertility(load_recipe(make_world(tmp_path)))

@@ -1,15 +1,13 @@
 """The list of words that guards a vocabulary is a part of what the vocabulary is made from."""
 
-import json
 import shutil
 
-import pytest
-
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending, run_step
 from ds_minimodel.tokenizers import guard
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refuses
 
 from .sentence_world import make_sentence_world
 
@@ -30,7 +28,7 @@ def test_another_guard_makes_no_other_tokens_unsaid(tmp_path, monkeypatch):
     guard_with(monkeypatch, WORDS)
     run_step(STEPS["corpus"], recipe)
     run_step(step, recipe)
-    assert json.loads(record.read_text())["inputs"]["guard"] == "wordfreq 3.1.1"
+    assert read_json(record)["inputs"]["guard"] == "wordfreq 3.1.1"
     made = record.read_bytes()
 
     # What is made stays valid where no list is installed.
@@ -40,10 +38,10 @@ def test_another_guard_makes_no_other_tokens_unsaid(tmp_path, monkeypatch):
 
     # Made again it would be another, which --rebuild alone does.
     shutil.rmtree(folder)
-    with pytest.raises(UserError, match=r"guard: wordfreq 3.1.1 -> None"):
+    with refuses(r"guard: wordfreq 3.1.1 -> None"):
         run_step(step, recipe)
     run_step(step, recipe, rebuild=True)
-    assert "guard" not in json.loads(record.read_text())["inputs"]
+    assert "guard" not in read_json(record)["inputs"]
 
 
 def test_another_text_does_not_change_the_guard_unsaid(tmp_path, monkeypatch):
@@ -55,5 +53,5 @@ def test_another_text_does_not_change_the_guard_unsaid(tmp_path, monkeypatch):
     guard_with(monkeypatch, {})
     other = load_recipe(path, [f"data.pairs.xx={tmp_path}/other.tsv", "data.test_pairs={}"])
     run_step(STEPS["corpus"], other, rebuild=True)
-    with pytest.raises(UserError, match=r"words of wordfreq 3.1.1, and here .* of none.*install"):
+    with refuses(r"words of wordfreq 3.1.1, and here .* of none.*install"):
         run_step(STEPS["tokenizer"], other, rebuild=True)

@@ -24,7 +24,7 @@ STEPS = {run: [0, 4, 8] if run.startswith("adapt") else [0, 8] for run in RUNS.s
 def workdir(tmp_path_factory):
     """Workdir of a run to a report."""
     recipe = make_world(tmp_path_factory.mktemp("held_out"))
-    done("run", recipe, *OVERRIDES)
+    done(f"run {recipe}", *OVERRIDES)
     return recipe.parent / "run"
 
 
@@ -53,7 +53,7 @@ def test_where_all_layers_are_trained_through_the_body_is_what_trains(workdir):
 def test_evaluating_more_often_changes_no_weight(workdir, tmp_path):
     shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("adapt", "report"))
     often = "adapt.snapshot_every=1", f"workdir={tmp_path}/run"
-    done("adapt", workdir.parent / "recipe.yaml", *OVERRIDES, *often)
+    done(f"adapt {workdir.parent}/recipe.yaml", *OVERRIDES, *often)
     assert list(held_out(tmp_path / "run", "adapt/minipost/xx")) == [*range(9)]
     often = weights(tmp_path / "run")
     for file, tensors in weights(workdir).items():

@@ -1,22 +1,21 @@
 """Step 2 from another initialisation."""
 
-import json
-
 import pytest
 import torch
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.base import refer
 from ds_minimodel.artifacts.models import load_model
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_manifest
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import is_pending
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.files import read_json
 from tests.helpers.foreign_models import save_llama
 from tests.helpers.references import model_one
+from tests.helpers.refusals import refuses
 
 from ..forks import done
 from .conftest import copy_of, make_world, prepare
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.slow
 def test_step_2_records_it_and_trains_on(world, tmp_path):
     recipe = copy_of(world, tmp_path)
     arguments = ("adapt", recipe, "systems=[bl_small]", "adapt.initialisation=random")
-    with pytest.raises(UserError, match="made from another recipe"):
+    with refuses("made from another recipe"):
         is_pending(STEPS["adapt"], load_recipe(*arguments[1:2], arguments[2:]))
     done(*arguments, "--rebuild")
     folder = tmp_path / "copy/run/adapt/bl_small/xx"
@@ -39,7 +38,7 @@ def test_step_2_records_it_and_trains_on(world, tmp_path):
     assert (
         not before.embeddings["tokens"][5].equal(after.embeddings["tokens"][5]) and not after.update
     )
-    record = json.loads((folder.parent / "xx.job.json").read_text())
+    record = read_json(folder.parent / "xx.job.json")
     assert record["inputs"]["adapt"]["initialisation"] == "random"
 
 
@@ -92,12 +91,12 @@ def test_pairs_alone_give_a_language_its_embeddings(tmp_path):
     write_pairs_of_text(tmp_path)
     overrides = ["systems=[bl_small]", "adapt.steps=0", "adapt.warmup_steps=0"]
     overrides += ["adapt.snapshot_every=null", "adapt.initialisation=aligned"]
-    with pytest.raises(UserError, match=r"data.pairs: there are no files for xx"):
+    with refuses(r"data.pairs: there are no files for xx"):
         load_recipe(recipe, overrides)
     overrides.append(f"data.pairs.xx={tmp_path}/pairs.tsv")
     prepare(recipe, *overrides)
-    done("pretrain", recipe, *overrides)
-    done("adapt", recipe, *overrides)
+    done(f"pretrain {recipe}", *overrides)
+    done(f"adapt {recipe}", *overrides)
 
     source = load_model(tmp_path / "run/pretrain/bl_small/model")[1].embeddings
     folder = tmp_path / "run/adapt/bl_small/xx"
@@ -130,7 +129,7 @@ def test_pairs_give_a_decoder_new_tokens_without_a_step(tied, tmp_path):
     theirs = save_llama(tmp_path / "en.txt", tmp_path / "theirs", "$A", tied)
     refer(theirs, tmp_path / "base", "en")
     recipe.write_text(DECODER.format(folder=tmp_path))
-    done("run", recipe)
+    done(f"run {recipe}")
 
     assert (tmp_path / "run/report/report.md").is_file()
     source = load_model(tmp_path / "base")[1].embeddings

@@ -23,7 +23,7 @@ SCORES = "evaluate/minijoint/xx/topic/seed-3"
 def finished(world, tmp_path_factory):
     """Recipe of a copy of the finished world; each test puts back what it damages."""
     recipe = copy_of(world, tmp_path_factory.mktemp("integrity"))
-    code, _, err = run("run", recipe)  # records note where files are now
+    code, _, err = run(f"run {recipe}")  # records note where files are now
     assert code == 0, err
     return recipe
 

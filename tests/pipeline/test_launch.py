@@ -11,10 +11,10 @@ import time
 import psutil
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.launch import hosts as launch
 from ds_minimodel.training.checkpoints.storage import step_of
+from tests.helpers.refusals import refuses
 
 from .. import forks
 from ..docs import ROOT
@@ -152,15 +152,15 @@ def test_ranks_on_hosts_are_counted(hostfile):
 
 def test_a_hostfile_that_is_wrong_is_refused(hostfile):
     path = hostfile("worker-1 slots=8\n")
-    with pytest.raises(UserError, match="hosts: Hostname 'w' not found in hostfile"):
+    with refuses("hosts: Hostname 'w' not found in hostfile"):
         launch.ranks_on_hosts(path, None, ["--exclude", "w"])
-    with pytest.raises(UserError, match="hosts: Hostfile contains a bad entry: worker-1"):
+    with refuses("hosts: Hostfile contains a bad entry: worker-1"):
         launch.ranks_on_hosts(hostfile("worker-1\n"), None)
-    with pytest.raises(UserError, match="hosts: a has 0 slots for 1 ranks"):
+    with refuses("hosts: a has 0 slots for 1 ranks"):
         launch.ranks_on_hosts(hostfile("a slots=0\n"), None)
-    with pytest.raises(UserError, match="hosts: a has 99,999,999,999 slots; a host has 4,096"):
+    with refuses("hosts: a has 99,999,999,999 slots; a host has 4,096"):
         launch.ranks_on_hosts(hostfile("a slots=99999999999\n"), None, ["--include", "a"])
-    with pytest.raises(UserError, match="hosts: holds a NUL character"):
+    with refuses("hosts: holds a NUL character"):
         launch.ranks_on_hosts(hostfile("a slots=1\0\n"), None)
 
 
@@ -169,7 +169,7 @@ def test_a_hostfile_that_is_wrong_is_refused(hostfile):
 )
 def test_what_is_no_name_of_a_host_does_not_reach_ssh(hostfile, host):
     path = hostfile(f"a slots=1\n{host} slots=1\n")
-    with pytest.raises(UserError, match=r"hosts: \S+ is no host's name"):
+    with refuses(r"hosts: \S+ is no host's name"):
         launch.launch_on_hosts(["pretrain", "paper"], path, ranks=None, options=[])
 
 
@@ -203,7 +203,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(launch.Path, "exists", lambda path: "nvidia" in str(path))
     assert launch.has_gpu()
     launch.check_ranks(2)
-    with pytest.raises(UserError, match="--ranks 3: this host shows 2 GPUs"):
+    with refuses("--ranks 3: this host shows 2 GPUs"):
         launch.check_ranks(3)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     launch.check_ranks(3)

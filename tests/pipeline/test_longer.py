@@ -8,6 +8,7 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.pipeline import training
+from tests.helpers.files import read_json
 from tests.pipeline.conftest import assert_same_weights, held_out
 
 from ..forks import Fork, killed_after
@@ -52,7 +53,7 @@ def checkpoints(recipe):
 
 
 def scores(recipe):
-    return json.loads((recipe.parent / "run" / SCORES / "scores.json").read_text())
+    return read_json(recipe.parent / "run" / SCORES / "scores.json")
 
 
 def status(recipe, *overrides):
@@ -123,4 +124,4 @@ def test_a_finished_run_goes_on_and_is_scored_again(short, long, tmp_path):
     ],
 )
 def test_what_cannot_go_on_is_refused(short, overrides, message):
-    assert message in refused("run", short, *of(short), *overrides)
+    assert message in refused(f"run {short}", *of(short), *overrides)

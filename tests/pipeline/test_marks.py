@@ -13,6 +13,7 @@ from ds_minimodel.common.config import DECIDES_ROUNDING, Section, decides
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.extend.config import ExtendConfig
 from ds_minimodel.pipeline.registry import STEPS
+from tests.helpers.files import read_json
 
 from ..forks import done
 from .conftest import make_world
@@ -67,9 +68,7 @@ def bits(workdir):
                 (place, name): tensor.numpy().tobytes() for name, tensor in load_file(path).items()
             }
         elif path.name in ("metrics.jsonl", "scores.json"):
-            rows = (
-                read_json_lines(path) if path.suffix == ".jsonl" else json.loads(path.read_text())
-            )
+            rows = read_json_lines(path) if path.suffix == ".jsonl" else read_json(path)
             numbers |= {(place, row["step"]): row.get("loss", row.get("score")) for row in rows}
     return numbers
 
@@ -106,7 +105,7 @@ def test_each_marked_key_has_another_value():
 def test_an_encoder_is_the_same(world, tmp_path):
     recipe = make_world(tmp_path)
     shutil.copy(tmp_path / "en.txt", tmp_path / "aa.txt")
-    done("run", recipe, "systems=[bl_base]", *overrides(OF_ENCODER), cwd=tmp_path)
+    done(f"run {recipe} systems=[bl_base]", *overrides(OF_ENCODER), cwd=tmp_path)
     assert_same(world.parent / "run", tmp_path / "run", 10)
 
 
@@ -115,5 +114,5 @@ def test_a_decoder_is_the_same(chat_world, tmp_path):  # noqa: F811
     first = {"data.chats": {"xx": "chats.jsonl"}}
     for folder, others in ((chat_world, {"": first}), (tmp_path, OF_DECODER)):
         workdir = f"workdir={folder}/marks"
-        done("run", chat_world / "recipe.yaml", workdir, *DECODER, *overrides(others), cwd=folder)
+        done(f"run {chat_world}/recipe.yaml {workdir}", *DECODER, *overrides(others), cwd=folder)
     assert_same(chat_world / "marks", tmp_path / "marks", 4)

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.helpers.files import read_json, read_json_lines
+
 from ..forks import Fork
 from .conftest import make_world
 
@@ -52,18 +54,16 @@ def test_costs_and_plans_read_the_declarations(tmp_path):
 
 
 def test_they_train_to_a_report(workdir):
-    body = json.loads((workdir / "pretrain/minijoint/model/manifest.json").read_text())["body"]
+    body = read_json(workdir / "pretrain/minijoint/model/manifest.json")["body"]
     assert (body["architecture"]["kind"], body["objective"]) == ("toy", "unswap")
-    first, *lines = map(
-        json.loads, (workdir / "pretrain/minijoint/run/metrics.jsonl").read_text().splitlines()
-    )
+    first, *lines = read_json_lines(workdir / "pretrain/minijoint/run/metrics.jsonl")
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["held_out/nats_per_token"] < first["held_out/nats_per_token"]
     assert sorted(path.name for path in (workdir / "pretrain").iterdir() if path.is_dir()) == [
         "minijoint"
     ]
     assert (workdir / "build-mini/jointpost/mini/model.safetensors").is_file()
-    rows = json.loads((workdir / "report/scores.json").read_text())
+    rows = read_json(workdir / "report/scores.json")
     assert {(row["system"], row["task"], row["step"]) for row in rows} == {
         (system, task, step)
         for system in ("minijoint", "jointpost")

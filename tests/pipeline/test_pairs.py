@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.pipeline.registry import STEPS
 from ds_minimodel.pipeline.run import run_step
 from ds_minimodel.text.pairs import normalised
+from tests.helpers.refusals import refuses
 
 from .conftest import RECIPE, SECOND
 
@@ -27,7 +27,7 @@ def write_pairs(path, count, first=0, equal=0):
     ]
     rows = [f"{line}\t{line.translate(SECOND)}" for line in lines]
     rows += [f"{line}\t{line}" for line in lines[:equal]]
-    path.write_text("\n".join(["en\txx", *rows]), encoding="utf-8")
+    path.write_text("\n".join(["en\txx", *rows]))
     return lines
 
 
@@ -68,7 +68,7 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
     run_step(STEPS["corpus"], of_pairs)
     assert (tmp_path / "run/corpus/the-pairs-of-xx/manifest.json").read_bytes() == before
     write_pairs(tmp_path / "help.tsv", 201)
-    with pytest.raises(UserError, match="made from another recipe or other data"):
+    with refuses("made from another recipe or other data"):
         run_step(STEPS["corpus"], of_pairs)
 
 
@@ -81,11 +81,11 @@ def test_pairs_are_read_once_and_parted(recipe, tmp_path, capsys):
     ],
 )
 def test_pairs_of_no_target_are_refused(recipe, data, said):
-    with pytest.raises(UserError, match=said):
+    with refuses(said):
         recipe(**data)
 
 
 def test_a_missing_file_of_pairs_is_named(recipe, tmp_path):
     of_pairs = recipe(pairs={"xx": [str(tmp_path / "none.tsv")]})
-    with pytest.raises(UserError, match=r"none\.tsv: no such file of pairs"):
+    with refuses(r"none\.tsv: no such file of pairs"):
         run_step(STEPS["corpus"], of_pairs)

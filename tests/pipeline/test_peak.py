@@ -46,7 +46,7 @@ def test_a_training_takes_the_memory_that_was_planned(layers, width, tmp_path, m
     path.write_text(RECIPE.format(folder=tmp_path))
     for step in ("corpus", "tokenizer", "prepare", "pretrain"):
         done(step, path)
-    (row,) = json.loads(run("plan", path, "--json")[1])["rows"]
+    (row,) = json.loads(run(f"plan {path} --json")[1])["rows"]
     for name, value in {**CPU, "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
     empty, _, _ = peak([sys.executable, "-c", "import torch, deepspeed, time; time.sleep(0.5)"])

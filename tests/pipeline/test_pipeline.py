@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from ds_minimodel.artifacts.models import load_model
+from tests.helpers.files import read_json
 
 from ..forks import done, start
 from .conftest import copy_of, make_world, stop_when
@@ -31,7 +32,7 @@ STEPS = (
     "finetune",
     "evaluate",
 )
-GOLDEN = json.loads((Path(__file__).parent / "golden_losses.json").read_text())
+GOLDEN = read_json(Path(__file__).parent / "golden_losses.json")
 RESULTS = ("*.safetensors", "*.model", "*.bin", "*.idx", "config.json", "scores.json")
 
 
@@ -46,7 +47,7 @@ def results(workdir):
 
 
 def test_scores_of_every_system_task_language_and_seed(world):
-    rows = json.loads((world.parent / "run/report/scores.json").read_text())
+    rows = read_json(world.parent / "run/report/scores.json")
     assert {(row["system"], row["task"]) for row in rows} == {
         (system, task)
         for system in ("bl_base", "bl_small", "minijoint", "minipost")
@@ -80,7 +81,7 @@ def test_a_second_run_does_nothing(world, tmp_path):
     workdir = (recipe := copy_of(world, tmp_path)).parent / "run"
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.safetensors")}
     (workdir / "adapt/bl_base/xx/run").rename(tmp_path / "run")  # the report does without
-    assert "pretrain/bl_base: complete" in done("run", recipe)
+    assert "pretrain/bl_base: complete" in done(f"run {recipe}")
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*.safetensors")} == before
 
 
@@ -102,9 +103,9 @@ def test_killed_in_every_step_ends_with_the_same_files(world, tmp_path):
                     )
             return False
 
-        code, _ = stop_when(start("run", recipe, systems), unfinished)
+        code, _ = stop_when(start(f"run {recipe}", systems), unfinished)
         assert code == -signal.SIGKILL
-    done("run", recipe, systems)
+    done(f"run {recipe}", systems)
     disturbed = results(workdir)
     whole = results(world.parent / "run")
     assert disturbed == {file: whole[file] for file in disturbed}
@@ -127,11 +128,11 @@ def test_signals_save_and_the_same_command_goes_on(world, tmp_path):
         return metrics.exists() and metrics.read_text().count("\n") > lines + 3
 
     for number, expected in ((signal.SIGINT, 1), (signal.SIGTERM, 75)):
-        code, err = stop_when(start("run", recipe, *longer), goes_on, number)
+        code, err = stop_when(start(f"run {recipe}", *longer), goes_on, number)
         assert code == expected and "the same command goes on from there" in err
         assert list((workdir / "pretrain/bl_base/run/checkpoints").glob("step-*"))
         lines = metrics.read_text().count("\n")
-    done("pretrain", recipe, *longer)
+    done(f"pretrain {recipe}", *longer)
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == sorted(set(steps)) and steps[-1] == 200
 

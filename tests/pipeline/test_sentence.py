@@ -2,8 +2,6 @@
 vectors, and found.
 """
 
-import json
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from ds_minimodel.evaluation.sentences import encode_texts
 from ds_minimodel.pipeline.lines import Targets
 from ds_minimodel.pipeline.pairs import PairCorpus
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
+from tests.helpers.files import read_json, read_json_lines
 
 from ..forks import done
 from .sentence_world import make_sentence_world, pairs_of
@@ -25,13 +24,13 @@ pytestmark = pytest.mark.slow
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sentence")
     recipe = make_sentence_world(folder)
-    done("run", recipe)
+    done(f"run {recipe}")
     return folder
 
 
 def scores_in(folder, system="bl_base"):
     path = folder / f"run/evaluate/{system}/xx/found/seed-3/scores.json"
-    return {row["step"]: row for row in json.loads(path.read_text())}
+    return {row["step"]: row for row in read_json(path)}
 
 
 def test_what_is_aligned_is_found_and_what_is_trained_better(world):
@@ -41,9 +40,7 @@ def test_what_is_aligned_is_found_and_what_is_trained_better(world):
     # diagonal, which finds more in real languages.
     assert rows[0]["source_pack_score"] < 30 < 50 < rows[0]["score"]
     assert rows[6]["candidates"] == 40
-    losses = [
-        json.loads(line) for line in (world / "run/adapt/bl_base/xx/run/metrics.jsonl").open()
-    ]
+    losses = read_json_lines(world / "run/adapt/bl_base/xx/run/metrics.jsonl")
     assert losses[-1]["loss"] < losses[0]["loss"]
 
 

@@ -2,7 +2,6 @@
 lines.
 """
 
-import json
 import shutil
 
 import numpy as np
@@ -14,6 +13,7 @@ from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_model
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.pipeline.lines import Targets
+from tests.helpers.files import read_json_lines
 
 from ..forks import done
 from .sentence_world import make_sentence_world, pairs_of
@@ -43,9 +43,9 @@ def test_a_classifier_learns_to_label_translations_as_it_labels_lines(tmp_path):
         (base / name).unlink()
     shutil.rmtree(base / "1_Pooling")
     model.save_pretrained(base)
-    done("run", recipe, "finetune.tasks={}", "adapt.steps=100", "adapt.lr=1e-2")
+    done(f"run {recipe}", "finetune.tasks={}", "adapt.steps=100", "adapt.lr=1e-2")
     run = tmp_path / "run"
-    rows = map(json.loads, (run / "adapt/bl_base/xx/run/metrics.jsonl").open())
+    rows = read_json_lines(run / "adapt/bl_base/xx/run/metrics.jsonl")
     losses = [row["loss"] for row in rows]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])
     assert Targets(run / "pretrain/the-targets-of-xx").shape[1] == 3

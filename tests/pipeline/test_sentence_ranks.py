@@ -2,7 +2,6 @@
 the same losses, and nothing else trains.
 """
 
-import json
 import shutil
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
 from ds_minimodel.artifacts.models import load_body, load_model
+from tests.helpers.files import read_json_lines
 
 from ..forks import done
 from .conftest import run_two_ranks
@@ -47,7 +47,7 @@ def adapted(made, system="bl_base", ranks=1, *overrides):
     else:
         run_two_ranks(made / "recipe.yaml", *options)
     folder = made / "copy/adapt" / system / "xx"
-    rows = map(json.loads, (folder / "run/metrics.jsonl").open())
+    rows = read_json_lines(folder / "run/metrics.jsonl")
     return [row["loss"] for row in rows], load_adaptation(folder / "pack")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ds_minimodel.cli.main import main
 from ds_minimodel.common.files import lock, note_holder
+from tests.helpers.files import read_json, write_json
 
 from ..forks import done
 from .conftest import copy_of
@@ -54,7 +55,7 @@ def test_text_may_go_once_it_was_read(recipe, capsys):
     """But not be another one."""
     (text := recipe.parent / "xx.txt").rename(aside := recipe.parent / "elsewhere.txt")
     assert {row["state"] for row in states(capsys, recipe).values()} == {"complete"}
-    done("run", recipe)
+    done(f"run {recipe}")
     with pytest.raises(AssertionError, match="yy.txt: no such text file"):
         do(capsys, "status", recipe, f"data.text.xx={recipe.parent}/yy.txt")
     with pytest.raises(AssertionError, match="xx.txt: no such text file"):
@@ -62,7 +63,7 @@ def test_text_may_go_once_it_was_read(recipe, capsys):
     text.write_text(aside.read_text() + "more\n")
     assert states(capsys, recipe)["corpus/xx"]["why"].startswith("text.0.bytes: ")
     both = f"data.text.xx=[{text}, {aside}]", f"workdir={recipe.parent}/both"
-    done("corpus", recipe, *both)
+    done(f"corpus {recipe}", *both)
     text.unlink()
     assert states(capsys, recipe, *both)["corpus/xx"]["state"] == "complete"
     aside.write_text(aside.read_text().replace("q", "p"))
@@ -102,9 +103,9 @@ def test_what_is_stale_running_unfinished_or_damaged(recipe, capsys):
     (workdir / "evaluate/minijoint/xx/qa/seed-3/scores.json").write_text("[]")
     folder = workdir / "pretrain/bl_base"
     (workdir / "tokens/xx.job.json").unlink()
-    record = json.loads((workdir / "pretrain/bl_base.job.json").read_text())
-    (workdir / "pretrain/bl_base.job.json").write_text(
-        json.dumps({"inputs": record["inputs"], "complete": False})
+    record = read_json(workdir / "pretrain/bl_base.job.json")
+    write_json(
+        workdir / "pretrain/bl_base.job.json", {"inputs": record["inputs"], "complete": False}
     )
     metrics = (folder / "run/metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "run/metrics.jsonl").write_text(
@@ -163,8 +164,8 @@ def test_finetuning_seeds_grow_and_shrink(recipe, capsys):
         jobs = {name: row["state"] for name, row in states(capsys, recipe, *keys).items()}
         pending = {name for name, state in jobs.items() if state != "complete"}
         assert pending >= set(left) and all(name.endswith("seed-5") and left for name in pending)
-        done("run", recipe, *keys)
-        rows = json.loads((recipe.parent / "run/report/scores.json").read_text())
+        done(f"run {recipe}", *keys)
+        rows = read_json(recipe.parent / "run/report/scores.json")
         assert {row["seed"] for row in rows} == set(range(3, 3 + seeds))
     now = everything(recipe.parent / "run/finetune") | everything(recipe.parent / "run/evaluate")
     other = (

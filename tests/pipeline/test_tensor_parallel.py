@@ -2,11 +2,11 @@
 rounding.
 """
 
-import json
-
 import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
+
+from tests.helpers.files import read_json
 
 from ..forks import done
 from .conftest import make_world, prepare, run_two_ranks
@@ -78,8 +78,8 @@ def assert_same_but_for_rounding(found, whole):
 def test_scores_are_those_of_one_process(world, split, task):
     """But for a decision or two that rounding turns."""
     scores = f"evaluate/minipost/xx/{task}/seed-3/scores.json"
-    expected = json.loads((world.parent / "run" / scores).read_text())
-    found = json.loads((split / scores).read_text())
+    expected = read_json(world.parent / "run" / scores)
+    found = read_json(split / scores)
     assert [{**row, "score": None} for row in found] == [{**row, "score": None} for row in expected]
     assert [row["score"] for row in found] == pytest.approx(
         [row["score"] for row in expected], abs=4

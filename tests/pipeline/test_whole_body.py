@@ -2,13 +2,13 @@
 low-rank updates.
 """
 
-import json
 import re
 import shutil
 from typing import Any
 
 import pytest
 import torch
+from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
 from ds_minimodel.artifacts.adaptation import load_adaptation
@@ -19,6 +19,7 @@ from ds_minimodel.data.store import TokenStore
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.models.low_rank import changed_name, updated
 from ds_minimodel.pipeline.plan import plans
+from tests.helpers.files import read_json
 from tests.pipeline.extension_world import make_recipe
 
 from ..forks import done
@@ -60,16 +61,16 @@ def test_the_body_that_comes_out_is_another_one_and_better(folder, tmp_path, sys
     }
     assert changed.keys() == (set(body.tensors) if system == "full" else linear)
     assert not any(rows.equal(first.embeddings[name]) for name, rows in last.embeddings.items())
-    scores = json.loads((folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json").read_text())
+    scores = read_json(folder / f"run/evaluate/{system}/xx/bits/seed-1/scores.json")
     assert scores[-1]["bits_per_byte"] < scores[0]["bits_per_byte"]
     assert scores[-1]["on_source_bits_per_byte"] != scores[0]["source_pack_bits_per_byte"]
 
     model = folder / "run/pretrain/bl_base/model"
     pack = folder / f"run/adapt/{system}/xx/pack"
-    done("export-hf", model, tmp_path / "hf", "--pack", pack, "--dtype", "bf16")
+    done(f"export-hf {model} {tmp_path}/hf --pack {pack} --dtype bf16")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
     assert theirs.dtype == torch.bfloat16
-    torch.testing.assert_close(
+    assert_close(
         theirs.model.layers[1].mlp.down_proj.weight, changed["layers.1.ffn_out.weight"].bfloat16()
     )
 
@@ -83,19 +84,19 @@ def test_peft_reads_the_adapter(folder, tmp_path):
     for strength in ("1", "0.5"):
         written = ["--pack", pack, "--strength", strength]
         for out, more in (("whole", []), ("adapter", ["--adapter"])):
-            done("export-hf", model, tmp_path / out / strength, *written, *more)
+            done(f"export-hf {model}", tmp_path / out / strength, *written, *more)
         whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole" / strength).eval()
         assert not (tmp_path / "whole" / strength / "adapter_config.json").exists()
         adapter = tmp_path / "adapter" / strength
         names = dict[str, Any]()
-        settings = json.loads((adapter / "adapter_config.json").read_text())
+        settings = read_json(adapter / "adapter_config.json")
         assert settings["base_model_name_or_path"] == str(folder / "theirs")
         (code,) = re.findall("```python\n(.*)```", (adapter / "README.md").read_text(), re.DOTALL)
         exec(code.replace("FOLDER", str(adapter)), names)
         adapted = names["model"].eval()
         ids = torch.arange(whole.config.vocab_size)[-60:][None]
         with torch.inference_mode():
-            torch.testing.assert_close(adapted(ids).logits, whole(ids).logits, rtol=1e-4, atol=1e-5)
+            assert_close(adapted(ids).logits, whole(ids).logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
@@ -106,13 +107,13 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     recipe = tmp_path / "copy/recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(folder), str(tmp_path / "copy")))
-    scores[1] = json.loads((folder / path).read_text())[-1]
-    done("evaluate", recipe, *SETTINGS, "adapt.strength=0.25", "--rebuild")
-    scores[0.25] = json.loads((tmp_path / "copy" / path).read_text())[-1]
+    scores[1] = read_json(folder / path)[-1]
+    done(f"evaluate {recipe}", *SETTINGS, "adapt.strength=0.25", "--rebuild")
+    scores[0.25] = read_json(tmp_path / "copy" / path)[-1]
     assert scores[1]["bits_per_byte"] < scores[0.25]["bits_per_byte"]
     model = folder / "run/pretrain/bl_base/model"
     pack = folder / "run/adapt/lora/xx/pack"
-    done("export-hf", model, tmp_path / "hf", "--pack", pack, "--strength", "0.25")
+    done(f"export-hf {model} {tmp_path}/hf --pack {pack} --strength 0.25")
     name = "layers.1.ffn_out.weight"
     body = load_model(model)[0]
     ((_, merged),) = updated(
@@ -126,7 +127,7 @@ def test_a_strength_takes_a_part_of_the_body_back(folder, tmp_path):
     theirs = (
         AutoModelForCausalLM.from_pretrained(tmp_path / "hf").model.layers[1].mlp.down_proj.weight
     )
-    torch.testing.assert_close(theirs.data, torch.lerp(body.tensors[name], merged, 0.25))
+    assert_close(theirs.data, torch.lerp(body.tensors[name], merged, 0.25))
 
 
 @pytest.mark.parametrize(
@@ -148,9 +149,7 @@ def test_two_ranks_train_the_same_body(folder, tmp_path):
         expected = learned(folder, system)
         for part in ("embeddings", "update"):
             for name, tensor in getattr(found, part).items():
-                torch.testing.assert_close(
-                    tensor, getattr(expected, part)[name], rtol=2e-3, atol=2e-4
-                )
+                assert_close(tensor, getattr(expected, part)[name], rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("folder", [True], indirect=True, ids=["tied"])
@@ -161,14 +160,12 @@ def test_source_text_in_between_keeps_more_of_the_source(folder, tmp_path):
         "adapt.replay=0.5",
         f"workdir={read_in(folder, tmp_path)}",
     ]
-    done("run", folder / "recipe.yaml", *SETTINGS, *more)
+    done(f"run {folder}/recipe.yaml", *SETTINGS, *more)
     name = "run/evaluate/full/xx/bits/seed-1/scores.json"
-    forgets = json.loads((folder / name).read_text())[-1]
-    keeps = json.loads((tmp_path / name).read_text())[-1]
+    forgets = read_json(folder / name)[-1]
+    keeps = read_json(tmp_path / name)[-1]
     assert keeps["on_source_bits_per_byte"] < forgets["on_source_bits_per_byte"]
-    refusal = refused(
-        "run", folder / "recipe.yaml", "adapt.replay=0.5", "tokenizer.vocabulary=replace"
-    )
+    refusal = refused(f"run {folder}/recipe.yaml adapt.replay=0.5 tokenizer.vocabulary=replace")
     assert "no ids for source text" in refusal
 
 
@@ -185,7 +182,7 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
         "adapt.replay_from=base",
     ]
     more = [*SETTINGS, *more, f"workdir={tmp_path}"]
-    done("run", recipe, *more)
+    done(f"run {recipe}", *more)
     store = TokenStore(tmp_path / "tokens/the-base-itself")
     losses = {}
     ids = torch.tensor(store.read(0, store.num_tokens // 60 * 60).astype("int64")).view(-1, 60)
@@ -199,7 +196,7 @@ def test_a_base_replays_what_it_writes(folder, tmp_path):
     assert {path.name for path in base.iterdir()} == before and not (
         tmp_path / "tokens/en"
     ).exists()
-    assert "nothing is replayed" in refused("run", recipe, *more, "adapt.replay=0")
+    assert "nothing is replayed" in refused(f"run {recipe}", *more, "adapt.replay=0")
 
 
 def test_costs_and_refusals(folder):

@@ -15,6 +15,7 @@ from ds_minimodel.evaluation.comparison import OPENINGS, QUESTIONS, Kept, Measur
 from ds_minimodel.report.curves import read_losses
 from ds_minimodel.report.page import write_report
 from ds_minimodel.report.render import Cell, Facts, Heading, Plot, Table, to_html, to_markdown
+from tests.helpers.files import read_json
 
 from .some_runs import some_run
 
@@ -22,7 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def texts(folder):
-    return [(folder / name).read_text(encoding="utf-8") for name in ("report.md", "report.html")]
+    return [(folder / name).read_text() for name in ("report.md", "report.html")]
 
 
 def names_of_paper(folder):
@@ -34,7 +35,7 @@ def test_report_holds_scores_page_and_plots(tmp_path):
     run = some_run(tasks=("topic", "qa"), facts={"Recipe": "a <b> & c"})
     folder = tmp_path / "report"
     write_report(folder, run)
-    assert json.loads((folder / "scores.json").read_text(encoding="utf-8")) == run.target_scores
+    assert read_json(folder / "scores.json") == run.target_scores
     pngs = {path.name: path.read_bytes() for path in folder.glob("*.png")}
     assert set(pngs) == {"figure-1.png", "figure-3.png", "figure-3-topic.png", "figure-3-qa.png"}
     assert all(data.startswith(PNG) for data in pngs.values())
@@ -179,7 +180,7 @@ def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
     for bits, said in ((2.5, "xz 2.500"), (1.25, "xz 1.250, which is better")):
         compressed = {("topic", "de"): bits}
         write_report(tmp_path, replace(run, scores=scores, compressed=compressed, recipe=recipe))
-        (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
+        (verdict,) = read_json(tmp_path / "verdicts.json")
         assert verdict["clauses"] == {
             "topic": f"de: 2.000 bits per byte before, 1.500 after ({said})"
         }
@@ -259,7 +260,7 @@ def test_losses_of_a_run(tmp_path):
     records[-1] |= {"tflops_per_second": 0.5, "memory_gib": 1.5}
     path = tmp_path / "metrics.jsonl"
     whole = "".join(json.dumps(record) + "\n" for record in records)
-    path.write_text(whole + '{"step": 41, "lo', encoding="utf-8")
+    path.write_text(whole + '{"step": 41, "lo')
     row = {"system": "minijoint", "stage": "adapt", "language": "de", "held_out": [(40, 1.5)]}
     found = read_losses(path, "minijoint", stage="adapt", language="de")
     assert found == {**row, "hours": pytest.approx(2 + 2), "memory_gib": 1.5}

@@ -6,8 +6,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.text.chats import read_dialogues
+from tests.helpers.files import write_json, write_json_lines
+from tests.helpers.refusals import refuses
 
 ASKED = {"role": "user", "content": "How?"}
 SAID = {"role": "assistant", "content": "So."}
@@ -69,10 +70,10 @@ def test_the_forms_of_rows(tmp_path):
 )
 def test_bad_rows_are_named(tmp_path, row, words):
     path = tmp_path / "chats.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in [ROWS[0][0], row]))
-    with pytest.raises(UserError, match=f"^{path}:2: {words}$"):
+    write_json_lines(path, [ROWS[0][0], row])
+    with refuses(f"^{path}:2: {words}$"):
         list(read_dialogues([path]))
-    with pytest.raises(UserError, match="chats.txt: rows are expected"):
+    with refuses("chats.txt: rows are expected"):
         (tmp_path / "chats.txt").write_text("How? So.")
         next(read_dialogues([tmp_path / "chats.txt"]))
 
@@ -95,7 +96,7 @@ def test_an_answer_that_is_marked_is_context(tmp_path, mark):
     path = tmp_path / "chats.jsonl"
     context = {**SAID, "weight": 0}
     marked = {**SAID, **mark}
-    path.write_text(json.dumps({"messages": [ASKED, marked, ASKED, SAID, ASKED, marked]}))
+    write_json(path, {"messages": [ASKED, marked, ASKED, SAID, ASKED, marked]})
     ((_, dialogue),) = read_dialogues([path])
     assert dialogue == [ASKED, context, ASKED, SAID]
 
@@ -113,8 +114,8 @@ def test_an_answer_that_is_marked_is_context(tmp_path, mark):
 )
 def test_what_would_be_lost_of_a_turn_is_refused(tmp_path, key, value):
     path = tmp_path / "chats.jsonl"
-    path.write_text(json.dumps({"messages": [ASKED, {**SAID, key: value}]}))
-    with pytest.raises(UserError, match=f"chats.jsonl:1: turn 2: '{key}' would be lost; leave the"):
+    write_json(path, {"messages": [ASKED, {**SAID, key: value}]})
+    with refuses(f"chats.jsonl:1: turn 2: '{key}' would be lost; leave the"):
         list(read_dialogues([path]))
 
 

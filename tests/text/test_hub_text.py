@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.text.reader import find_text
 from ds_minimodel.text.rows import HubText, rows_of_hub
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refuses
 
 from ..forks import run
 from ..hf.hub_server import COMMIT, hub  # noqa: F401
@@ -36,7 +37,7 @@ def test_names():
         assert HubText.parse(text) == expected
         assert HubText.parse(str(HubText.parse(text))) == expected
     for text in ("hf://a/b", "hf://datasets/a/b/c", "hf://datasets/a/../b:c:d:e", "hf://datasets/"):
-        with pytest.raises(UserError, match="not of the form hf://datasets/NAME"):
+        with refuses("not of the form hf://datasets/NAME"):
             find_text([text])
 
 
@@ -67,7 +68,7 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
         code, err = call(step)
         assert code == 0, err
     for step in ("corpus", "tokens"):
-        manifest = json.loads((tmp_path / f"run/{step}/xx/manifest.json").read_text())
+        manifest = read_json(tmp_path / f"run/{step}/xx/manifest.json")
         assert manifest["text"] == [f"hf://datasets/someone/texts@{COMMIT}::train"]
     stores = [
         (tmp_path / f"run/tokens/{language}/00000.bin").read_bytes() for language in ("en", "xx")
@@ -87,5 +88,5 @@ def test_a_store_of_a_data_set_is_that_of_its_text(hub, call, tmp_path):  # noqa
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[datasets\]'"):
+    with refuses(r"not installed; pip install 'ds_minimodel\[datasets\]'"):
         next(rows_of_hub(HubText.parse("hf://datasets/a")))

@@ -7,9 +7,9 @@ import random
 import pytest
 import zstandard
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.text import reader
 from ds_minimodel.text.reader import find_text, read_chunks, read_documents
+from tests.helpers.refusals import refuses
 
 COMPRESS = {
     "": bytes,
@@ -77,7 +77,7 @@ def test_bad_utf8_names_file_and_line(tmp_path, small_chunks):
     path = tmp_path / "text.txt"
     text = as_text(make_documents(50))
     path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"fine\nbad \xff byte\n")
-    with pytest.raises(UserError, match=rf"text.txt:{text.count(chr(10)) + 2}: not UTF-8"):
+    with refuses(rf"text.txt:{text.count(chr(10)) + 2}: not UTF-8"):
         list(read_documents([path]))
 
 
@@ -90,16 +90,16 @@ def test_cut_short_and_damaged_files_are_refused(tmp_path, suffix):
     for name, data in damaged.items():
         path = tmp_path / f"{name}{suffix}"
         path.write_bytes(data)
-        with pytest.raises(UserError, match=f"{name}{suffix}:"):
+        with refuses(f"{name}{suffix}:"):
             list(read_documents([path]))
 
 
 def test_missing_files_are_refused(tmp_path):
-    with pytest.raises(UserError, match="nowhere.txt: no such text file"):
+    with refuses("nowhere.txt: no such text file"):
         find_text([tmp_path / "nowhere.txt"])
-    with pytest.raises(UserError, match="no file matches"):
+    with refuses("no file matches"):
         find_text([f"{tmp_path}/*.xz"])
-    with pytest.raises(UserError, match=r"a folder; name its files, for example '.*/\*\*/\*.txt'"):
+    with refuses(r"a folder; name its files, for example '.*/\*\*/\*.txt'"):
         find_text([tmp_path])
 
 
@@ -126,7 +126,7 @@ PAGES = {
 def test_what_is_no_text_is_named_before_it_is_read(tmp_path, name):
     content, words = PAGES[name]
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=f"{name}: {words}"):
+    with refuses(f"{name}: {words}"):
         find_text([tmp_path / name])
 
 

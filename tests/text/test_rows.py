@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.text import reader
 from ds_minimodel.text.reader import read_documents
 from ds_minimodel.text.rows import rows_of_json_lines
+from tests.helpers.refusals import refuses
 
 
 def write_json_lines(path, rows, compress=bytes):
@@ -24,7 +24,7 @@ def write_json_lines(path, rows, compress=bytes):
 
 def write_csv(path, rows):
     names = list(rows[0])
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", newline="") as file:
         table = csv.DictWriter(file, names)
         table.writeheader()
         table.writerows({name: row[name] or "" for name in names} for row in rows)
@@ -63,7 +63,7 @@ def test_another_column(tmp_path, name):
         if name == "rows.CSV"
         else "'text' is null, not text; data.column .--column. names the column"
     )
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         list(read_documents([path]))
 
 
@@ -119,7 +119,7 @@ def test_a_row_for_decoders_comes_back_byte_for_byte_but_for_line_ends(
 def test_files_without_text_or_rows_are_refused(tmp_path, monkeypatch, name, content, words):
     monkeypatch.setattr("ds_minimodel.text.rows._MAX_LINE_BYTES", 1 << 18)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         list(read_documents([tmp_path / name]))
 
 
@@ -160,7 +160,7 @@ def test_quotes_and_byte_order_marks_in_tables(tmp_path):
 )
 def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
     (tmp_path / "rows.jsonl").write_text(f'{{"text": "a"}}\n{row}\n')
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         list(read_documents([tmp_path / "rows.jsonl"]))
 
 
@@ -180,12 +180,12 @@ def test_a_row_without_text_is_refused_with_its_line(tmp_path, row, words):
     ],
 )
 def test_a_parquet_file_without_text(tmp_path, rows, words):
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         list(read_documents([write_parquet(tmp_path / "rows.parquet", rows)]))
 
 
 def test_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"not installed; pip install 'ds_minimodel\[parquet\]'"):
+    with refuses(r"not installed; pip install 'ds_minimodel\[parquet\]'"):
         list(read_documents([tmp_path / "rows.parquet"]))

@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.text.workers import ordered_map
+from tests.helpers.refusals import refuses
 
 
 def test_few_items_start_no_process():
@@ -39,7 +39,7 @@ def test_an_error_is_raised_in_its_items_turn(workers):
 
 
 def test_a_killed_worker_is_reported():
-    with pytest.raises(UserError, match="a worker process was killed"):
+    with refuses("a worker process was killed"):
         list(ordered_map(os._exit, [1], 2))
 
 

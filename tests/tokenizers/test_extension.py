@@ -2,7 +2,6 @@
 before.
 """
 
-import json
 from collections import Counter
 
 import pytest
@@ -17,7 +16,6 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import write_manifest
 from ds_minimodel.common.vocabulary import Vocabulary
 from ds_minimodel.text.corpus import count_words
@@ -30,6 +28,8 @@ from ds_minimodel.tokenizers.extension import (
 from ds_minimodel.tokenizers.tokenizer import JSON_FILE, TokenizerJson, open_tokenizer
 from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 from tests.helpers.byte_pairs import BYTES, bpe, of_bytes
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refuses
 
 ENGLISH = [
     "the small boat sees the great harbour",
@@ -50,7 +50,7 @@ NEW = 25
 
 
 def write_lines(path, lines):
-    path.write_text("\n".join(lines * 5) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines * 5) + "\n")
     return path
 
 
@@ -90,17 +90,14 @@ def test_pieces_of_the_source_text_are_left_out(base, texts, tmp_path):
 
 def test_a_vocabulary_without_a_tokenizer_json_is_refused(texts, tmp_path):
     train_tokenizer([texts[0]], tmp_path / "unigram", 30, 1.0, 5000)
-    with pytest.raises(
-        UserError,
-        match="a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: repl",
-    ):
+    with refuses("a SentencePiece vocabulary is not extended; use tokenizer.vocabulary: repl"):
         extended(tmp_path / "unigram", texts, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_more_pieces_than_the_text_supports(base, texts, tmp_path):
     words = r"tokenizer.vocab_size=9000: .* has only \d+ tokens beside the base's, of which \d+ "
-    with pytest.raises(UserError, match=words):
+    with refuses(words):
         extended(base, texts, tmp_path / "new", 9000)
 
 
@@ -252,9 +249,7 @@ def test_characters_that_a_base_lacks_become_pieces(other, texts, tmp_path):
     assert [line.replace(" ,", ",") for line in decoded(new, GREEK)] == [*map(normal, GREEK)]
     assert all(not new._string(id).startswith("<0x") for ids in new.encode(GREEK) for id in ids)
     if old.vocabulary.unk in sum(old.encode(GREEK), []):
-        with pytest.raises(
-            UserError, match=r"\d+% of the text stays unknown to it with 3 new tokens; take more"
-        ):
+        with refuses(r"\d+% of the text stays unknown to it with 3 new tokens; take more"):
             extended(other, text, tmp_path / "few", 3)
 
 
@@ -263,11 +258,11 @@ def test_shares_of_what_is_unknown_are_of_bytes(other, texts, tmp_path):
     known.
     """
     lines = [ENGLISH[0], "ሰላም ለዓለም ሁሉ"] * 5
-    (tmp_path / "am.txt").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "am.txt").write_text("\n".join(lines))
     size = sum(len(word.encode()) for line in lines for word in line.split())
     base = open_tokenizer(other)
     lost = sum(number for line in lines for _, number in base.unknown(line, base.encode([line])[0]))
-    has_bytes = json.loads(base.path.read_text())["model"].get("byte_fallback") or base.split
+    has_bytes = read_json(base.path)["model"].get("byte_fallback") or base.split
     assert lost == (
         0 if has_bytes else sum(len(word.encode()) for line in lines[1::2] for word in line.split())
     )
@@ -325,10 +320,7 @@ def test_added_tokens_that_would_part_old_words_are_refused(texts, tmp_path, tok
     write_base(kind, tmp_path / "base", changed=lambda made: made.add_tokens([added]))
     write_lines(texts[0], [*ENGLISH, "A BRIDGE →"])
     for guard in (True, False)[: 1 + added.special]:
-        with pytest.raises(
-            UserError,
-            match=f"(?i)added token would part ' {token}|'{token}' becomes the special id",
-        ):
+        with refuses(f"(?i)added token would part ' {token}|'{token}' becomes the special id"):
             extended(tmp_path / "base", texts, tmp_path / "new", guard=guard)
 
 

@@ -15,6 +15,7 @@ from ds_minimodel.evaluation import FINETUNED, task_of
 from ds_minimodel.export.folder import export_hf
 from ds_minimodel.hf.names import ARCHITECTURES
 from ds_minimodel.models import BODIES
+from tests.helpers.files import read_json
 
 from ..forks import done
 from ..pipeline.conftest import SECOND, TOPICS, make_world, sentence
@@ -67,7 +68,7 @@ def test_kind(kind, tmp_path):
     tasks = {name: task for name, task in tasks.items() if name in FINETUNED or name in scored}
     for systems, chosen in ((FOUR, tasks), (SIX, scored)):
         workdir = f"workdir={tmp_path}/{len(systems)}"
-        done("run", recipe, *options, systems, workdir, f"finetune.tasks={json.dumps(chosen)}")
+        done(f"run {recipe}", *options, systems, workdir, f"finetune.tasks={json.dumps(chosen)}")
     served = {ending for architecture in ARCHITECTURES[kind] for ending in architecture.endings}
     for model in sorted((tmp_path / f"{len(FOUR)}/finetune").glob("*/*/*/model")):
         task = FINETUNED[model.parts[-3]]
@@ -87,7 +88,7 @@ def assert_same_logits(folder, pack_folder, out, task):
     plug(module, pack, body)
     out.parent.mkdir(parents=True, exist_ok=True)
     export_hf(folder, out, pack_folder)
-    (name,) = json.loads((out / "config.json").read_text())["architectures"]
+    (name,) = read_json(out / "config.json")["architectures"]
     theirs = getattr(transformers, name).from_pretrained(out).eval()
     tokens = torch.randint(
         5, len(pack.embeddings["tokens"]) - 1, (3, 40), generator=torch.Generator().manual_seed(0)

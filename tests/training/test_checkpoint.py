@@ -16,8 +16,8 @@ import torch
 from ranks import KILLED, PLACES
 from synthetic import crash, resume, run_config, same, train
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json, sha256_of_file, sha256_of_json, write_json
+from tests.helpers.refusals import refuses
 
 from ..forks import Fork
 
@@ -89,9 +89,7 @@ def test_where_none_is_left_nothing_starts_again_by_itself(world, tmp_path, is_g
         shutil.rmtree(checkpoints / "step-00000004")
         second = "step-00000004: missing"
     before = names(tmp_path)
-    with pytest.raises(
-        UserError, match="no checkpoint is left undamaged.*delete .*checkpoints to"
-    ) as refused:
+    with refuses("no checkpoint is left undamaged.*delete .*checkpoints to") as refused:
         train(world, tmp_path, run)
     message = str(refused.value)
     assert first in message
@@ -111,11 +109,8 @@ def test_a_checkpoint_of_another_run_is_refused(world, tmp_path, changes, messag
     crash(world, tmp_path, run_config(zero_stage=1, **EACH_STEP))
     before = names(tmp_path)
     job = changes.pop("job", "test")
-    with pytest.raises(
-        UserError, match=f"a checkpoint of another run .{message}.; use another"
-    ) as refused:
+    with refuses(f"a checkpoint of another run .{message}.; use another"):
         train(world, tmp_path, run_config(**{"zero_stage": 1, **EACH_STEP, **changes}), job=job)
-    assert "\n" not in str(refused.value)
     assert names(tmp_path) == before
 
 
@@ -167,11 +162,8 @@ def test_a_full_disk_in_the_background_is_one_line(
         if is_stopped:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(
-        UserError, match="checkpoints: cannot write: .*that was complete is changed"
-    ) as refused:
+    with refuses("checkpoints: cannot write: .*that was complete is changed"):
         train(world, tmp_path, run, snapshot_steps=(4,), on_snapshot=fill_disk)
-    assert "\n" not in str(refused.value)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert latest.read_text() == "step-00000002"
     assert [name for name in names(tmp_path) if re.fullmatch(r"step-\d+", name)] == [
@@ -187,9 +179,7 @@ def test_a_state_that_is_not_finite_is_not_saved_even_where_its_loss_was(world, 
     Step 2 may see its loss before the thread has seen the state of step 1.
     """
     run = run_config(checkpoint_every=1, lr=1e39, warmup_steps=0)
-    with pytest.raises(
-        UserError, match="state is not finite after step 1 and is not saved|loss is not finite"
-    ):
+    with refuses("state is not finite after step 1 and is not saved|loss is not finite"):
         train(world, tmp_path, run)
     assert not list((tmp_path / "checkpoints").glob("step-*[0-9]"))
 

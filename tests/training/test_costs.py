@@ -1,9 +1,9 @@
 """Memory and traffic of real steps on two ranks are what the plan says."""
 
-import json
-
 import pytest
 from ranks import MEASURED, OFFLOADED
+
+from tests.helpers.files import read_json
 
 from ..forks import run_ranks
 
@@ -15,7 +15,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("costs")
     codes, errors = run_ranks(2, "ranks:costs", folder)
     assert codes == [0, 0], errors
-    return json.loads((folder / "results.json").read_text())
+    return read_json(folder / "results.json")
 
 
 @pytest.mark.parametrize("case", [*MEASURED, *OFFLOADED])

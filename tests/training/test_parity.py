@@ -2,7 +2,6 @@
 split.
 """
 
-import json
 import shutil
 import signal
 
@@ -11,6 +10,7 @@ from ranks import OTHER_STAGES, PARITY, RESUMED, observe_all
 from synthetic import TRAINS, crash, losses, model, observe, resume, run_config
 
 from ds_minimodel.common.files import read_manifest
+from tests.helpers.files import read_json
 
 from ..forks import start_ranks
 
@@ -45,7 +45,7 @@ def two_ranks(launched, one_rank):
     folder, ranks = launched
     said = [rank.communicate()[1] for rank in ranks]
     assert (folder / "results.json").exists(), said
-    results = json.loads((folder / "results.json").read_text())
+    results = read_json(folder / "results.json")
     return folder, results, [rank.returncode for rank in ranks]
 
 

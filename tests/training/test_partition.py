@@ -1,7 +1,5 @@
 """The partition of a run: what stays whole at ZeRO 3, buckets, and what a run keeps of it."""
 
-import json
-
 import pytest
 import torch
 from synthetic import losses, model, run_config, same, train
@@ -9,6 +7,7 @@ from synthetic import losses, model, run_config, same, train
 from ds_minimodel.pipeline.memory import held_between_steps
 from ds_minimodel.training.partition import Setup, partition_of
 from ds_minimodel.training.zero.config import ZeroMemory, deepspeed_config
+from tests.helpers.files import read_json
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +65,7 @@ def test_buckets_are_no_larger_than_what_trains():
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_run_keeps_its_partition(world, tmp_path, stage):
     train(world, tmp_path, run_config(zero_stage=stage, steps=1), model("adapt"))
-    kept = json.loads((tmp_path / "run.json").read_text())["partition"]
+    kept = read_json(tmp_path / "run.json")["partition"]
     found = partition(zero_stage=stage, precision="fp32", batch_size=8, ranks=1)
     assert kept == found.record() and kept["frozen"] == kept["frozen_whole"] == len(frozen("adapt"))
 
@@ -81,11 +80,7 @@ def test_results_do_not_depend_on_the_partition(world, tmp_path, monkeypatch):
             "ds_minimodel.training.partition.machine_memory", lambda memory=memory: memory
         )
         weights.append(train(world, tmp_path / str(memory), run, model("adapt")))
-        whole.append(
-            json.loads((tmp_path / str(memory) / "run.json").read_text())["partition"][
-                "frozen_whole"
-            ]
-        )
+        whole.append(read_json(tmp_path / str(memory) / "run.json")["partition"]["frozen_whole"])
     assert whole == [len(frozen("adapt")), 0]
     assert same(*weights) and losses(tmp_path / str(GIB)) == losses(tmp_path / "1")
 

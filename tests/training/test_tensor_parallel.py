@@ -2,15 +2,14 @@
 included.
 """
 
-import json
-
 import pytest
 import tensor_ranks
 from safetensors.torch import load_file
 from synthetic import changed
 
-from ds_minimodel.common.errors import UserError
 from ds_minimodel.training.run import replicas_of
+from tests.helpers.files import read_json
+from tests.helpers.refusals import refuses
 
 from ..forks import start_ranks
 
@@ -55,7 +54,7 @@ def seen(launched):
     for rank in ranks:
         errors = rank.communicate()[1]
         assert rank.returncode == 0, errors
-    return folder, json.loads((folder / "results.json").read_text())
+    return folder, read_json(folder / "results.json")
 
 
 each_case = pytest.mark.parametrize("case", tensor_ranks.cases())
@@ -136,5 +135,5 @@ def test_a_checkpoint_of_another_layout_is_refused(seen):
 
 def test_ranks_that_are_no_multiple_are_refused():
     assert replicas_of(6, 2) == 3
-    with pytest.raises(UserError, match="2 ranks to a replica do not divide 3 in all"):
+    with refuses("2 ranks to a replica do not divide 3 in all"):
         replicas_of(3, 2)
