@@ -71,7 +71,8 @@ def lines(section: type[Section], indent: str = "  ", without: Collection[str] =
             indent,
             key,
             default_of(keys),
-            f"{'required. ' if key in required else ''}{choices_of(keys)}{meaning_of(section, key)}",
+            ("required. " if key in required else "")
+            + f"{choices_of(keys)}{meaning_of(section, key)}",
         )
         for key, keys in schema["properties"].items()
         if key not in without and "$ref" not in keys
