@@ -5,7 +5,7 @@ import pytest
 from ds_minimodel.common.files import read_json_lines
 from study.claims import FOLDERS, ROOT, lists, sentence, written
 from study.fifth.cells import declared as declared_of_fifth
-from study.fifth.tables import RESULTS
+from study.fifth.results import RESULTS
 from study.third.cells import declared
 from study.third.results import Results
 

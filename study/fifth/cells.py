@@ -24,6 +24,7 @@ ARMS = {
     "mini-2+1": ["--mini", "2+1"],
     "lora": ["--train", "lora"],
 }
+RIVALS = "map", "all", "e5"  # which rivals.py runs
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Cell:
 
 
 def declared() -> Iterator[Cell]:
-    """All cells that extend runs, in the registered order."""
+    """All cells, in the registered order."""
     for languages in (SEEN, UNSEEN):
         for language in languages:
             yield from (Cell(language, pairs=pairs) for pairs in SIZES)
@@ -66,6 +67,8 @@ def declared() -> Iterator[Cell]:
     yield from (Cell(language, arm="trained") for language in UNSEEN)
     for arm in ("mini-3+1", "mini-2+1", "lora"):
         yield from (Cell(language, arm=arm) for language in SEEN)
+    for language in (*SEEN, *UNSEEN):
+        yield from (Cell(language, arm=arm) for arm in RIVALS if language in SEEN or arm != "all")
 
 
 def lines_of(path: Path) -> list[str]:

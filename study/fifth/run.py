@@ -15,29 +15,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-import ds_minimodel
-from ds_minimodel.api import load_recipe, recipe_costs
-from ds_minimodel.common.files import read_json, read_json_lines
-from ds_minimodel.config.schema import Recipe
-from ds_minimodel.pipeline.layout import WorkdirLayout
-from ds_minimodel.pipeline.pairs import PairCorpus
-from ds_minimodel.report.curves import SCORES_FILE
-from study.fifth.cells import ARMS, TESTS, Cell, declared, lines_of, write_pairs
+from ds_minimodel.api import load_recipe
+from ds_minimodel.common.files import read_json_lines
+from study.fifth import rivals
+from study.fifth.cells import ARMS, RIVALS, TESTS, Cell, declared, lines_of, write_pairs
+from study.fifth.results import RESULTS, Row, commit, result_of
 
-RESULTS = Path(__file__).with_name("results.jsonl")
 MIN_TESTS = 100  # lines, for a kind of text to be scored
 MAX_SECONDS = 1200  # of a cell at a time
-# What a line says of the English of the first kind that is scored, and of tokens.
-OF_ENGLISH = "source_lines cut_otherwise same_changed tokens_before tokens_after old_share".split()
-Row = dict[str, Any]
 
 
 def run(cell: Cell, folder: Path, base: Path, seconds: float) -> Row:
     """Run a cell to its end; TimeoutExpired where the time does not do, and it can go on."""
+    if cell.arm in RIVALS:
+        return run_rival(cell, folder, base)
     out = folder / "cells" / cell.name
     out.mkdir(parents=True, exist_ok=True)
     texts = folder / cell.language
@@ -65,43 +59,24 @@ def run(cell: Cell, folder: Path, base: Path, seconds: float) -> Row:
     return {**result_of(cell, own), "core_seconds": round(core_seconds() - before)}
 
 
+def run_rival(cell: Cell, folder: Path, base: Path) -> Row:
+    """Score a rival on what `aligned` was scored on; `all` trains as long as `trained` took."""
+    rows = {row["cell"]: row for row in read_json_lines(RESULTS)}
+    seconds = rows[replace(cell, arm="trained").name]["core_seconds"] if cell.arm == "all" else 0
+    aligned = folder / "cells" / replace(cell, arm="aligned").name / "extended"
+    began = time.process_time()
+    scores, learned = rivals.run(cell.arm, cell.language, aligned, base, seconds)
+    took = round(time.process_time() - began)
+    said = {"learned": learned, "new_tokens": 0, "steps": 0, "eflops": 0, "scores": scores}
+    return {"cell": cell.name, **asdict(cell), **said, "english": {}, "commit": commit()} | {
+        "core_seconds": took
+    }
+
+
 def core_seconds() -> float:
     """What the processes took that were started here."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def result_of(cell: Cell, recipe: Recipe) -> Row:
-    """What stands in results.jsonl, but for the time."""
-    layout = WorkdirLayout(recipe.workdir)
-    (system,) = recipe.chosen_systems
-    corpus = PairCorpus(layout.pairs(cell.language))
-    scores = {
-        task: read_json(layout.evaluate(system, cell.language, task, recipe.seed) / SCORES_FILE)
-        for task in recipe.finetune.tasks
-        if task.endswith("-test")
-    }
-    costs = recipe_costs(recipe) if recipe.adapt.steps else []
-    path = layout.changes(system, cell.language)  # of extend alone
-    changes = read_json(path) if path.exists() else {}
-    return {
-        "cell": cell.name,
-        **asdict(cell),
-        "learned": {text.name: len(text.pairs) for text in corpus.training},
-        "new_tokens": recipe.tokenizer.vocab_size,
-        "steps": recipe.adapt.steps,
-        "eflops": sum(row["executed_eflops"] for row in costs if row["step"] == "adapt"),
-        "scores": {task: rows[-1] for task, rows in scores.items()},
-        "english": {key: value for key, value in changes.items() if key in OF_ENGLISH},
-        "commit": commit(),
-    }
-
-
-def commit() -> str:
-    """The commit of the package that runs."""
-    folder = str(Path(ds_minimodel.__file__).parent)
-    command = ["git", "-C", folder, "rev-parse", "--short=8", "HEAD"]
-    return subprocess.check_output(command, text=True).strip()
 
 
 def main(folder: Path, base: Path, minutes: float, words: Sequence[str]) -> None:
@@ -113,7 +88,7 @@ def main(folder: Path, base: Path, minutes: float, words: Sequence[str]) -> None
             continue
         try:
             row = run(cell, folder.resolve(), base.resolve(), end - time.monotonic())
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        except (subprocess.SubprocessError, KeyError) as error:
             print(f"{cell.name}: {error}", file=sys.stderr)
             continue
         with RESULTS.open("a", encoding="utf-8") as file:

@@ -4,14 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
-from pathlib import Path
 from statistics import fmean, variance
-from typing import Any
 
 from ds_minimodel.common.files import read_json_lines
 from study.fifth.cells import TESTS, Cell, declared
+from study.fifth.results import RESULTS, Row
 
-RESULTS = Path(__file__).with_name("results.jsonl")
 LANGUAGES = {
     "de": "German",
     "el": "Greek",
@@ -22,7 +20,6 @@ LANGUAGES = {
 }
 ASKED = 1000  # lines of a kind
 NOT_RUN = "not run yet"
-Row = dict[str, Any]
 Groups = dict[Cell, list[Row]]
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import stdev
 
 from study.fifth.cells import SIZES, TESTS, Cell
-from study.fifth.tables import LANGUAGES, NOT_RUN, Groups, Row, count, groups, margin
+from study.fifth.results import Row
+from study.fifth.tables import LANGUAGES, NOT_RUN, Groups, count, groups, margin
 
 FEW, ALL = SIZES[1], SIZES[-1]
 MAX_CUT = 0.001  # of English lines
