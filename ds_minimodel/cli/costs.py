@@ -103,21 +103,36 @@ def _plan(options: steps.Options) -> int:
     ) and options.recipe not in package_recipes()
     recipe = _recipe_over_model(options) if is_model else steps.recipe_of(options)[0]
     from ds_minimodel.pipeline.plan import plans
+    from ds_minimodel.report.render import duration
 
     rows = plans(recipe, options.ranks, options.device, options.peak)
     what = ""
     if is_model:
         adapt = recipe.adapt
         tokens = adapt.steps * adapt.batch_size * adapt.seq_length
+        hours, speed = _time_of(rows, options.peak)
         what = (
             f"What extend would train: {recipe.systems[0]} with "
             f"{recipe.tokenizer.vocab_size:,} new tokens, {adapt.steps:,} steps of "
             f"{adapt.batch_size} x {adapt.seq_length} tokens, "
-            f"{tokens:,} in all. KEY=VALUE (adapt.steps=100, tokenizer.vocab_size=1000) plans "
-            "another size."
+            f"{tokens:,} in all, some {duration(hours)} at {speed:g} TFLOP/s. KEY=VALUE "
+            "(adapt.steps=100, tokenizer.vocab_size=1000) plans another size, --peak another speed."
         )
     _show(options, rows, "Plan", lambda: plan_tables(rows, len(recipe.languages.targets), what))
     return 0
+
+
+def _time_of(rows: list[dict[str, Any]], peak: float | None) -> tuple[float, float]:
+    """Return hours of a plan's steps, and the TFLOP/s of all ranks by which they are told: those
+    that are given for each, or those that `extend` guesses.
+    """
+    from ds_minimodel.extend.recipe import GUESSED_FLOPS
+
+    first = rows[0]
+    kind = "cpu" if first["device"] == "cpu" else "cuda"
+    speed = first["ranks"] * (peak or GUESSED_FLOPS[kind] / 1e12)
+    teraflops = 1e6 * sum(row["executed_eflops"] for row in rows)
+    return teraflops / speed / 3600, speed
 
 
 def _recipe_over_model(options: steps.Options) -> "Recipe":

@@ -15,6 +15,10 @@ Dialogue = list[dict[str, Any]]
 # Columns.
 _LISTS = ("messages", "conversations")
 _PAIR = ("prompt", "completion")
+_EXAMPLE = (
+    '{"messages": [{"role": "user", "content": "What is …?"}, '
+    '{"role": "assistant", "content": "It is …"}]}'
+)
 # Keys of a turn.
 _ROLE_KEYS = ("role", "from")
 _CONTENT_KEYS = ("content", "value")
@@ -61,7 +65,7 @@ def read_dialogues(
         UserError: A row is another one, or as of read_rows.
     """
     unread = set[str]()
-    for where, row in read_rows(patterns, (*_LISTS, *_PAIR, "system")):
+    for where, row in read_rows(patterns, (*_LISTS, *_PAIR, "system"), _EXAMPLE):
         dialogue, others = _dialogue_of(row, where)
         for key in sorted(others - unread):
             if say is not None:
@@ -115,7 +119,7 @@ def _turns_of(row: Mapping[str, Any], where: str) -> list[Any]:
         if any(row.get(name) is None for name in _PAIR):
             raise UserError(
                 f"{where}: no 'messages', and no 'prompt' with a 'completion'; there are: "
-                f"{', '.join(row)}"
+                f"{', '.join(row)}; a row is {_EXAMPLE}"
             )
         turns = []
         for role, name in zip(("user", "assistant"), _PAIR, strict=True):

@@ -213,19 +213,23 @@ def read_documents(patterns: Iterable[str | Path], column: str = COLUMN) -> Iter
         yield from documents(chunk)
 
 
-def read_rows(patterns: Iterable[str | Path], columns: Sequence[str]) -> rows.Rows:
+def read_rows(patterns: Iterable[str | Path], columns: Sequence[str], example: str) -> rows.Rows:
     """Yield all rows of some files.
 
     Args:
         patterns: as `find_text` takes them.
         columns: that a row has at least, where its file has them.
+        example: a row, as a message shows it.
 
     Raises:
         UserError: A file is damaged, not readable, or of plain text.
     """
     for path in find_text(patterns):
         if isinstance(path, Path) and form_of(path) not in _ROWS:
-            raise UserError(f"{path}: rows are expected; name files of {', '.join(_ROWS)}")
+            raise UserError(
+                f"{path}: rows are expected; name files of {', '.join(_ROWS)} with rows such as "
+                f"{example}"
+            )
         try:
             yield from _rows(path, columns)
         except OSError as error:

@@ -9,6 +9,7 @@ import pytest
 from transformers import LlamaConfig, ModernBertConfig
 
 from ds_minimodel.cli.main import main
+from ds_minimodel.report.render import duration
 
 SMALL = "paper systems=[minipost] model.num_layers=2 --device v100-16g --ranks 8".split()
 SMALL += ["mini={depth: 1, new_layers: 1}"]
@@ -120,6 +121,10 @@ def test_a_model_is_planned_as_extend_would_train_it(plan, config, system, tmp_p
         ]
     )
     assert fewer["rows"][0]["memory"]["optimizer"] < row["memory"]["optimizer"]
+    said = " ".join(plan(str(tmp_path), "--peak", "2", "adapt.steps=70")[1].split())
+    seconds = plan(str(tmp_path), "--json", "--peak", "2", "adapt.steps=70")[1]
+    hours = json.loads(seconds)["rows"][0]["least_hours"]
+    assert f"some {duration(hours)} at 2 TFLOP/s" in said and "70 steps of" in said
 
 
 def test_what_is_no_model_is_refused(plan, tmp_path):

@@ -1,17 +1,20 @@
 """Dialogues of rows."""
 
 import json
+import re
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from ds_minimodel.text import chats
 from ds_minimodel.text.chats import read_dialogues
 from tests.helpers.files import write_json, write_json_lines
 from tests.helpers.refusals import refuses
 
 ASKED = {"role": "user", "content": "How?"}
 SAID = {"role": "assistant", "content": "So."}
+EXAMPLE = re.escape(chats._EXAMPLE)
 SYSTEM = {"role": "system", "content": "Be brief."}
 ROWS = [
     ({"messages": [SYSTEM, ASKED, SAID, ASKED]}, [SYSTEM, ASKED, SAID]),
@@ -23,6 +26,12 @@ ROWS = [
     ),
     ({"prompt": "How?", "completion": "So.", "system": "Be brief."}, [SYSTEM, ASKED, SAID]),
 ]
+
+
+def test_the_row_that_messages_show_is_read(tmp_path):
+    (tmp_path / "chats.jsonl").write_text(chats._EXAMPLE + "\n")
+    ((_, dialogue),) = read_dialogues([tmp_path / "chats.jsonl"])
+    assert dialogue == json.loads(chats._EXAMPLE)["messages"]
 
 
 def test_the_forms_of_rows(tmp_path):
@@ -64,7 +73,8 @@ def test_the_forms_of_rows(tmp_path):
         ),
         (
             {"prompt": "How?", "n": 1},
-            "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n",
+            "no 'messages', and no 'prompt' with a 'completion'; there are: prompt, n; a row is "
+            + EXAMPLE,
         ),
     ],
 )
@@ -73,7 +83,7 @@ def test_bad_rows_are_named(tmp_path, row, words):
     write_json_lines(path, [ROWS[0][0], row])
     with refuses(f"^{path}:2: {words}$"):
         list(read_dialogues([path]))
-    with refuses("chats.txt: rows are expected"):
+    with refuses(f"chats.txt: rows are expected; .* such as {EXAMPLE}"):
         (tmp_path / "chats.txt").write_text("How? So.")
         next(read_dialogues([tmp_path / "chats.txt"]))
 
