@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.vocabulary import MAX_UNKNOWN
 from ds_minimodel.config.schema import Recipe
+from ds_minimodel.evaluation.comparison import PAGE_BYTES
 from ds_minimodel.extend.config import MIN_NEW_TOKENS
 from ds_minimodel.extend.recipe import MIN_TEXT_TOKENS
 from ds_minimodel.pipeline.fertility import fertility
@@ -90,11 +91,18 @@ def _sentence(
 ) -> str:
     """Say what the chosen number of tokens brings, and what the cheapest would."""
     compared = f"before {before['bytes_per_token']:.2f}"
+    pages = f"{_tokens_of_page(chosen)} tokens to read or write, {_tokens_of_page(before)} before"
     if chosen is not cheapest:
         compared += f", with {cheapest['new_pieces']:,} {cheapest['bytes_per_token']:.2f}"
+        pages += f", {_tokens_of_page(cheapest)} with --vocab-size {cheapest['new_pieces']}"
     if is_spared:
         compared += f", which pay in trainings of more than {FEW_TOKENS:,} tokens"
     return (
         f"{chosen['new_pieces']:,} new tokens, {chosen['bytes_per_token']:.2f} bytes per token "
-        f"({compared}); {chosen['tokens']:,} tokens of text"
+        f"({compared}); {chosen['tokens']:,} tokens of text; a page of {PAGE_BYTES:,} bytes is "
+        f"{pages}"
     )
+
+
+def _tokens_of_page(row: dict[str, Any]) -> str:
+    return f"{PAGE_BYTES / row['bytes_per_token']:,.0f}"

@@ -212,6 +212,11 @@ def test_all_that_was_learned_is_kept_where_no_answers_are_lost(texts, tmp_path)
     arguments += ("--tokens", "10k", "--out", out, "--test-text", texts / "en.txt")
     err = done(*arguments)
     assert ": 6 new tokens," in err and ", which pay in trainings of more than 100,000" in err
+    page = (
+        r"a page of 4,000 bytes is ([\d,]+) tokens to read or write, ([\d,]+) before, ([\d,]+) with"
+    )
+    after, before, most = (int(count.replace(",", "")) for count in re.search(page, err).groups())
+    assert most < after <= before
     assert yaml.safe_load((out / "recipe.yaml").read_text())["adapt"].get("strength", 1.0) == 1.0
     (scores,) = (out / "run/evaluate/lora/xx/bits-per-byte").glob("*.job.json")
     assert read_json(scores)["inputs"]["strength"] == 1.0

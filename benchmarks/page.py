@@ -1,0 +1,71 @@
+"""What a page of text costs a decoder: its tokens, and the time and memory to read and to write them.
+
+    python -m benchmarks.page TEXT MODEL...
+
+Each MODEL, a folder of transformers or a GGUF file, reads the first 4,000 bytes of TEXT at once and
+then writes as many tokens, one after the other. Memory is that of keys and values after the page.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import DynamicCache
+
+from ds_minimodel.artifacts.base import keep_vocabulary, module_of
+from ds_minimodel.evaluation.bits import beginning_of
+from ds_minimodel.evaluation.comparison import PAGE_BYTES
+from ds_minimodel.extend.looking import dtype_here
+from ds_minimodel.hf.source import tokenizer_of
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Return the seconds that an action takes."""
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Print a line a model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("text", type=Path)
+    parser.add_argument("models", nargs="+")
+    options = parser.parse_args()
+    page = "\n".join(beginning_of([options.text], PAGE_BYTES).texts)
+    for model in options.models:
+        with tempfile.TemporaryDirectory() as scratch:
+            keep_vocabulary(model, Path(scratch) / "vocabulary")
+            tokenizer = tokenizer_of(Path(scratch) / "vocabulary")
+        module = module_of(model, dtype_here())
+        ids_1S = torch.tensor([tokenizer(page)["input_ids"]])
+        count = ids_1S.shape[1]
+        cache = DynamicCache()
+
+        def read(module=module, ids_1S=ids_1S, cache=cache) -> None:
+            with torch.inference_mode():
+                module(ids_1S, past_key_values=cache, logits_to_keep=1)
+
+        def write(module=module, ids_1S=ids_1S, count=count) -> None:
+            module.generate(
+                ids_1S[:, :1],
+                attention_mask=torch.ones_like(ids_1S[:, :1]),
+                do_sample=False,
+                min_new_tokens=count,
+                max_new_tokens=count,
+            )
+
+        reading = seconds_of(read)
+        writing = seconds_of(write)
+        size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+        print(
+            f"{model}: {count} tokens, read in {reading:.2f} s, written in {writing:.1f} s, "
+            f"{size / 1e6:.1f} MB of keys and values"
+        )
+
+
+if __name__ == "__main__":
+    main()
