@@ -1,4 +1,4 @@
-"""What a page of text costs a decoder: its tokens, and the time and memory to read and to write them.
+"""What a page of text costs a decoder: tokens, and the time and memory to read and write them.
 
     python -m benchmarks.page TEXT MODEL...
 
