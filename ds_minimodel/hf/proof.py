@@ -85,34 +85,70 @@ class Tensors:
 
 
 def compare_tensors(base: Foreign) -> Tensors:
-    """Compare a model's tensors with its configuration by their headers, without reading them.
+    """Compare a model's tensors with its configuration.
+
+    That is done by their headers; only where two of them are to be the same both are read.
 
     Raises:
         UserError: one is missing, has another shape, is not of the model, or differs from another
             that the configuration says is the same.
     """
-    source = base.source
     config = base.config
-    config_name = source.config_path.name
-    hf_class = base.hf_class.__name__
-    headers, where = source.headers(base.architecture, config)
-    if config.num_layers > len(headers):
-        raise UserError(
-            f"{where}: {len(headers)} tensors, where {config_name} has {config.num_layers} layers"
-        )
-    stored_size = sum(math.prod(lazy.shape) for lazy in headers.values())
-    with one_line(source.path, "transformers cannot read it"), torch.device("meta"):
-        expected = base.make_hf_module()
-    size = sum(parameter.numel() for parameter in expected.parameters())
-    # Of a model for something else the messages below say which tensor is missing.
-    if size > 2 * stored_size + _SMALL:
-        raise UserError(
-            f"{where}: {stored_size:,} numbers, where {config_name} describes a model of {size:,}"
-        )
+    headers, where = base.source.headers(base.architecture, config)
+    expected = _expected_module(base, headers, where)
     prefix = base.architecture.prefix if base.is_bare else ""
     named_parameters = expected.named_parameters(remove_duplicate=False)
     parameters = {prefix + name: parameter for name, parameter in named_parameters}
     hf_state = by_hf_names(parameters, headers, base.architecture.prefix)
+    _check_parameters(base, hf_state, parameters, where)
+    hf_state |= {name: lazy for name, lazy in headers.items() if name.startswith(PROJECTIONS)}
+    known = {id(lazy) for lazy in hf_state.values()}
+    others = {name for name, lazy in headers.items() if id(lazy) not in known}
+    _check_others(base, others.difference(dict(expected.named_buffers())), where)
+    with torch.device("meta"):
+        names = [*_make_module(base).state_dict()]
+    parts = itertools.chain(*base.architecture.parts_of(names, config).values())
+    used = {id(parameters[part]) for part in parts if part in parameters}
+    unused = frozenset(
+        name
+        for name, parameter in parameters.items()
+        if name in hf_state and id(parameter) not in used
+    )
+    advice = f"a {config.kind} here has it"
+    state = read_parameters(
+        base.architecture, LazyTensors(hf_state), config, names, where, advice=advice
+    )
+    return Tensors(base, where, hf_state, LazyTensors(state), unused)
+
+
+def _expected_module(base: Foreign, headers: Mapping[str, Lazy], where: Path) -> Any:
+    """Return a module of transformers without memory.
+
+    UserError where it is larger by far than what is stored, before it takes minutes to make.
+    """
+    config_name = base.source.config_path.name
+    num_layers = base.config.num_layers
+    if num_layers > len(headers):
+        raise UserError(
+            f"{where}: {len(headers)} tensors, where {config_name} has {num_layers} layers"
+        )
+    with one_line(base.source.path, "transformers cannot read it"), torch.device("meta"):
+        expected = base.make_hf_module()
+    size = sum(parameter.numel() for parameter in expected.parameters())
+    stored_size = sum(math.prod(lazy.shape) for lazy in headers.values())
+    # Of a model for something else a later message says which tensor is missing.
+    if size > 2 * stored_size + _SMALL:
+        raise UserError(
+            f"{where}: {stored_size:,} numbers, where {config_name} describes a model of {size:,}"
+        )
+    return expected
+
+
+def _check_parameters(
+    base: Foreign, hf_state: Mapping[str, Lazy], parameters: Mapping[str, Tensor], where: Path
+) -> None:
+    """UserError where a parameter is missing, or stored otherwise than the configuration says."""
+    config_name = base.source.config_path.name
     # Of a parameter with two names either may be stored, or both.
     first_names: dict[int, str] = {}
     for name, lazy in hf_state.items():
@@ -129,30 +165,19 @@ def compare_tensors(base: Foreign) -> Tensors:
         if id(parameter) not in first_names:
             is_output = name == f"{base.architecture.output}.weight"
             advice = f", or {config_name} tie_word_embeddings true" if is_output else ""
+            hf_class = base.hf_class.__name__
             raise UserError(f"{where}: no tensor {name}; it must hold a {hf_class}{advice}")
-    hf_state |= {name: lazy for name, lazy in headers.items() if name.startswith(PROJECTIONS)}
-    known = {id(lazy) for lazy in hf_state.values()}
+
+
+def _check_others(base: Foreign, names: Collection[str], where: Path) -> None:
+    """UserError where one of the other tensors may change what is computed."""
     unread = _UNREAD_BY_BODIES if base.is_bare else _UNUSED
-    buffers = dict(expected.named_buffers())
-    for name in sorted(name for name, lazy in headers.items() if id(lazy) not in known):
-        if not unread.search(name) and name not in buffers:
+    for name in sorted(names):
+        if not unread.search(name):
             raise UserError(
-                f"{where}: {name!r:.120} is nothing that a {hf_class} by {config_name} has"
+                f"{where}: {name!r:.120} is nothing that a {base.hf_class.__name__} by "
+                f"{base.source.config_path.name} has"
             )
-    with torch.device("meta"):
-        names = [*_make_module(base).state_dict()]
-    parts = itertools.chain(*base.architecture.parts_of(names, config).values())
-    used = {id(parameters[part]) for part in parts if part in parameters}
-    unused = frozenset(
-        name
-        for name, parameter in parameters.items()
-        if name in hf_state and id(parameter) not in used
-    )
-    advice = f"a {config.kind} here has it"
-    state = read_parameters(
-        base.architecture, LazyTensors(hf_state), config, names, where, advice=advice
-    )
-    return Tensors(base, where, hf_state, LazyTensors(state), unused)
 
 
 def _make_module(base: Foreign) -> Model:
