@@ -77,13 +77,6 @@ def prepare(
     paths = find_text(text.files)
     held_out_paths = find_text(text.held_out or ())
     tokenizer = open_tokenizer(tokenizer_folder)
-    settings = {
-        "tokenizer_sha256": tokenizer.sha256,
-        **tokenizer.vocabulary.facts(),
-        "shard_bytes": shard_bytes,
-        "whole_documents": text.whole_documents,
-    }
-    num_stores = 1 if text.held_out is None else 2
     encode = functools.partial(
         _encode_chunk,
         tokenizer_folder=tokenizer_folder,
@@ -96,53 +89,71 @@ def prepare(
         parts = ranks.ordered_map(encode, jobs)
     else:
         parts = ordered_map(encode, jobs, workers=workers, few=FEW_CHUNKS)
-    # A row of (documents, tokens) for each store.
-    counts = np.zeros((num_stores, 2), np.int64)
-    num_bytes = 0
-    unknown = 0
-    num_shards = 0
     with files.atomic_folder(out) as folder, contextlib.closing(parts) as encoded:
-        folders = [folder, folder / HELD_OUT][:num_stores]
-        for shard, parts_of_shard in itertools.groupby(encoded, key=lambda part: part.shard):
-            with contextlib.ExitStack() as open_shards:
-                adds = [
-                    open_shards.enter_context(
-                        write_shard(
-                            store,
-                            index=shard,
-                            num_ids=tokenizer.vocabulary.size,
-                            tokenizer_sha256=tokenizer.sha256,
-                        )
-                    )
-                    for store in folders
-                ]
-                for part in parts_of_shard:
-                    adds[part.store](part.ids, part.lengths)
-                    counts[part.store] += len(part.lengths), len(part.ids)
-                    num_bytes += part.bytes
-                    unknown += part.unknown
-                    progress(*counts[0].tolist())
-            num_shards = shard + 1
-        if not counts[0, 0]:
+        folders = [folder] if text.held_out is None else [folder, folder / HELD_OUT]
+        totals = _write_shards(encoded, folders, tokenizer=tokenizer, progress=progress)
+        if not totals.documents[0]:
             raise UserError(f"{', '.join(map(str, text.files))}: no document has tokens; add text")
-        facts = {
-            "shards": num_shards,
-            "text_bytes": num_bytes,
-            "unknown_bytes": unknown,
-            **settings,
-        }
         # The outer folder's manifest lists the files of the inner one, which is finished first.
-        for store in reversed(range(num_stores)):
-            num_documents, num_tokens = counts[store].tolist()
+        for store in reversed(range(len(folders))):
             files.write_manifest(
                 folders[store],
                 kind="token_store",
-                **facts,
-                documents=num_documents,
-                tokens=num_tokens,
                 text=[*text.names] or names_of(paths),
+                tokenizer_sha256=tokenizer.sha256,
+                **tokenizer.vocabulary.facts(),
+                shard_bytes=shard_bytes,
+                whole_documents=text.whole_documents,
+                shards=totals.shards,
+                documents=totals.documents[store],
+                tokens=totals.tokens[store],
+                text_bytes=totals.bytes,
+                unknown_bytes=totals.unknown,
             )
-    return unknown / num_bytes
+    return totals.unknown / totals.bytes
+
+
+@dataclass
+class _Totals:
+    """What was written: documents and tokens of each store, and sums over all."""
+
+    documents: list[int]
+    tokens: list[int]
+    shards: int = 0
+    bytes: int = 0
+    unknown: int = 0
+
+
+def _write_shards(
+    parts: Iterable[_Part],
+    folders: Sequence[Path],
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None],
+) -> _Totals:
+    """Write the parts, which come in the order of their shards, into the stores of `folders`."""
+    totals = _Totals([0] * len(folders), [0] * len(folders))
+    for shard, parts_of_shard in itertools.groupby(parts, key=lambda part: part.shard):
+        with contextlib.ExitStack() as open_shards:
+            adds = [
+                open_shards.enter_context(
+                    write_shard(
+                        store,
+                        index=shard,
+                        num_ids=tokenizer.vocabulary.size,
+                        tokenizer_sha256=tokenizer.sha256,
+                    )
+                )
+                for store in folders
+            ]
+            for part in parts_of_shard:
+                adds[part.store](part.ids, part.lengths)
+                totals.documents[part.store] += len(part.lengths)
+                totals.tokens[part.store] += len(part.ids)
+                totals.bytes += part.bytes
+                totals.unknown += part.unknown
+                progress(totals.documents[0], totals.tokens[0])
+        totals.shards = shard + 1
+    return totals
 
 
 class _Part(NamedTuple):

@@ -178,13 +178,7 @@ def make_corpus(
         parts = ranks.ordered_map(sort_out, chunks)
     else:
         parts = ordered_map(sort_out, chunks, workers=workers, few=FEW_CHUNKS)
-    # Of two numbers the first is of training, the second of what is held out.
-    num_documents = np.zeros(2, np.int64)
-    sizes = np.zeros(2, np.int64)
-    dropped = 0
-    counted = 0
-    words = Counter[str]()
-    hashes = [np.zeros(0, np.uint32)]
+    totals = _Totals()
     with files.atomic_folder(out) as folder, contextlib.ExitStack() as stack:
         progress = Progress(f"corpus {Path(out).name}", None, "documents")
         stack.callback(progress.close)
@@ -194,40 +188,33 @@ def make_corpus(
         for part in stack.enter_context(contextlib.closing(parts)):
             for file, data in zip(outputs, part.texts, strict=True):
                 file.write(data)
-            num_documents += part.documents
-            sizes += part.bytes
-            dropped += part.dropped
-            # The expected size of compressed text is a guess: so the bound is kept here, too.
-            if counted + part.counted <= COUNTED_BYTES:
-                counted += part.counted
-                words.update(part.words)
-                hashes.append(part.line_hashes)
-            progress.update(int(num_documents.sum()))
-        if not num_documents[0]:
+            totals.add(part)
+            progress.update(int(totals.documents.sum()))
+        num_training, num_held_out = totals.documents.tolist()
+        if not num_training:
             raise UserError(
-                f"{', '.join(map(str, text))}: no document is left ({dropped} have fewer than "
-                f"min_words={options.min_words} words, {num_documents[1]} are held out by "
+                f"{', '.join(map(str, text))}: no document is left ({totals.dropped} have fewer "
+                f"than min_words={options.min_words} words, {num_held_out} are held out by "
                 f"data.held_out={options.held_out})"
             )
         for file in outputs:
             file.flush()
-        as_json = json.dumps(words, ensure_ascii=False).encode()
+        as_json = json.dumps(totals.words, ensure_ascii=False).encode()
         (folder / _WORDS).write_bytes(gzip.compress(as_json, _LEVEL, mtime=0))
-        line_hashes = np.concatenate(hashes)
-        repeated = 1 - len(np.unique(line_hashes)) / max(1, len(line_hashes))
+        repeated = totals.repeated_lines()
         files.write_manifest(
             folder,
             kind="corpus",
             text=names_of(sources),
             repeated_lines=round(repeated, 4),
-            documents=num_documents.tolist(),
-            bytes=sizes.tolist(),
-            dropped=dropped,
-            counted=counted,
+            documents=totals.documents.tolist(),
+            bytes=totals.bytes.tolist(),
+            dropped=totals.dropped,
+            counted=totals.counted,
         )
         drawn = f", drawn from {whole_bytes:,}" if expected_bytes < whole_bytes else ""
         progress.close(
-            f"{sizes[0]:,} bytes{drawn}, and {num_documents[1]:,} documents held out; "
+            f"{totals.bytes[0]:,} bytes{drawn}, and {num_held_out:,} documents held out; "
             f"{repeated:.1%} of lines are repetitions"
         )
 
@@ -252,6 +239,42 @@ class _Part(NamedTuple):
     counted: int
     words: Counter[str]
     line_hashes: NDArray[np.uint32]
+
+
+class _Totals:
+    """Sums over parts.
+
+    Attributes:
+        documents: (2,) of training and of what is held out.
+        bytes: (2,) of both.
+        dropped: how many documents were too short.
+        counted: bytes whose words are counted.
+        words: how often each occurs there.
+    """
+
+    def __init__(self) -> None:
+        self.documents = np.zeros(2, np.int64)
+        self.bytes = np.zeros(2, np.int64)
+        self.dropped = 0
+        self.counted = 0
+        self.words = Counter[str]()
+        self._line_hashes = [np.zeros(0, np.uint32)]
+
+    def add(self, part: _Part) -> None:
+        """Add a part; its words count as far as COUNTED_BYTES go."""
+        self.documents += part.documents
+        self.bytes += part.bytes
+        self.dropped += part.dropped
+        # The expected size of compressed text is a guess: so the bound is kept here, too.
+        if self.counted + part.counted <= COUNTED_BYTES:
+            self.counted += part.counted
+            self.words.update(part.words)
+            self._line_hashes.append(part.line_hashes)
+
+    def repeated_lines(self) -> float:
+        """Return the share of the counted lines that are there before."""
+        hashes = np.concatenate(self._line_hashes)
+        return 1 - len(np.unique(hashes)) / max(1, len(hashes))
 
 
 def _sort_out(

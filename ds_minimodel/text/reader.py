@@ -154,6 +154,15 @@ def documents(chunk: Chunk, *, whole: bool = True) -> Iterator[list[str]]:
         UserError: A line is not UTF-8 or holds NUL, which SentencePiece takes for <s>, or lines end
             in CR.
     """
+    text = _decoded(chunk)
+    for lines in _lines_of_rows(text) if chunk.of_rows else _lines_of_text(text):
+        stripped = [*filter(None, map(str.strip, lines))]
+        if stripped:
+            yield lines if whole else stripped
+
+
+def _decoded(chunk: Chunk) -> str:
+    """Return the text of a chunk; raise UserError, with the line, where it is none."""
     data = chunk.data.removeprefix(codecs.BOM_UTF8) if chunk.line == 1 else chunk.data
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(
@@ -180,10 +189,7 @@ def documents(chunk: Chunk, *, whole: bool = True) -> Iterator[list[str]]:
     are_cr_lines = "\n" not in text and len(text) < CHUNK_BYTES // 100 * text.strip().count("\r")
     if chunk.line == 1 and are_cr_lines:
         raise UserError(f"{chunk.path}:1: lines end in CR alone; convert the file: tr '\\r' '\\n'")
-    for lines in _lines_of_rows(text) if chunk.of_rows else _lines_of_text(text):
-        stripped = [*filter(None, map(str.strip, lines))]
-        if stripped:
-            yield lines if whole else stripped
+    return text
 
 
 # No splitlines in these: form feeds, U+2028 … are no line ends here.
