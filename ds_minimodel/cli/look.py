@@ -76,7 +76,7 @@ def _status(options: Options) -> None:
 
     given = Path(options.recipe)
     options.recipe = _recipe_in(given)
-    jobs = look(recipe_of(options)[0], options.verify)
+    jobs = look(recipe_of(options)[0], verify=options.verify)
     if options.json:
         print(json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=1))
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.launch.hosts import check_ranks, ranks_on_hosts, restart_with_cpu_settings
 from ds_minimodel.pipeline.registry import STEPS, RunsOn, Step
-from ds_minimodel.pipeline.run import check_alone, do_step, steps_to_run
+from ds_minimodel.pipeline.run import Ranks, check_alone, do_step, steps_to_run
 
 if TYPE_CHECKING:
     from ds_minimodel.config.schema import Recipe
@@ -127,7 +127,7 @@ def _run(options: Options) -> int:
     else:
         check_ranks(ranks)
         restart_with_cpu_settings()
-    for step in steps_to_run(recipe, ranks, options.rebuild):
+    for step in steps_to_run(recipe, ranks, rebuild=options.rebuild):
         code = _do(step, recipe, overrides, options)
         if code:
             return code
@@ -144,7 +144,10 @@ def _run_step(options: Options) -> int:
 
 
 def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) -> int:
-    if getattr(options, "deepspeed_args", None) and not options.hostfile:
-        raise UserError("--deepspeed_args: of the launcher over a hostfile; give --hostfile")
-    ranks = {key: getattr(options, key, None) for key in ("ranks", "hostfile", "deepspeed_args")}
-    return do_step(step, recipe, options.recipe, overrides, rebuild=options.rebuild, **ranks)
+    ranks = Ranks()
+    # The command of a step that runs on no ranks has no such options.
+    if "hostfile" in options:
+        if options.deepspeed_args and not options.hostfile:
+            raise UserError("--deepspeed_args: of the launcher over a hostfile; give --hostfile")
+        ranks = Ranks(options.ranks, options.hostfile, options.deepspeed_args)
+    return do_step(step, recipe, options.recipe, overrides, ranks=ranks, rebuild=options.rebuild)

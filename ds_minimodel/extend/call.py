@@ -23,7 +23,7 @@ from ds_minimodel.data.config import Data
 from ds_minimodel.extend.config import ExtendConfig, option_of
 from ds_minimodel.pipeline.layout import CALL, LOCK, RECIPE, WorkdirLayout
 from ds_minimodel.pipeline.registry import Step
-from ds_minimodel.pipeline.run import do_step, steps_to_run
+from ds_minimodel.pipeline.run import Ranks, do_step, steps_to_run
 from ds_minimodel.text.corpus import draw_parts
 from ds_minimodel.text.reader import find_text, identity_of_text
 
@@ -176,8 +176,7 @@ class Call:
                 step,
                 recipe,
                 path=self.path,
-                ranks=self.config.ranks,
-                hostfile=self.config.hostfile,
+                ranks=Ranks(self.config.ranks, self.config.hostfile),
             )
         except (MemoryError, RuntimeError) as error:
             if step.name != "adapt" or size == 1 or not is_out_of_memory(error):

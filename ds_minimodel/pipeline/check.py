@@ -19,11 +19,19 @@ from ds_minimodel.training.zero.config import check_deepspeed
 
 
 def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]:
-    """The steps of `steps` that the recipe has work for; UserError for what would stop a later one.
+    """Return those steps that the recipe has work for, if nothing will stop a later one.
 
     Every text file must exist, every task file be readable with the task's labels, every batch of
-    text divide among the `ranks`, what draws the plots be installed, and torch have code for the
+    text divide among the ranks, what draws the plots be installed, and torch have code for the
     GPUs. Language packs alone can be had without plots.
+
+    Args:
+        recipe: To be checked.
+        steps: To be done.
+        ranks: That will do them.
+
+    Raises:
+        UserError: One of these does not hold.
     """
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     accelerator = device()
@@ -53,33 +61,33 @@ def check_ahead(recipe: Recipe, steps: Iterable[Step], ranks: int) -> list[Step]
 def check_deepspeed_file(recipe: Recipe, replicas: int) -> None:
     """Raise UserError where DeepSpeed does not take the JSON that the recipe names."""
     engine = recipe.engine
-    file = recipe.engine.deepspeed
+    file = engine.deepspeed
+    if not file.path:
+        return
     section = recipe.adapt
-    if file.path:
-        precision = "fp32" if engine.precision == "auto" else engine.precision
-        execution = Execution(
-            section.batch_size, engine.micro_batch_size, engine.zero_stage, precision
-        )
-        schedule = section.lr_schedule
-        cost = Accounting(1)
-        name_the_cpu()
-        check_deepspeed(
-            Run(
-                schedule,
-                execution,
-                cost,
-                recipe.optimizer,
-                recipe.checkpoint,
-                file.settings,
-                file.path,
-            ),
-            replicas,
-        )
+    execution = Execution(
+        batch_size=section.batch_size,
+        micro_batch_size=engine.micro_batch_size,
+        zero_stage=engine.zero_stage,
+        precision="fp32" if engine.precision == "auto" else engine.precision,
+    )
+    run = Run(
+        schedule=section.lr_schedule,
+        execution=execution,
+        accounting=Accounting(1),
+        optimizer=recipe.optimizer,
+        checkpoints=recipe.checkpoint,
+        deepspeed=file.settings,
+        deepspeed_file=file.path,
+    )
+    name_the_cpu()
+    check_deepspeed(run, replicas)
 
 
 def check_made(recipe: Recipe, steps: Iterable[Step]) -> None:
-    """UserError where what a step has made is of another recipe, so that no step before it works in
-    vain.
+    """Raise UserError where what a step has made is of another recipe.
+
+    It is called before the first step, so that none works in vain.
     """
     for step in steps:
         for job in step.jobs(recipe):

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """A workdir, and the ranks that do a step: None where it is done in one process, or looked at
-    alone.
+    """A workdir and the ranks that do a step in it.
+
+    Attributes:
+        layout: The workdir's folders.
+        ranks: None where a step is done in one process, or is only looked at.
     """
 
     layout: WorkdirLayout

@@ -1,9 +1,9 @@
-"""Dialogues as a token store: written by a model's own chat template, of which the assistant's
-turns alone are learned.
+"""Dialogues as a token store, written by the model's chat template.
 
-Where a template marks what an assistant says ({% generation %}), that is taken. Else each turn is
-found by a word in its place that no template changes. It is learned with what ends it: the token
-that the template writes after an answer, whether a user goes on or not.
+Only the assistant's turns are learned. Where a template marks them ({% generation %}), its marks
+are taken. Otherwise a dialogue is also written with a word in the place of each turn that no
+template changes, which shows where the turns stand. An answer is learned with what ends it: the
+token that the template writes after an answer, whether a user goes on or not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 import re
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,9 +37,9 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SAME = 60  # characters at its beginning by which a line is known
-MIN_CHARACTERS = 30  # of a line that is known again
-CHECKED = 1000  # dialogues that are written once before a training is chosen
+LINE_START = 60  # characters by which a line of held-out text is known again
+MIN_LINE = 30  # characters of such a line
+NUM_CHECKED = 1000  # dialogues that are written once before a training is chosen
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 
 
@@ -59,54 +59,44 @@ def prepare_chats(
     of their own, in the folder HELD_OUT.
 
     Args:
-        patterns: of the files.
-        tokenizer_folder: of a tokenizer with a chat template.
-        out: folder of the store.
-        length: largest count of tokens of a document.
-        held_out: share of the first questions that are held out, with all dialogues that begin so.
-        held_text: files of held-out text; answers with a line of theirs are held out too.
+        patterns: Of the files.
+        tokenizer_folder: Of a tokenizer with a chat template.
+        out: Folder of the store.
+        length: Most tokens of a document.
+        held_out: Share of the first questions that are held out, with all dialogues that begin so.
+        held_text: Files of held-out text. Dialogues with a line of it in an answer are held out,
+            too.
 
     Raises:
-        UserError: as of `_sampled`, and where nothing is left.
+        UserError: As of `_sampled`, and where nothing is left.
     """
-    ours = open_tokenizer(tokenizer_folder)
-    counts = [0, 0]
-    lost = 0
+    opened = open_tokenizer(tokenizer_folder)
+    vocabulary = opened.vocabulary
+    known = _known_lines(held_text)
     endings = set[Ending]()
-    vocabulary = ours.vocabulary
-    ids = 2 * ours.vocabulary.size
-    lines = Counter(
-        line for document in read_documents(held_text) for line in {*map(str.strip, document)}
-    )
-    known = {
-        line[:SAME]
-        for line, pages in lines.items()
-        if len(line) >= MIN_CHARACTERS and pages < MANY_PAGES
-    }
+    num_unanswered = 0
     with atomic_folder(out) as folder:
-        stores = [folder, folder / HELD_OUT][: 2 if held_out else 1]
+        # Documents to train on come first, those that are held out second.
+        stores = [folder, folder / HELD_OUT] if held_out else [folder]
+        counts = [0, 0]
         with contextlib.ExitStack() as stack:
+            adds = []
             for store in stores:
                 store.mkdir(exist_ok=True)
-            adds = [
-                stack.enter_context(write_shard(store, 0, ids, ours.sha256)) for store in stores
-            ]
+                # Ids from the vocabulary's size on are those that are not learned.
+                shard = write_shard(store, 0, 2 * vocabulary.size, opened.sha256)
+                adds.append(stack.enter_context(shard))
             for dialogue, ending, samples in _sampled(
                 patterns, tokenizer_folder, str(tokenizer_folder), vocabulary, length, _say
             ):
-                answers = [turn["content"] for turn in dialogue if turn["role"] == "assistant"]
-                is_known = any(
-                    line.strip()[:SAME] in known
-                    for answer in answers
-                    for line in answer.splitlines()
-                )
-                side = is_known or is_held_out(
-                    [_question(dialogue)[-1]["content"]], held_out
-                )  # by all of its answers
+                # A dialogue is held out with all of its answers.
+                question = _question(dialogue)[-1]["content"]
+                side = int(_answers_with(dialogue, known) or is_held_out([question], held_out))
                 for sample in samples:
                     adds[side](sample, [len(sample)])
                     counts[side] += 1
-                lost += not samples
+                if not samples:
+                    num_unanswered += 1
                 endings.add(ending)
         if not counts[0]:
             files = ", ".join(map(str, patterns))
@@ -114,22 +104,48 @@ def prepare_chats(
                 f"{files}: no answer begins in {length} tokens to train on; {counts[1]} are held "
                 "out"
             )
-        if lost:
-            _say(f"{lost:,} dialogues have no answer within {length} tokens and are left out")
+        if num_unanswered:
+            _say(
+                f"{num_unanswered:,} dialogues have no answer within {length} tokens and are left "
+                "out"
+            )
         for token in {ending.token for ending in endings if ending.is_added}:
             ends = f"{token} is learned after the last" if token else "none is learned"
             _say(f"the chat template ends no answer, and {ends}")
         facts = {
             "ends": sorted({ending.id for ending in endings if ending.id is not None}),
-            "tokenizer_sha256": ours.sha256,
+            "tokenizer_sha256": opened.sha256,
             "shards": 1,
             "whole_documents": True,
             "masked": True,
         }
+        # The held-out store lies in the other, whose manifest is written last.
         for store, documents in [*zip(stores, counts, strict=False)][::-1]:
             write_manifest(
                 store, kind="token_store", **vocabulary.facts(), **facts, documents=documents
             )
+
+
+def _known_lines(held_text: Sequence[Path]) -> set[str]:
+    """Return the beginnings of the lines of held-out text that stand on few of its pages."""
+    lines = Counter(
+        line for document in read_documents(held_text) for line in {*map(str.strip, document)}
+    )
+    return {
+        line[:LINE_START]
+        for line, pages in lines.items()
+        if len(line) >= MIN_LINE and pages < MANY_PAGES
+    }
+
+
+def _answers_with(dialogue: Dialogue, known: set[str]) -> bool:
+    """Return whether an answer has a line that begins as one of those that are known."""
+    return any(
+        line.strip()[:LINE_START] in known
+        for turn in dialogue
+        if turn["role"] == "assistant"
+        for line in turn["content"].splitlines()
+    )
 
 
 def _say(line: str) -> None:
@@ -137,15 +153,23 @@ def _say(line: str) -> None:
 
 
 def check_chats(patterns: Sequence[str | Path], model: str, length: int) -> None:
-    """UserError as of `_sampled` for what the vocabulary and chat template of a base make of the
-    first dialogues.
+    """Check that the vocabulary and chat template of a base take the first dialogues.
+
+    Args:
+        patterns: Of the files.
+        model: The base.
+        length: Most tokens of a document.
+
+    Raises:
+        UserError: As of `_sampled`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        keep_vocabulary(model, tokenizer := Path(folder) / "tokenizer")
+        tokenizer = Path(folder) / "tokenizer"
+        keep_vocabulary(model, tokenizer)
         vocabulary = open_tokenizer(tokenizer).vocabulary
-        deque(
-            itertools.islice(_sampled(patterns, tokenizer, model, vocabulary, length), CHECKED), 0
-        )
+        dialogues = _sampled(patterns, tokenizer, model, vocabulary, length)
+        for _ in itertools.islice(dialogues, NUM_CHECKED):
+            pass
 
 
 def _sampled(
@@ -156,54 +180,66 @@ def _sampled(
     length: int,
     say: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Dialogue, Ending, list[NDArray[np.int64]]]]:
-    """(dialogue, how its answers end, its samples as of `_samples`) of each row. name: of what the
-    tokenizer is, as messages say it.
+    """Yield (dialogue, how its answers end, its samples as of `_samples`) of each row.
 
-    UserError as of `read_dialogues`, where there is no template or one does not take a dialogue,
-    and where a turn would become a special token or end an answer.
+    Args:
+        patterns: Of the files.
+        tokenizer_folder: Of a tokenizer.
+        name: Of the tokenizer or its model in messages.
+        vocabulary: The tokenizer's.
+        length: Most tokens of a sample, the first of a text among them.
+        say: Called with what is to be said of the files.
+
+    Raises:
+        UserError: As of `read_dialogues`; and where there is no template, it does not take a
+            dialogue, or a turn would become a special token or end an answer.
     """
-    theirs = tokenizer_of(tokenizer_folder)
-    if not theirs.chat_template:
+    tokenizer = tokenizer_of(tokenizer_folder)
+    if not tokenizer.chat_template:
         raise UserError(f"{name}: has no chat template, by which dialogues are to be written")
+    # {whether a system speaks first: (how answers end, the special tokens)}
     endings = dict[bool, tuple[Ending, re.Pattern[str]]]()
     for where, dialogue in read_dialogues(patterns, say):
         has_system = dialogue[0]["role"] == "system"
         with one_line(where, "the chat template does not take it"):
             if has_system not in endings:
-                ending = ending_of(theirs, has_system)
-                endings[has_system] = ending, _special(theirs, ending.token)
+                ending = ending_of(tokenizer, has_system=has_system)
+                endings[has_system] = (ending, _special(tokenizer, ending.token))
         ending, special = endings[has_system]
         if held := special.search("\n".join(turn["content"] for turn in dialogue)):
             raise UserError(
-                f"{where}: a turn says {held[0]!r}, a special token; spell it otherwise"
+                f"{where}: a turn says {held[0]!r}, a special token; spell it in another way"
             )
         with one_line(where, "the chat template does not take it"):
-            samples = _samples(theirs, ending, dialogue, vocabulary, length - 1)
+            samples = _samples(tokenizer, ending, dialogue, vocabulary, length - 1)
         yield dialogue, ending, samples
 
 
-def held_out_questions(patterns: Sequence[str | Path], share: float, most: int) -> list[Dialogue]:
+def held_out_questions(
+    patterns: Sequence[str | Path], share: float, max_count: int
+) -> list[Dialogue]:
     """Return what a user says first in the held-out dialogues of some files.
 
-    A question stands after what the system says. The first `most` that differ are returned.
+    A question stands after what the system says. The first `max_count` that differ are returned.
 
     Args:
-        patterns: of the files.
-        share: of the first questions, that are held out.
-        most: largest count of questions.
+        patterns: Of the files.
+        share: Of the first questions that are held out.
+        max_count: Most questions.
     """
     found = dict[str, Dialogue]()
     for _, dialogue in read_dialogues(patterns):
         question = _question(dialogue)
-        if is_held_out([text := question[-1]["content"]], share):
+        text = question[-1]["content"]
+        if is_held_out([text], share):
             found.setdefault(text, question)
-        if len(found) == most:
+        if len(found) == max_count:
             break
     return [*found.values()]
 
 
 def _question(dialogue: Dialogue) -> Dialogue:
-    """The turns up to a user's first."""
+    """Return the turns up to a user's first."""
     return dialogue[: 1 + [turn["role"] for turn in dialogue].index("user")]
 
 
@@ -212,34 +248,36 @@ def _samples(
     ending: Ending,
     dialogue: Dialogue,
     vocabulary: Vocabulary,
-    most: int,
+    max_length: int,
 ) -> list[NDArray[np.int64]]:
-    """Ids of a dialogue in samples of at most `most`; those that are not learned have the
-    vocabulary's size added.
+    """Return the ids of a dialogue in samples of at most `max_length`.
+
+    Ids that are not learned have the vocabulary's size added.
     """
     system = [turn for turn in dialogue if turn["role"] == "system"]
     turns = dialogue[len(system) :]
     samples = []
     while turns:
+        # As many turns as fit, but a question and its answer at least.
         for end in range(2, len(turns) + 1, 2):
             written, says = _written(tokenizer, ending, [*system, *turns[:end]])
-            first = (
-                1 if written[0] == vocabulary.bos else 0
-            )  # which a reader puts before a text itself
-            fits = len(written) - first <= most
+            # A reader puts the token that begins a text before it itself.
+            first = 1 if written[0] == vocabulary.bos else 0
+            fits = len(written) - first <= max_length
             if fits or end == 2:
                 count = end
-                ids = written[first : first + most]
-                learned = says[first : first + most]
+                ids = written[first : first + max_length]
+                learned = says[first : first + max_length]
             if not fits:
                 break
-        samples += [ids + vocabulary.size * ~learned] if learned.any() else []
+        if learned.any():
+            samples.append(ids + vocabulary.size * ~learned)
         turns = turns[count:]
     return samples
 
 
 def _special(tokenizer: PreTrainedTokenizerBase, end: str) -> re.Pattern[str]:
-    """A pattern of the special tokens, and of the one that ends an answer."""
+    """Return a pattern of the special tokens and of the one that ends an answer."""
     added = tokenizer.added_tokens_decoder.values()
     tokens = {end, *(token.content for token in added if token.special)} - {""}
     return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
@@ -248,9 +286,14 @@ def _special(tokenizer: PreTrainedTokenizerBase, end: str) -> re.Pattern[str]:
 class Ending(NamedTuple):
     """How an answer ends.
 
-    between: what is written from an answer to the end of the token that ends it, where a user goes
-    on; last: the same at the end of a dialogue. id, token: of that token; None and "" where there
-    is none. is_added: whether the template has none, so that it is put after the last answer.
+    Attributes:
+        between: What is written from an answer to the end of the token that ends it, where a user
+            goes on.
+        last: The same at the end of a dialogue.
+        id: Of that token, None where there is none.
+        token: Its text, "" where there is none.
+        is_added: Whether the template writes no such token, so that one is put after the last
+            answer.
     """
 
     between: str
@@ -260,10 +303,18 @@ class Ending(NamedTuple):
     is_added: bool = False
 
 
-def ending_of(tokenizer: PreTrainedTokenizerBase, has_system: bool) -> Ending:
-    """How the chat template ends an answer: by the first added token after it, which is learned
-    wherever it stands both before a user's turn and at the end of a dialogue. Of a template without
-    one the tokenizer's end of a text serves.
+def ending_of(tokenizer: PreTrainedTokenizerBase, *, has_system: bool) -> Ending:
+    """Return how the chat template ends an answer.
+
+    The first added token after an answer ends it, if it stands both before a user's turn and at the
+    end of a dialogue. For a template without one the tokenizer's end of a text serves.
+
+    Args:
+        tokenizer: Has a chat template.
+        has_system: Whether a system speaks first.
+
+    Raises:
+        ValueError: The template leaves out what is said.
     """
     turns = [{"role": role, "content": ""} for role in ("user", "assistant", "user", "assistant")]
     if has_system:
@@ -271,17 +322,18 @@ def ending_of(tokenizer: PreTrainedTokenizerBase, has_system: bool) -> Ending:
     after = dict(_rendered(tokenizer, turns)[1])
     if len(after) < len(turns):
         raise ValueError("it leaves out what is said")
-    ids, spans = _encoded(tokenizer, after[len(turns) - 1])
-    others, _ = _encoded(tokenizer, after[len(turns) - 3])
-    pairs = itertools.zip_longest(ids, others)
-    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     last = after[len(turns) - 1]
-    shared = last[: spans[common - 1][1]] if common else ""
+    ids, spans = _encoded(tokenizer, last)
+    between_ids, _ = _encoded(tokenizer, after[len(turns) - 3])
+    # What follows the last answer and one before it begins with the same tokens.
+    pairs = itertools.zip_longest(ids, between_ids)
+    num_shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = last[: spans[num_shared - 1][1]] if num_shared else ""
     for id, span in zip(ids, spans, strict=True):
         # Some vocabularies have added tokens of white space.
         if id in tokenizer.added_tokens_decoder and last[slice(*span)].strip():
             token = str(tokenizer.convert_ids_to_tokens(id))
-            return Ending(shared[: span[1]], last[: span[1]], id, token)
+            return Ending(between=shared[: span[1]], last=last[: span[1]], id=id, token=token)
     token = str(tokenizer.eos_token or "")
     return Ending(shared, last, tokenizer.eos_token_id, token, is_added=True)
 
@@ -289,7 +341,7 @@ def ending_of(tokenizer: PreTrainedTokenizerBase, has_system: bool) -> Ending:
 def _encoded(
     tokenizer: PreTrainedTokenizerBase, text: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids of a text as it stands, and the characters of each."""
+    """Return the ids of a text as it stands, and (first character, end) of each."""
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return encoding["input_ids"], encoding["offset_mapping"]
 
@@ -297,10 +349,14 @@ def _encoded(
 def _rendered(
     tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue
 ) -> tuple[str, list[tuple[int, str]]]:
-    """(what the chat template writes before any turn, [(index of a turn, what is written after
-    it)]). Words that no template changes stand for what is said.
+    """Return what the chat template writes beside the turns.
+
+    Words that no template changes stand for what is said.
+
+    Returns:
+        (what is written before any turn, [(index of a turn, what is written after it)]).
     """
-    words = [f"{SAID}{number:04}" for number in range(len(dialogue))]
+    words = [f"{SAID}{index:04}" for index in range(len(dialogue))]
     turns = [
         {"role": turn["role"], "content": word} for turn, word in zip(dialogue, words, strict=True)
     ]
@@ -313,7 +369,7 @@ def _rendered(
 def _written(
     tokenizer: PreTrainedTokenizerBase, ending: Ending, dialogue: Dialogue
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(ids of a dialogue by the chat template; which of them the assistant says)"""
+    """Return (ids of a dialogue by the chat template, which of them the assistant says)."""
     turns = [{"role": turn["role"], "content": turn["content"]} for turn in dialogue]
     text = str(apply_template(tokenizer, turns, tokenize=False))
     ids, offsets = _encoded(tokenizer, text)
@@ -335,9 +391,11 @@ def _written(
             raise ValueError("it changes what is said")
     learned = np.zeros(len(ids), bool)
     starts, ends = np.array(offsets, np.int64).T
-    for number, ((start, stop), turn) in enumerate(zip(spans, answers, strict=True), 1):
-        end = ending.last if number == len(answers) else ending.between
-        stop += len(end) if text.startswith(end, stop) else 0
+    for position, ((start, stop), turn) in enumerate(zip(spans, answers, strict=True), 1):
+        end = ending.last if position == len(answers) else ending.between
+        if text.startswith(end, stop):
+            stop += len(end)
+        # A turn that has a weight has weight 0, and is not learned.
         if "weight" not in turn:
             learned |= (starts < stop) & (ends > start)
     if ending.is_added and ending.id is not None:
@@ -348,7 +406,7 @@ def _written(
 def _marked(
     tokenizer: PreTrainedTokenizerBase, turns: Dialogue, offsets: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The characters of each answer that the chat template marks."""
+    """Return (first character, end) of each answer that the chat template marks."""
     settings = {"return_dict": True, "return_assistant_tokens_mask": True}
     mask = apply_template(tokenizer, turns, **settings)["assistant_masks"]
     runs = itertools.groupby(zip(mask, offsets, strict=True), key=lambda pair: pair[0])

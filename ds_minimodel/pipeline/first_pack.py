@@ -18,16 +18,22 @@ def first_pack(
     source: Tensors,
     pairs: Sequence[tuple[str, str]] = (),
 ) -> Tensors:
-    """The first tensors of a target language.
+    """Return the first tensors of a target language.
 
     Args:
-        method: the recipe's `adapt.initialisation`.
-        seed: decides the rows that are drawn.
-        of_target: the target's tokenizer. Where it extends the source's vocabulary, the new pieces
+        method: The recipe's `adapt.initialisation`.
+        seed: Decides the rows that are drawn.
+        of_target: The target's tokenizer. Where it extends the source's vocabulary, the new pieces
             alone get rows.
-        of_source: the source's tokenizer.
-        source: the tensors of the source pack: tokens (V, H), output (V, H), bias (V).
-        pairs: of the source's text and its translation, for `aligned`.
+        of_source: The source's tokenizer.
+        source: Tensors of the source pack: tokens (V, H), output (V, H), bias (V).
+        pairs: Texts of the source with their translations, which `aligned` reads.
+
+    Returns:
+        Tensors of the same names with a row for each (new) piece of the target.
+
+    Raises:
+        ValueError: No initialisation is called `method`.
     """
     num_base = of_target.vocabulary.num_base
     vocabulary = of_target.vocabulary

@@ -4,19 +4,18 @@ from pathlib import Path
 
 from ds_minimodel.config.systems import System
 
-STEP_FOLDERS = (
-    "corpus",
-    "tokenizer",
-    "tokens",
-    "pretrain",
-    "build-mini",
-    "adapt",
-    "finetune",
-    "evaluate",
-)  # of jobs
-CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE = STEP_FOLDERS
-# In the place of a language's name: no language is called so
+CORPUS = "corpus"
+TOKENIZER = "tokenizer"
+TOKENS = "tokens"
+PRETRAIN = "pretrain"
+BUILD_MINI = "build-mini"
+ADAPT = "adapt"
+FINETUNE = "finetune"
+EVALUATE = "evaluate"
+# Folders of jobs; the report has no record.
+STEP_FOLDERS = (CORPUS, TOKENIZER, TOKENS, PRETRAIN, BUILD_MINI, ADAPT, FINETUNE, EVALUATE)
 REPORT = "report"
+# It stands in the place of a language's name: no language is called so.
 OWN_REPLAY = "the-base-itself"
 
 
@@ -38,16 +37,19 @@ class WorkdirLayout:
         return self.root / LOCK
 
     def corpus(self, language: str) -> Path:
+        """Text of a language."""
         return self.root / CORPUS / language
 
     def pairs(self, language: str) -> Path:
-        """Pairs of a target language and the source."""
+        """Pairs of texts in a target language and the source."""
         return self.root / CORPUS / f"the-pairs-of-{language}"
 
     def tokenizer(self, language: str) -> Path:
+        """Vocabulary of a language."""
         return self.root / TOKENIZER / language
 
     def tokens(self, language: str) -> Path:
+        """Token store of a language's text, or of the lines of its pairs."""
         return self.root / TOKENS / language
 
     def own_replay(self) -> Path:
@@ -55,11 +57,11 @@ class WorkdirLayout:
         return self.root / TOKENS / OWN_REPLAY
 
     def chats(self, language: str) -> Path:
-        """Dialogues of which a target language's model learns to answer: a token store."""
+        """Token store of dialogues by which a target language's model learns to answer."""
         return self.root / TOKENS / f"the-chats-of-{language}"
 
     def targets(self, language: str) -> Path:
-        """What the untouched model makes of the source's side of the lines in `tokens`."""
+        """Vectors that the untouched model has for the source's side of the lines in `tokens`."""
         return self.root / PRETRAIN / f"the-targets-of-{language}"
 
     def pretrain(self, system: System) -> Path:
@@ -71,9 +73,11 @@ class WorkdirLayout:
         return self.pretrain(system) / "model"
 
     def build_mini(self, system: System) -> Path:
+        """Folder of the job that builds a system's mini-model."""
         return self.root / BUILD_MINI / system.name
 
     def adapt(self, system: System, language: str) -> Path:
+        """Folder of the job that adapts a system to a language."""
         return self.root / ADAPT / system.name / language
 
     def finetune(self, system: System, task: str, seed: int) -> Path:
@@ -85,14 +89,15 @@ class WorkdirLayout:
         return self.root / EVALUATE / system.name / language / task / f"seed-{seed}"
 
     def kept(self, system: System, language: str) -> Path:
-        """File of what a decoder has kept, made by `extend`, beside what the untouched one does."""
+        """File of what a decoder can still do beside the untouched one, made by `extend`."""
         return self.root / "kept" / system.name / f"{language}.json"
 
     def changes(self, system: System, language: str) -> Path:
-        """File of what became of a finished encoder, made by `extend`."""
+        """File of what a finished encoder gained and lost, made by `extend`."""
         return self.root / "changes" / system.name / f"{language}.json"
 
     def report(self) -> Path:
+        """Folder of the report."""
         return self.root / REPORT
 
 

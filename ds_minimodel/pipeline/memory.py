@@ -33,7 +33,7 @@ class Device(NamedTuple):
     precisions: tuple[str, ...] = ()
 
     def memory_of_rank(self, ranks: int) -> int:
-        """Bytes that one of so many ranks has."""
+        """Return the bytes that one of so many ranks has."""
         return self.memory // ranks if self.type == "cpu" else self.memory
 
     def resolve(self, precision: str) -> str:
@@ -52,7 +52,7 @@ class Device(NamedTuple):
             return self.precisions[0]
         if precision not in self.precisions:
             names = ", ".join(self.precisions)
-            raise UserError(f"engine.precision {precision}: {self.name} has {names} alone")
+            raise UserError(f"engine.precision {precision}: {self.name} has only {names}")
         return precision
 
 
@@ -125,7 +125,15 @@ class Load(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes on one device in a step; total: at its fullest moment."""
+    """Bytes on one device in a step.
+
+    Attributes:
+        weights: Of the parameters.
+        gradients: Of those that train.
+        optimizer: Of the optimizer's state.
+        activations: That a micro-batch keeps for its backward pass.
+        total: At the step's fullest moment.
+    """
 
     weights: int
     gradients: int

@@ -1,5 +1,6 @@
-"""Memory, traffic and FLOPs of each step of a recipe that trains on text, before it is started; and
-the engine's settings with which an adaptation fits a device.
+"""Forecasts of memory, traffic and FLOPs of each step of a recipe that trains on text.
+
+They also give the engine's settings with which an adaptation fits a device.
 
 Finetuning takes less memory than the pretraining of the same body at the same micro-batch, and is
 not planned.
@@ -68,15 +69,15 @@ class Planner:
                 return stage
         return None
 
-    def largest_micro_batch(self, setup: Setup, most: int | None = None) -> int | None:
+    def largest_micro_batch(self, setup: Setup, max_size: int | None = None) -> int | None:
         """Return the largest micro-batch that divides a rank's samples and fits, or None.
 
         Args:
-            setup: The run, whatever its own micro-batch is.
-            most: Samples that it may have; all of a rank's by default.
+            setup: The run, whatever its micro-batch is.
+            max_size: Most samples that it may have; all of a rank's by default.
         """
         per_rank = setup.batch_size // setup.replicas
-        for size in range(min(per_rank, most or per_rank), 0, -1):
+        for size in range(min(per_rank, max_size or per_rank), 0, -1):
             if per_rank % size == 0 and self.fits(setup._replace(micro_batch_size=size)):
                 return size
         return None
@@ -185,8 +186,9 @@ def planner_of(recipe: Recipe, system: System, step: str, device: Device) -> Pla
 
 
 def model_of(recipe: Recipe, system: System, step: str) -> Model:
-    """Return the whole model of a step, with fresh weights on torch's default device, frozen as the
-    step freezes it.
+    """Return the whole model of a step, frozen as the step freezes it.
+
+    Its weights are fresh and lie on torch's default device.
     """
     if step == "pretrain":
         return pretrained_model(PretrainConfig.of_body(recipe, system), recipe.source_vocab_size)
@@ -238,20 +240,20 @@ def traffic_of_step(partition: Partition) -> dict[str, int]:
 
 
 def ring(size: int, ranks: int, collective: str) -> int:
-    """Return the bytes that each of `ranks` sends in a ring collective over `size` bytes."""
+    """Return the bytes that each of `ranks` ranks sends in a ring collective over `size` bytes."""
     return (2 if collective == "all-reduce" else 1) * size * (ranks - 1) // ranks
 
 
 # --- how an adaptation fits
 
-# Tokens of a micro-batch: with fewer than the first layers are recomputed rather, more than the
-# second bring nothing.
+# Fewest and most tokens of a micro-batch. Rather than with fewer, layers are recomputed; more bring
+# nothing.
 TOKENS_AT_ONCE = {"cpu": (1024, 1024), "cuda": (4096, 32_768)}
 SHARE_OF_DEVICE = 0.9  # its libraries' buffers take the rest
 
 
 class Fit(NamedTuple):
-    """Keys of a recipe's section engine, and why they are so."""
+    """Keys of a recipe's section `engine`, and the reason of their values."""
 
     zero_stage: int
     micro_batch_size: int
@@ -260,7 +262,7 @@ class Fit(NamedTuple):
 
     @property
     def engine(self) -> dict[str, Any]:
-        """The keys."""
+        """The keys without their reason."""
         keys = self._asdict()
         del keys["reason"]
         return keys
@@ -270,8 +272,8 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
     """Return how step 2 of a recipe's first system is computed on so many ranks.
 
     Layers are recomputed where too few tokens fit otherwise. Frozen weights are shared (ZeRO 3)
-    where one device does not hold them. The recipe's own engine.micro_batch_size, zero_stage and
-    recompute_layers don't count.
+    where one device does not hold them. The recipe's engine.micro_batch_size, zero_stage and
+    recompute_layers do not count.
 
     Args:
         recipe: With sizes of `adapt`, whose batch the number of ranks divides.
@@ -279,20 +281,22 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
         device: On which each runs.
     """
     section = recipe.adapt
-    fewest, most = (max(1, tokens // section.seq_length) for tokens in TOKENS_AT_ONCE[device.type])
+    min_tokens, max_tokens = TOKENS_AT_ONCE[device.type]
+    min_size = max(1, min_tokens // section.seq_length)
+    max_size = max(1, max_tokens // section.seq_length)
     replicas = replicas_of(ranks, recipe.engine.tensor_parallel)
     per_rank = split_batch(section.batch_size, 1, replicas).accumulation
-    wanted = max(size for size in range(1, fewest + 1) if per_rank % size == 0)
+    wanted = max(size for size in range(1, min_size + 1) if per_rank % size == 0)
     device = device._replace(memory=int(SHARE_OF_DEVICE * device.memory))
     setup = setup_of(recipe, section, ranks, device)
     planner = planner_of(recipe, recipe.chosen_systems[0], "adapt", device)
-    # Stage 0 asks each tensor by itself whether it is finite: 4,500 operators of LoRA's 241, which
-    # a GPU waits for.
+    # Stage 0 asks each tensor by itself whether it is finite: 4,500 operators for the 241 tensors
+    # of a LoRA update, and a GPU waits for each.
     lowest = 1 if device.type == "cuda" else 0
     for stage in (lowest, 3) if ranks > 1 else (lowest,):
         for recomputes in (False, True):
             planner = replace(planner, load=planner.load._replace(recomputes=recomputes))
-            size = planner.largest_micro_batch(setup._replace(zero_stage=stage), most)
+            size = planner.largest_micro_batch(setup._replace(zero_stage=stage), max_size)
             if size is not None and (recomputes or size >= wanted):
                 reason = "layers keep their activations"
                 if recomputes:
@@ -301,5 +305,9 @@ def fit(recipe: Recipe, ranks: int, device: Device) -> Fit:
                     reason += ", frozen weights are shared by the ranks"
                 reason += f" (by the forecast for {device.name})"
                 return Fit(stage, size, recomputes, reason)
-    reason = f"which need more memory than {device.name} has by the forecast, and are tried"
-    return Fit(3 if ranks > 1 else lowest, 1, True, reason)
+    return Fit(
+        zero_stage=3 if ranks > 1 else lowest,
+        micro_batch_size=1,
+        recompute_layers=True,
+        reason=f"which need more memory than {device.name} has by the forecast, and are tried",
+    )

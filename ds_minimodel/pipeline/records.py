@@ -1,5 +1,4 @@
-"""Jobs and their records: whether what a job makes is complete, unfinished, or made from another
-recipe.
+"""Jobs and their records, which tell what is complete, unfinished, or made from another recipe.
 
 A job makes all that lies in one folder. A record beside the folder (`NAME.job.json`) says what it
 is made from: the parts of the recipe that matter to it and the identity of its parents. The same
@@ -19,17 +18,24 @@ from ds_minimodel.common import files
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.pipeline.layout import WorkdirLayout, command_of
 
+MAX_DIFFERENCE = 200  # characters of a difference that a message shows
+
 
 @dataclass(frozen=True)
 class Job:
     """One unit of work of a step.
 
-    folder: where all of it lies. inputs: JSON values and Contents that decide the outcome. parents:
-    folders of the jobs that it reads. make: makes the artifacts below `folder`; called on every
-    rank where the step runs on several. clean_up: removes what only an unfinished job needs. grows:
-    section of `inputs` whose `steps` may grow; before such a job goes on, go_back, called with its
-    former inputs, removes what the longer one would not have made. has_record: False for what is
-    made anew whenever its step is asked for.
+    Attributes:
+        folder: Where all of it lies.
+        inputs: JSON values and Contents that decide the outcome.
+        parents: Folders of the jobs that it reads.
+        make: Makes the artifacts below `folder`. It is called on every rank where the step runs on
+            several.
+        clean_up: Removes what only an unfinished job needs.
+        grows: Section of `inputs` whose `steps` may grow.
+        go_back: Called with its former inputs before a job that has grown goes on; removes what the
+            longer job would not have made.
+        has_record: False for what is made anew whenever its step is asked for.
     """
 
     folder: Path
@@ -43,10 +49,14 @@ class Job:
 
 
 class Record(files.Stored):
-    """Record of a job. artifacts: {folder: hash of its manifest}, of all that it made.
+    """Record of a job.
 
-    former: identities that it had before it went on. hashes: {stamp: SHA-256} of the Contents in
-    its inputs.
+    Attributes:
+        inputs: What it is made from.
+        complete: Whether it is finished.
+        artifacts: {folder: hash of its manifest} of all that it made.
+        former: Identities that it had before it went on.
+        hashes: {stamp: SHA-256} of the Contents in its inputs.
     """
 
     inputs: dict[str, Any]
@@ -57,31 +67,35 @@ class Record(files.Stored):
 
     @property
     def identity(self) -> str:
-        """What children know the job by. A job made again to the same artifacts keeps it."""
+        """Hash by which children know the job; one made again to the same artifacts keeps it."""
         made = {"artifacts": self.artifacts} if self.complete else {}
         return files.sha256_of_json({"inputs": self.inputs, "complete": self.complete, **made})
 
 
 def record_of(folder: Path) -> Path:
-    """File of the record of the job that lies in `folder`."""
+    """Return the file of the record of the job that lies in `folder`."""
     return folder.with_name(f"{folder.name}.job.json")
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of the job that lies in `folder`, None where it was never begun; UserError where
-    it is damaged.
+    """Return the record of the job that lies in `folder`, None where it was never begun.
+
+    Raises:
+        UserError: The record is damaged.
     """
     path = record_of(folder)
-    return files.read_model(path, Record, _make_again(folder)) if os.path.lexists(path) else None
+    if not os.path.lexists(path):
+        return None
+    return files.read_model(path, Record, _make_again(folder))
 
 
 def inputs_hash(folder: Path, grows: str = "") -> str:
     """Return a hash of what the job that lies in `folder` is made from; a checkpoint holds it.
 
     Args:
-        folder: of the job.
-        grows: as of the Job, which goes on from a checkpoint where a parent has gone on, too: which
-            parents those may be, is_complete has judged.
+        folder: Of the job.
+        grows: As of the Job. One that may grow goes on from a checkpoint also where a parent has
+            gone on: `is_complete` has judged which parents those may be.
     """
     record = read_record(folder)
     assert record is not None
@@ -96,17 +110,17 @@ def inputs_hash(folder: Path, grows: str = "") -> str:
 
 
 def current_inputs(
-    job: Job, record: Record | None, to_be_read: bool = False
+    job: Job, record: Record | None, *, to_be_read: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (what `job` would be made from now, hashes), as a record holds them.
 
     Args:
-        job: to be done.
-        record: the job's, whose hashes are reused for files that have not changed.
-        to_be_read: whether all artifacts of its parents must be there.
+        job: To be done.
+        record: The job's, whose hashes are reused for files that have not changed.
+        to_be_read: Whether all artifacts of its parents must be there.
 
     Raises:
-        UserError: a parent is not finished, or is no longer what it was when it was finished.
+        UserError: A parent is not finished, or is no longer what it was when it was finished.
     """
     parents = {}
     for folder in job.parents:
@@ -116,18 +130,22 @@ def current_inputs(
                 f"{folder}: missing or not finished; run the step that makes it, or "
                 f"{command_of(folder)}"
             )
-        if not _is_as_made(folder, parent) and to_be_read:  # children that are complete do without
+        # A child that is complete does without its parents' artifacts.
+        if not _is_as_made(folder, parent) and to_be_read:
             raise UserError(
                 f"{folder}: no longer all there; run the step that makes it, or "
                 f"{command_of(folder)}"
             )
-        parents[os.path.relpath(folder, job.folder)] = parent.identity  # a workdir may be moved
+        # Paths are relative: a workdir may be moved.
+        parents[os.path.relpath(folder, job.folder)] = parent.identity
     return files.as_json({**job.inputs, "parents": parents}, record.hashes if record else {})
 
 
 def is_complete(job: Job) -> bool:
-    """Whether `job` has nothing left to do; UserError where it was made from other inputs or is
-    damaged.
+    """Return whether `job` has nothing left to do.
+
+    Raises:
+        UserError: The job was made from other inputs, or is damaged.
     """
     record = read_record(job.folder)
     if record is None:
@@ -136,18 +154,22 @@ def is_complete(job: Job) -> bool:
     if difference and not goes_on:
         raise UserError(
             f"{job.folder}: made from another recipe or other data ({difference}); use another "
-            "workdir, or "
-            "`ds-minimodel run RECIPE --rebuild`, which moves it aside and makes it again"
+            "workdir, or `ds-minimodel run RECIPE --rebuild`, which moves it aside and makes it "
+            "again"
         )
     return record.complete and not goes_on and _is_as_made(job.folder, record)
 
 
 def difference_of(job: Job, record: Record) -> tuple[str, bool]:
-    """(the first difference of its record's inputs from those that `job` has now, whether it goes
-    on from them).
+    """Compare a record's inputs with those that `job` has now.
 
-    "" where they are the same. It goes on to more steps of the section `job.grows`, and where
-    parents have gone on. UserError as of current_inputs.
+    A job goes on to more steps of the section `job.grows`, and where parents have gone on.
+
+    Returns:
+        (the first difference, "" where there is none; whether the job goes on from the old inputs).
+
+    Raises:
+        UserError: As of `current_inputs`.
     """
     differences = list(_differences(record.inputs, current_inputs(job, record)[0]))
     parents = {
@@ -161,23 +183,22 @@ def difference_of(job: Job, record: Record) -> tuple[str, bool]:
         parent = parents.get(key)
         return parent is not None and old in parent.former
 
-    first = (
-        f"{differences[0][0]}: {differences[0][1]} -> {differences[0][2]}"[:200]
-        if differences
-        else ""
-    )
-    return first, bool(differences) and all(is_growth(*difference) for difference in differences)
+    if not differences:
+        return "", False
+    key, old, new = differences[0]
+    first = f"{key}: {old} -> {new}"[:MAX_DIFFERENCE]
+    return first, all(is_growth(*difference) for difference in differences)
 
 
 def refuse_if_stale(job: Job) -> None:
-    """UserError where is_complete would raise one, as far as the parents of `job` tell already."""
+    """Raise UserError where `is_complete` would, as far as the parents of `job` tell already."""
     parents = map(read_record, job.parents)
     if all(record is not None and record.complete for record in parents):
         is_complete(job)
 
 
 class State(Enum):
-    """What can be said of a job without doing anything for it."""
+    """State of a job, told without doing anything for it."""
 
     COMPLETE = "complete"
     RUNNING = "running"
@@ -187,9 +208,13 @@ class State(Enum):
     DAMAGED = "damaged"
 
 
-def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[State, str]:
-    """(state, why or by whom) of `job`; reads, with `verify` every byte of what is complete, and
-    writes nothing.
+def state_of(job: Job, layout: WorkdirLayout, *, verify: bool = False) -> tuple[State, str]:
+    """Return (state, why or by whom) of `job`; nothing is written.
+
+    Args:
+        job: To be looked at.
+        layout: Of the workdir that it lies in.
+        verify: Whether every byte of what is complete is read.
     """
     who, at_work = files.holder(layout.lock) or ("", "")
     try:
@@ -198,18 +223,16 @@ def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[Sta
             return State.RUNNING, who
         if not job.has_record:
             return (State.COMPLETE if job.folder.is_dir() else State.PENDING), ""
+        if record is None and os.path.lexists(job.folder):
+            return State.DAMAGED, "its record is missing"
         if record is None:
-            has_lost_its_record = os.path.lexists(job.folder)
-            return (
-                (State.DAMAGED, "its record is missing")
-                if has_lost_its_record
-                else (State.PENDING, "")
-            )
+            return State.PENDING, ""
     except UserError as error:
         return State.DAMAGED, str(error)
     try:
         difference, goes_on = difference_of(job, record)
-    except UserError as error:  # of a parent
+    except UserError as error:
+        # It is about a parent.
         return State.OUTDATED if record.complete else State.UNFINISHED, str(error)
     if goes_on:
         return State.PENDING, f"goes on: {difference}"
@@ -218,17 +241,23 @@ def state_of(job: Job, layout: WorkdirLayout, verify: bool = False) -> tuple[Sta
     if not record.complete:
         return State.UNFINISHED, ""
     try:
-        is_as_made = _is_as_made(job.folder, record, verify)
-        return (State.COMPLETE, "") if is_as_made else (State.PENDING, "no longer all there")
+        if _is_as_made(job.folder, record, verify=verify):
+            return State.COMPLETE, ""
     except UserError as error:
         return State.DAMAGED, str(error)
+    return State.PENDING, "no longer all there"
 
 
-def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
-    """Whether all artifacts of a complete job are there; UserError where one is not what the job
-    made.
+def _is_as_made(folder: Path, record: Record, *, verify: bool = False) -> bool:
+    """Return whether all artifacts of a complete job are there.
 
-    verify: read every byte.
+    Args:
+        folder: Of the job.
+        record: The job's.
+        verify: Whether every byte is read.
+
+    Raises:
+        UserError: An artifact is not what the job made.
     """
     there = {
         folder / name: digest
@@ -240,8 +269,7 @@ def _is_as_made(folder: Path, record: Record, verify: bool = False) -> bool:
         if files.sha256_of_file(artifact / files.MANIFEST) != digest:
             raise UserError(
                 f"{artifact / files.MANIFEST}: another artifact than the job made (its SHA-256 is "
-                "not the one in "
-                f"{record_of(folder)}); {_make_again(folder)}"
+                f"not the one in {record_of(folder)}); {_make_again(folder)}"
             )
     return len(there) == len(record.artifacts)
 
@@ -254,9 +282,7 @@ def _make_again(folder: Path) -> str:
 
 
 def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted key, value in `old`, value in `new`) of each value in which two JSON values
-    differ.
-    """
+    """Yield (dotted key, value in `old`, value in `new`) where two JSON values differ."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old = dict(enumerate(old))
         new = dict(enumerate(new))

@@ -25,18 +25,32 @@ class RunsOn(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the pipeline and the command of its name; what it does: pipeline/steps/NAME.py,
-    with _ for -.
+    """A step of the pipeline, which has a command of its name.
+
+    What it does is in pipeline/steps/NAME.py, with _ for -.
+
+    Attributes:
+        name: Of the step and its command.
+        help: What `--help` says of it.
+        runs_on: Processes that do its jobs.
+        needs_tasks: Whether only a recipe with tasks has work for it.
+        draws: Whether it needs matplotlib, an extra.
     """
 
     name: str
     help: str
     runs_on: RunsOn
     needs_tasks: bool = False
-    draws: bool = False  # with matplotlib, an extra
+    draws: bool = False
 
     def jobs(self, recipe: "Recipe", ranks: "World | MpiRanks | None" = None) -> list[Job]:
-        """Its jobs for a recipe; ranks: what they are done by, where they are to be done."""
+        """Return its jobs for a recipe.
+
+        Args:
+            recipe: What the jobs are of.
+            ranks: What does them; None where they are only looked at, or one process does them.
+        """
+        # A step brings torch or DeepSpeed with it, so it is imported where it is used.
         module = importlib.import_module(
             f"ds_minimodel.pipeline.steps.{self.name.replace('-', '_')}"
         )
@@ -81,5 +95,5 @@ STEPS: dict[str, Step] = {
 
 
 def steps_of(recipe: "Recipe") -> list[Step]:
-    """The steps that a recipe has work for, in their order: without tasks none that needs some."""
+    """Return the steps that a recipe has work for, in their order."""
     return [step for step in STEPS.values() if recipe.finetune.tasks or not step.needs_tasks]

@@ -1,5 +1,6 @@
-"""What a recipe's jobs have come to, read from the workdir while ranks may be at work in it;
-nothing is written.
+"""The states of a recipe's jobs, read from the workdir while ranks may be at work in it.
+
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ from ds_minimodel.pipeline.registry import Step, steps_of
 if TYPE_CHECKING:
     from ds_minimodel.config.schema import Recipe
 
+LAST_RECORDS = 5  # of a run's metrics, by which its rate is told
+
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """A training run: optimizer steps done and in all, steps a second of late, seconds left at that
-    rate.
+    """Progress of a training run.
+
+    Attributes:
+        step: Optimizer steps done.
+        steps: Optimizer steps in all.
+        rate: Steps a second, by the last reports.
+        seconds_left: Until the end, at that rate.
     """
 
     step: int
@@ -36,8 +44,15 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job: its step, its folder below the workdir, its state and why, its training, bytes of all
-    that it has.
+    """State of a job.
+
+    Attributes:
+        step: Name of its step.
+        name: Its folder below the workdir.
+        state: A value of `State`.
+        why: Reason of the state, or who works on the job; "" where nothing is to be said.
+        training: Progress of its training run.
+        bytes: Size of all that it has on disk.
     """
 
     step: str
@@ -48,42 +63,53 @@ class JobStatus:
     bytes: int
 
 
-def look(recipe: Recipe, verify: bool = False) -> list[JobStatus]:
+def look(recipe: Recipe, *, verify: bool = False) -> list[JobStatus]:
     """Return the state of every job in the order of the steps.
 
     Args:
-        recipe: that the jobs are of.
-        verify: read every byte of what is complete.
+        recipe: What the jobs are of.
+        verify: Whether every byte of what is complete is read.
 
     Raises:
-        UserError: a file that the recipe names is missing.
+        UserError: A file that the recipe names is missing.
     """
     return [
-        _status(recipe, step, job, verify) for step in steps_of(recipe) for job in step.jobs(recipe)
+        _status(recipe, step, job, verify=verify)
+        for step in steps_of(recipe)
+        for job in step.jobs(recipe)
     ]
 
 
-def _status(recipe: Recipe, step: Step, job: Job, verify: bool) -> JobStatus:
-    state, why = state_of(job, WorkdirLayout(recipe.workdir), verify)
+def _status(recipe: Recipe, step: Step, job: Job, *, verify: bool) -> JobStatus:
+    state, why = state_of(job, WorkdirLayout(recipe.workdir), verify=verify)
     has_trained = state in (State.RUNNING, State.UNFINISHED, State.COMPLETE)
     training = training_in(job.folder / "run") if has_trained else None
     name = os.path.relpath(job.folder, recipe.workdir)
-    return JobStatus(step.name, name, state.value, why, training, _size(job.folder))
+    return JobStatus(
+        step=step.name,
+        name=name,
+        state=state.value,
+        why=why,
+        training=training,
+        bytes=_size(job.folder),
+    )
 
 
 def training_in(folder: Path) -> TrainingProgress | None:
-    """The training run in a job's folder `run`, None before its first report."""
+    """Return the progress of the training run in a job's folder `run`.
+
+    None where it has not begun, is being written at this moment, or is damaged.
+    """
     try:
         facts = read_json(folder / "run.json")
         steps = int(facts["steps"])
         per_step = float(facts["tokens_per_step"])
         with open(folder / "metrics.jsonl", encoding="utf-8") as file:
-            lines = collections.deque(
-                (line for line in file if line.endswith("\n")), 5
-            )  # else it is being written
-        records = [
-            record for record in map(json.loads, lines) if record["step"]
-        ]  # 0: before training
+            # A line without an end is being written.
+            complete_lines = (line for line in file if line.endswith("\n"))
+            last_lines = collections.deque(complete_lines, maxlen=LAST_RECORDS)
+        # The record of step 0 is of an evaluation before training.
+        records = [record for record in map(json.loads, last_lines) if record["step"]]
         step = int(records[-1]["step"])
         rate = statistics.fmean(
             float(record["tokens_per_second"]) / per_step for record in records[1:] or records
@@ -98,11 +124,11 @@ def training_in(folder: Path) -> TrainingProgress | None:
         ArithmeticError,
         RecursionError,
     ):
-        return None  # not begun, being written at this moment, or damaged
+        return None
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all below a folder; of what is gone meanwhile, none."""
+    """Return the bytes of a file, or of all below a folder; what is gone meanwhile counts none."""
     try:
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size

@@ -1,7 +1,6 @@
-"""Shared parts of the training steps: their configuration, samples of a text, the resolved Run,
-batches.
+"""Shared parts of the training steps: configuration, samples of a text, the resolved Run, batches.
 
-Also the loss on held-out text while a step trains on the rest, in nats per token.
+The loss on held-out text while a step trains on the rest, in nats per token, is here, too.
 """
 
 import math
@@ -49,14 +48,17 @@ from ds_minimodel.training.zero.config import check_deepspeed, needed_stage
 
 
 class BatchSource(Protocol):
-    """Batches by the global numbers of their samples."""
+    """Source of batches, by the global numbers of their samples."""
 
-    def batch(self, first: int, last: int) -> dict[str, Any]: ...
+    def batch(self, first: int, last: int) -> dict[str, Any]:
+        """Return the samples from number `first` to before number `last`."""
+        ...
 
 
 class StepConfig(Section):
-    """All that decides what a job of a step that trains makes, beside what it reads: the job's
-    record holds it.
+    """Settings that decide what a job of a training step makes from what it reads.
+
+    The job's record holds them.
     """
 
     seed: Seed
@@ -66,27 +68,36 @@ class StepConfig(Section):
 
     @classmethod
     def of(cls, recipe: Recipe, **fields: Any) -> Self:
-        """Return the part of a recipe that a step reads. fields: those of the step alone."""
+        """Return the part of a recipe that a step reads.
+
+        Args:
+            recipe: What the step is of.
+            **fields: Settings that this kind of step alone has.
+        """
         shared = {name: getattr(recipe, name) for name in StepConfig.model_fields}
         return cls(**shared | fields)
 
 
 class TextStepConfig(StepConfig):
-    """A step that trains on text. training: its section of the recipe, of which a record has the
-    name.
+    """Settings of a step that trains on text.
+
+    Attributes:
+        section: Name that a record has for `training`.
+        source: Source language. Its name decides nothing: the step reads its text and vocabulary.
+        objective: Name of the objective.
+        data: The recipe's section.
+        training: The step's section of the recipe.
     """
 
     section: ClassVar[str] = "training"
-    source: Annotated[
-        Name, DECIDES_NOTHING
-    ]  # a language's text and vocabulary are what the step reads
+    source: Annotated[Name, DECIDES_NOTHING]
     objective: str
     data: Data
     training: Training
 
     @classmethod
     def of(cls, recipe: Recipe, **fields: Any) -> Self:
-        """As of a StepConfig."""
+        """Return the part of a recipe that a step reads; `fields` are as of a StepConfig."""
         shared = {
             "source": recipe.languages.source,
             "objective": recipe.trained_by.name,
@@ -95,13 +106,11 @@ class TextStepConfig(StepConfig):
         return super().of(recipe, **shared, **fields)
 
     def recorded(self) -> dict[str, Any]:
-        """As of a Section."""
+        """Return what a record holds, as of a Section."""
         facts = super().recorded()
-        return {
-            self.section: facts.pop("training"),
-            **facts,
-            "data": {**facts["data"], "blocks": self.blocks},
-        }
+        training = facts.pop("training")
+        data = {**facts["data"], "blocks": self.blocks}
+        return {self.section: training, **facts, "data": data}
 
     @property
     def trained_by(self) -> Objective:
@@ -114,7 +123,13 @@ class TextStepConfig(StepConfig):
         return self.data.blocks or self.trained_by.blocks
 
     def work(self, config: BodyConfig, vocab_size: int, num_base: int = 0) -> Workload:
-        """What one optimizer step trains on. num_base: as of a Workload."""
+        """Return what one optimizer step trains on.
+
+        Args:
+            config: Of the body.
+            vocab_size: Rows of the embeddings.
+            num_base: As of a Workload.
+        """
         return step_work(self.trained_by, config, self.training, vocab_size, num_base=num_base)
 
 
@@ -125,7 +140,15 @@ def language_model(
     vocab_size: int,
     num_base: int = 0,
 ) -> Model:
-    """Return a fresh model; num_base: first ids of a target whose rows are the base's."""
+    """Return a fresh model.
+
+    Args:
+        engine: Says whether layers are recomputed.
+        config: Of the body.
+        head_depths: Counts of layers after which there are heads.
+        vocab_size: Rows of the embeddings.
+        num_base: How many of the first rows are the base's.
+    """
     model = OBJECTIVES[config.trained_with].model(config, vocab_size, head_depths, num_base)
     for layer in model.body.layers:
         assert isinstance(layer, Layer)
@@ -136,15 +159,20 @@ def language_model(
 def whole_model(
     world: World, run: Run, body: BodyArtifact, pack: Adaptation, base: Adaptation | None = None
 ) -> Model:
-    """A body with a language, split over the ranks of a replica, that does not train.
+    """Return a body with a language, split over the ranks of a replica, that does not train.
 
-    base: the language whose rows one has that extends its vocabulary.
+    Args:
+        world: The ranks.
+        run: Says the precision.
+        body: The body.
+        pack: The language.
+        base: The language whose vocabulary `pack` extends, where it extends one.
     """
     with torch.device("meta"):
         model = OBJECTIVES[body.objective].model(
             body.config, pack.num_base + pack.rows, body.head_depths, pack.num_base
         )
-    model.requires_grad_(False)
+    model.requires_grad_(requires_grad=False)
     materialise(model, DTYPES[run.execution.precision], world.device)
     load_into(model, body.tensors, "body.")
     plug(model, pack, body)
@@ -155,22 +183,27 @@ def whole_model(
 
 
 def text_steps(recipe: Recipe, systems: Sequence[System]) -> dict[str, Training]:
-    """{step: its section of the recipe} of what some of its systems train on text."""
-    steps: dict[str, Training] = {} if recipe.base else {"pretrain": recipe.pretrain}
-    builds = any(system.builds_mini for system in systems)
-    return steps | ({"build-mini": recipe.build_mini} if builds else {}) | {"adapt": recipe.adapt}
+    """Return {step: its section of the recipe} of the steps on text of some of its systems."""
+    steps: dict[str, Training] = {}
+    if not recipe.base:
+        steps["pretrain"] = recipe.pretrain
+    if any(system.builds_mini for system in systems):
+        steps["build-mini"] = recipe.build_mini
+    steps["adapt"] = recipe.adapt
+    return steps
 
 
 def seeds_of_task(recipe: Recipe, name: str) -> range:
-    """Seeds of the models that a task is scored with: of its finetuning, or the body's where it is
-    not finetuned.
+    """Return the seeds of the models that a task is scored with.
+
+    They are those of its finetuning, or the body's where it is not finetuned.
     """
     count = recipe.finetune.seeds if name in recipe.finetune.finetuned_tasks else 1
     return range(recipe.seed, recipe.seed + count)
 
 
 def snapshot_folder(folder: Path, step: int) -> Path:
-    """Of the pack that step 2 in `folder` had after so many updates."""
+    """Return the folder of the pack that step 2 in `folder` had after `step` updates."""
     return folder / "snapshots" / f"step-{step:08}"
 
 
@@ -178,8 +211,8 @@ def finished_checkpoints(folder: Path, stable_steps: int = 0) -> Callable[[], No
     """Return a function that removes what a finished training run needs no more (Job.clean_up).
 
     Args:
-        folder: of the run.
-        stable_steps: of its schedule, from which a longer run goes on.
+        folder: Of the run.
+        stable_steps: Of its schedule. A longer run goes on from there.
     """
     return partial(drop_all, folder / "run" / "checkpoints", stable_steps)
 
@@ -197,54 +230,59 @@ def training_run(
     """Return the Run of a step, by its engine and optimizer.
 
     Args:
-        step: to be trained.
-        world: the ranks.
-        schedule: of the learning rate.
-        batch_size: samples of an optimizer step.
-        tokens_per_step: of an optimizer step.
-        cost: of one optimizer step.
-        micro_batch_size: where it is not the recipe's.
+        step: To be trained.
+        world: The ranks.
+        schedule: Of the learning rate.
+        batch_size: Samples of an optimizer step.
+        tokens_per_step: Tokens of an optimizer step.
+        cost: Of one optimizer step.
+        micro_batch_size: Where it is not the recipe's.
 
     Raises:
-        UserError: the recipe's DeepSpeed JSON does not fit.
+        UserError: The recipe's DeepSpeed JSON does not fit.
     """
     engine = step.engine
-    if engine.deterministic and world.device.type == "cuda":  # CPUs are in any case
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which torch then asks for
-        torch.use_deterministic_algorithms(True, warn_only=True)
+    # CPUs are deterministic in any case.
+    if engine.deterministic and world.device.type == "cuda":
+        # Torch asks for this variable where algorithms are to be deterministic.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
     precision = world.replicated(lambda: resolve_precision(engine.precision, world.device))
     run = Run(
-        schedule,
-        Execution(
-            batch_size, micro_batch_size or engine.micro_batch_size, engine.zero_stage, precision
+        schedule=schedule,
+        execution=Execution(
+            batch_size=batch_size,
+            micro_batch_size=micro_batch_size or engine.micro_batch_size,
+            zero_stage=engine.zero_stage,
+            precision=precision,
         ),
-        Accounting(tokens_per_step, cost.formula, cost.executed),
-        step.optimizer,
-        step.checkpoint,
-        engine.deepspeed.settings,
-        engine.deepspeed.path,
+        accounting=Accounting(tokens_per_step, cost.formula, cost.executed),
+        optimizer=step.optimizer,
+        checkpoints=step.checkpoint,
+        deepspeed=engine.deepspeed.settings,
+        deepspeed_file=engine.deepspeed.path,
     )
     world.replicated(lambda: check_deepspeed(run, world.data.size))
     stage = needed_stage(
         run.execution,
-        world.data.size,
-        world.tensor.size,
-        step.optimizer.clip,
-        run.deepspeed,
-        world.device.type,
+        replicas=world.data.size,
+        tensor_parallel=world.tensor.size,
+        clip=step.optimizer.clip,
+        settings=run.deepspeed,
+        device_type=world.device.type,
     )
     return replace(run, execution=replace(run.execution, zero_stage=stage))
 
 
 def samples_of(context: Context, step: TextStepConfig, language: str) -> BatchSource:
-    """Return samples of a step that trains on one language: of its text or of lines of pairs."""
+    """Return the samples of a step on one language: of its text, or of lines of pairs."""
     if step.trained_by.predicts_tokens:
         return text_sampler(context, step, language)
     return line_sampler(context, step, language)
 
 
 def line_sampler(context: Context, step: TextStepConfig, language: str) -> LineSampler:
-    """Lines of a target's pairs; in the source those of all targets, by their source sides.
+    """Return the lines of a target's pairs; of the source the source sides of all targets' pairs.
 
     The main rank verifies their stores first.
     """
@@ -274,11 +312,10 @@ def line_sampler(context: Context, step: TextStepConfig, language: str) -> LineS
 
 
 def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampler:
-    """Samples of a step that trains on one language's text; the main rank verifies the token stores
-    first.
+    """Return the samples of a step that trains on one language's text.
 
     In step 2 a target language's samples are mixed with its dialogues and with what is replayed:
-    the source's text or self-generated replay.
+    the source's text or self-generated replay. The main rank verifies the token stores first.
     """
     layout = context.layout
     section = step.training
@@ -304,7 +341,8 @@ def text_sampler(context: Context, step: TextStepConfig, language: str) -> Sampl
         )
     if not section.replay:
         return samples
-    if section.replays_own:  # its texts were cut off, so that no block may go on with the next
+    if section.replays_own:
+        # Its texts were cut off, so no block may go on from one to the next.
         others = sampler(layout.own_replay(), step.source, "complete_doc")
     else:
         others = sampler(layout.tokens(step.source), step.source)
@@ -318,18 +356,26 @@ def held_out_sampler(
 ) -> Sampler | None:
     """Return samples of what is held out of a token store; None where that is nothing.
 
-    They are the same for every seed; blocks: as in the recipe.
+    They are the same for every seed.
+
+    Args:
+        context: Of the step.
+        step: Its settings.
+        language: Whose vocabulary the store is written in.
+        folder: Of the token store.
+        blocks: As in the recipe.
     """
     if not step.data.held_out:
         return None
     store = _store(context, folder / HELD_OUT, language)
-    return _sampler(context, step, store, 0, blocks) if store.num_documents else None
+    if not store.num_documents:
+        return None
+    return _sampler(context, step, store, seed=0, blocks=blocks)
 
 
-def _store(context: Context, folder: Path, language: str, verify: bool = False) -> TokenStore:
-    return TokenStore(
-        folder, open_tokenizer(context.layout.tokenizer(language)).sha256, verify=verify
-    )
+def _store(context: Context, folder: Path, language: str, *, verify: bool = False) -> TokenStore:
+    tokenizer = open_tokenizer(context.layout.tokenizer(language))
+    return TokenStore(folder, tokenizer.sha256, verify=verify)
 
 
 def _sampler(
@@ -340,8 +386,10 @@ def _sampler(
     blocks: str,
     tables: Path | None = None,
 ) -> Sampler:
-    """blocks: as in the recipe. tables: folder of the table of blocks, where it is not beside the
-    store.
+    """Return samples of a store.
+
+    `blocks` is as in the recipe; `tables` is the folder of the table of blocks, where it does not
+    lie beside the store.
     """
     table = partial(BlockTable, store, blocks, step.training.seq_length, tables)
     # The main rank builds it; the others, on the same disk, open it.
@@ -352,7 +400,7 @@ def _sampler(
 
 
 def text_run(step: TextStepConfig, world: World, cost: Cost) -> Run:
-    """The Run of a step that trains on text. cost: of one optimizer step."""
+    """Return the Run of a step that trains on text; `cost` is that of one optimizer step."""
     section = step.training
     return training_run(
         step,
@@ -365,20 +413,19 @@ def text_run(step: TextStepConfig, world: World, cost: Cost) -> Run:
 
 
 def micro_batches(sampler: BatchSource, run: Run, world: World) -> Batches:
-    """A function of the step: this rank's micro-batches of it, as torch tensors.
+    """Return a function that gives this rank's micro-batches of a step, as torch tensors.
 
-    `sampler.batch(first, last)` gives the samples with these global numbers; step s takes the
-    numbers [s * batch_size, (s + 1) * batch_size), for any number of ranks and any size of a
-    micro-batch.
+    Step s takes the samples with the global numbers [s * batch_size, (s + 1) * batch_size), for any
+    count of ranks and any size of a micro-batch.
     """
     data = world.data
     batch_size = run.execution.batch_size
-    micro, accumulation = world.replicated(lambda: run.execution.split(data.size))
+    micro_size, accumulation = world.replicated(lambda: run.execution.split(data.size))
 
     def batches(step: int) -> list[dict[str, Any]]:
-        first = step * batch_size + data.rank * micro
-        starts = (first + index * data.size * micro for index in range(accumulation))
-        return [to_tensors(sampler.batch(start, start + micro)) for start in starts]
+        first = step * batch_size + data.rank * micro_size
+        starts = (first + index * data.size * micro_size for index in range(accumulation))
+        return [to_tensors(sampler.batch(start, start + micro_size)) for start in starts]
 
     return batches
 
@@ -393,8 +440,17 @@ def train_job(
     grows: str = "",
     **options: Any,
 ) -> Weights:
-    """`train` the module of the job that lies in `folder`, by its record. grows: as of the Job.
-    options: of `train`.
+    """Train the module of a job, and return the trained weights.
+
+    Args:
+        module: To be trained.
+        sampler: Of the samples.
+        run: Schedule, batches and so on.
+        world: The ranks.
+        folder: Of the job, whose record decides which checkpoints are of this run.
+        label: Name of the run in messages.
+        grows: As of the Job.
+        **options: Of `train`.
     """
     batches = micro_batches(sampler, run, world)
     identity = RunIdentity(folder / "run", label, job=inputs_hash(folder, grows))
@@ -409,8 +465,18 @@ def train_on_source(
     folder: Path,
     label: str,
 ) -> tuple[Weights, Run]:
-    """(weights of what trains, the Run) of a model that trains on the source language's text in a
-    job's `folder`.
+    """Train a model on the source language's text.
+
+    Args:
+        context: Of the step.
+        step: Its settings.
+        module: To be trained.
+        cost: Of one optimizer step.
+        folder: Of the job.
+        label: Name of the run in messages.
+
+    Returns:
+        (the weights that trained, the Run).
     """
     world = context.world
     sampler = samples_of(context, step, step.source)
@@ -422,23 +488,28 @@ def train_on_source(
 
 # --- Held-out text ---
 
-EVALUATIONS = 20  # of a run, about
-# Share of the training's cost, a forward pass counted as a training step on the same samples
+NUM_EVALUATIONS = 20  # of a run, about
+# Share of the training's cost that evaluations may take. A forward pass counts as a training step
+# on the same samples.
 MAX_COST = 0.02
-SHORT_COST = 0.1  # the same of runs so short that MIN_SAMPLES cost more than MAX_COST
+# The same of runs so short that MIN_SAMPLES cost more than MAX_COST.
+SHORT_COST = 0.1
 MIN_SAMPLES = 16
 MAX_SAMPLES = 4096
-GROWING_BATCHES = 4  # of a run that may grow: as many samples as these have, however long it is
+# A run that may grow is evaluated on as many samples as these batches have, however long it is.
+GROWING_BATCHES = 4
 
 
 @dataclass(frozen=True)
 class WholeBody:
-    """The body that a pack is plugged into, where step 2 trains over something else or a part of
-    it.
+    """The body that a pack is plugged into, where step 2 trains over another or a part of it.
 
-    num_layers: of the body. trained_layers: that step 2 runs. snapshots: steps after which the body
-    is evaluated. plugged: (module that trains, function that gives the trained weights) → a model
-    with that body.
+    Attributes:
+        num_layers: Layers of the body.
+        trained_layers: Layers that step 2 runs.
+        snapshots: Steps after which the body is evaluated.
+        plugged: (module that trains, function that gives the trained weights) → a model with that
+            body.
     """
 
     num_layers: int
@@ -450,80 +521,120 @@ class WholeBody:
 def held_out_evaluation(
     context: Context, step: TextStepConfig, language: str, run: Run, body: WholeBody | None = None
 ) -> Evaluation:
-    """The Evaluation of a step that trains on a language's text; without held-out text there is
-    none.
+    """Return the evaluation of a step on the held-out text of the language that it trains on.
 
-    Its samples, their order and what is hidden in them are the same at every step, for any seed and
-    number of ranks. They are so many that all evaluations together cost MAX_COST of the training
-    at most, but MIN_SAMPLES at least where the text has them: of a short run there are fewer
-    evaluations. Steps decide no number of a run that may grow.
+    Without held-out text there is none. Its samples, their order and what is hidden in them are the
+    same at every step, for any seed and count of ranks.
+
+    Args:
+        context: Of the step.
+        step: Its settings.
+        language: That it trains on.
+        run: Its Run.
+        body: Evaluated at its snapshots, too.
     """
-    objective = step.trained_by
-    if not isinstance(objective, TextObjective):
+    if not isinstance(step.trained_by, TextObjective):
         return Evaluation()
-    section = step.training
-    world = context.world
     layout = context.layout
+    world = context.world
     sampler = held_out_sampler(context, step, language, layout.tokens(language), step.blocks)
     if sampler is None:
         return Evaluation()
-    growing = (
-        max(MIN_SAMPLES, GROWING_BATCHES * section.batch_size) if run.schedule.stable_steps else 0
-    )
-    affordable = int(SHORT_COST * section.steps * section.batch_size / (growing or MIN_SAMPLES))
-    every = max(1, -(-section.steps // min(EVALUATIONS, max(1, affordable))))
-    snapshots = body.snapshots if body else ()
-    steps = {*range(0, section.steps, every), section.steps, *snapshots}
-    whole_costs = body.num_layers / body.trained_layers if body else 0
-    passes = len(steps) + len(snapshots) * whole_costs
-    affordable = growing or int(MAX_COST * section.steps * section.batch_size / passes)
-    count = min(max(MIN_SAMPLES, min(affordable, MAX_SAMPLES)), len(sampler.reader.blocks))
-    data = world.data
-    micro = world.replicated(lambda: run.execution.split(data.size)).micro
-    has_chats = language in step.data.chats
-    chats = has_chats and held_out_sampler(
-        context, step, language, layout.chats(language), "complete_doc"
-    )
+    steps, max_count = evaluated_steps(step.training, run, body)
+    count = min(max_count, len(sampler.reader.blocks))
+    micro_size = world.replicated(lambda: run.execution.split(world.data.size)).micro
+    chats: Sampler | None = None
+    if language in step.data.chats:
+        chats = held_out_sampler(context, step, language, layout.chats(language), "complete_doc")
 
-    def losses(
-        module: torch.nn.Module, name: str, sampler: Sampler, count: int = count
-    ) -> dict[str, float]:
-        """Of the deepest head, under `name`; where there are several, of each before it."""
-        share = data.share(count)
-        parts = []
-        for turn in range(-(-count // (data.size * micro))):
-            first = share.start + turn * micro
-            is_filler = first >= share.stop  # all ranks run the model equally often
-            batch = (
-                sampler.batch(0, 1)
-                if is_filler
-                else sampler.batch(first, min(first + micro, share.stop))
-            )
-            sums = module(to_device(to_tensors(batch), world.device)).double()
-            terms = sums.new_tensor([batch["count"]])
-            parts.append(torch.cat([terms, sums]) * (not is_filler))
-        totals = torch.stack(parts).sum(0)
-        if data.size > 1:
-            torch.distributed.all_reduce(totals, group=data.handle)
-        terms, *sums_of_heads = totals.tolist()
-        values = {}
-        heads = (
-            [f"/{head}" for head in cast(list[str], module.loss_names)]
-            if len(sums_of_heads) > 1
-            else []
-        )
-        for head, nats in zip([*heads, ""], [*sums_of_heads, *sums_of_heads[-1:]], strict=False):
-            values[f"{name}nats_per_token{head}"] = nats / max(1, terms)
-        return {key: value for key, value in values.items() if math.isfinite(value)}
+    def losses(module: torch.nn.Module, name: str, sampler: Sampler) -> dict[str, float]:
+        size = min(count, len(sampler.reader.blocks))
+        return losses_of(module, sampler, size, micro_size, world, name)
 
     def scores(
         step: int, module: torch.nn.Module, weights: Callable[[], Weights]
     ) -> dict[str, float]:
         values = losses(module, "held_out/", sampler)
         if chats:
-            values |= losses(module, "held_out/chats_", chats, min(count, len(chats.reader.blocks)))
+            values |= losses(module, "held_out/chats_", chats)
         if body and step in body.snapshots:
             values |= losses(body.plugged(module, weights), "held_out/body_", sampler)
         return values
 
     return Evaluation(steps, scores)
+
+
+def evaluated_steps(
+    section: Training, run: Run, body: WholeBody | None = None
+) -> tuple[Collection[int], int]:
+    """Return the steps after which a run is evaluated, and the most samples.
+
+    There are so many samples that all evaluations together cost MAX_COST of the training at most,
+    but MIN_SAMPLES at least: a short run has fewer evaluations. The length of a run that may grow
+    does not decide the count.
+    """
+    trained_samples = section.steps * section.batch_size
+    growing = 0
+    if run.schedule.stable_steps:
+        growing = max(MIN_SAMPLES, GROWING_BATCHES * section.batch_size)
+    affordable_evaluations = int(SHORT_COST * trained_samples / (growing or MIN_SAMPLES))
+    num_evaluations = min(NUM_EVALUATIONS, max(1, affordable_evaluations))
+    every = max(1, -(-section.steps // num_evaluations))
+    steps = {*range(0, section.steps, every), section.steps}
+    passes: float = len(steps)
+    if body:
+        steps.update(body.snapshots)
+        passes = len(steps) + len(body.snapshots) * (body.num_layers / body.trained_layers)
+    affordable_samples = growing or int(MAX_COST * trained_samples / passes)
+    return steps, max(MIN_SAMPLES, min(affordable_samples, MAX_SAMPLES))
+
+
+def losses_of(
+    module: torch.nn.Module,
+    sampler: Sampler,
+    count: int,
+    micro_size: int,
+    world: World,
+    name: str,
+) -> dict[str, float]:
+    """Return the loss of a model on the first samples of a sampler, in nats per token.
+
+    Args:
+        module: The model.
+        sampler: Of the samples.
+        count: Of samples, over all ranks.
+        micro_size: Samples of one forward pass.
+        world: The ranks.
+        name: Beginning of the keys, with its separator.
+
+    Returns:
+        {NAMEnats_per_token: of the deepest head}; where there are several heads, also
+        {NAMEnats_per_token/HEAD: of each}. What is not finite is left out.
+    """
+    data = world.data
+    share = data.share(count)
+    parts = []
+    for turn in range(-(-count // (data.size * micro_size))):
+        first = share.start + turn * micro_size
+        # All ranks run the model equally often: one without samples of its own runs another's.
+        is_filler = first >= share.stop
+        if is_filler:
+            batch = sampler.batch(0, 1)
+        else:
+            batch = sampler.batch(first, min(first + micro_size, share.stop))
+        sums = module(to_device(to_tensors(batch), world.device)).double()
+        terms = sums.new_tensor([batch["count"]])
+        parts.append(torch.cat([terms, sums]) * (not is_filler))
+    totals = torch.stack(parts).sum(0)
+    if data.size > 1:
+        torch.distributed.all_reduce(totals, group=data.handle)
+    terms, *sums_of_heads = totals.tolist()
+    nats_of = {f"{name}nats_per_token": sums_of_heads[-1]}
+    if len(sums_of_heads) > 1:
+        heads = cast(list[str], module.loss_names)
+        per_head = dict(zip(heads, sums_of_heads, strict=True))
+        nats_of = {
+            f"{name}nats_per_token/{head}": nats for head, nats in per_head.items()
+        } | nats_of
+    values = {key: nats / max(1, terms) for key, nats in nats_of.items()}
+    return {key: value for key, value in values.items() if math.isfinite(value)}

@@ -1,6 +1,4 @@
-"""What a job's record goes through while the job is done: begun, finished, withdrawn, moved
-aside.
-"""
+"""Changes of a job's record: it is begun, finished, withdrawn, moved aside."""
 
 import contextlib
 import os
@@ -20,7 +18,8 @@ from ds_minimodel.pipeline.records import (
     record_of,
 )
 
-_HALF_WRITTEN = re.compile(r".+\.tmp(\d*|\.lock)")  # as atomic_write and atomic_folder call it
+# Names that atomic_write and atomic_folder give to what they are writing.
+_HALF_WRITTEN = re.compile(r".+\.tmp(\d*|\.lock)")
 
 
 def note_work(layout: WorkdirLayout, job: Job) -> None:
@@ -29,47 +28,51 @@ def note_work(layout: WorkdirLayout, job: Job) -> None:
 
 
 def begin(job: Job) -> bool:
-    """Record the start of `job`; False where it is complete and nothing is to be done."""
+    """Record the start of `job`, and return whether there is anything to be done.
+
+    Raises:
+        UserError: The job was made from other inputs, or its record or parents are missing.
+    """
     complete = is_complete(job)
     if os.path.lexists(job.folder) and not record_of(job.folder).is_file():
         raise UserError(
             f"{job.folder}: its record {record_of(job.folder).name} is missing, so what it was "
-            "made "
-            "from is not known; delete or rename the folder"
+            "made from is not known; delete or rename the folder"
         )
     record = read_record(job.folder)
-    former = list[str]()
+    former: list[str] = []
     inputs, hashes = current_inputs(job, record, to_be_read=not complete)
     if record is not None and complete:
-        job.clean_up()  # of a kill within `finish`
+        # A process may have been killed within `finish`.
+        job.clean_up()
         if hashes != record.hashes:
             _write(job, record.model_copy(update={"hashes": hashes}))
         return False
     if record is not None:
         former = record.former
-        if record.inputs != inputs:  # it goes on: is_complete refuses all else
+        # is_complete has refused all other inputs but those from which the job can go on.
+        if record.inputs != inputs:
             job.go_back(record.inputs)
-            former = former + [record.identity] * record.complete
+            if record.complete:
+                former = [*former, record.identity]
     _write(job, Record(inputs=inputs, complete=False, former=former, hashes=hashes))
     return True
 
 
 def withdraw(layout: WorkdirLayout, job: Job) -> None:
-    """Forget the start of a job that was refused, where it has made nothing: its record and empty
-    folders.
-    """
-    if not any(path.is_file() for path in job.folder.rglob("*")):
-        shutil.rmtree(job.folder, ignore_errors=True)
-        record_of(job.folder).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the first that is not empty ends it
-            for folder in job.folder.relative_to(layout.root).parents[:-1]:
-                (layout.root / folder).rmdir()
+    """Remove the record and empty folders of a job that was refused and has made nothing."""
+    if any(path.is_file() for path in job.folder.rglob("*")):
+        return
+    shutil.rmtree(job.folder, ignore_errors=True)
+    record_of(job.folder).unlink(missing_ok=True)
+    # The first folder that is not empty ends it.
+    with contextlib.suppress(OSError):
+        for folder in job.folder.relative_to(layout.root).parents[:-1]:
+            (layout.root / folder).rmdir()
 
 
 def finish(job: Job) -> None:
-    """Record that `job` is complete, with the hashes of the artifacts that it made, and clean
-    up.
-    """
+    """Record that `job` is complete, with the hashes of its artifacts, and clean up."""
     folders = [
         path.parent.relative_to(job.folder) for path in sorted(job.folder.glob(f"**/{MANIFEST}"))
     ]
@@ -78,32 +81,31 @@ def finish(job: Job) -> None:
         for folder in folders
         if "checkpoints" not in folder.parts
     }
-    record = read_record(
-        job.folder
-    )  # what it was begun with: since then a parent may have been made again
+    # The inputs stay those that it was begun with: a parent may have been made again since then.
+    record = read_record(job.folder)
     assert record is not None
     _write(job, record.model_copy(update={"complete": True, "artifacts": artifacts}))
     job.clean_up()
 
 
 def move_aside_if_stale(job: Job) -> None:
-    """Rename what was made from other inputs than `job` has now to NAME.old-HASH; nothing is
-    lost.
-    """
-    path = record_of(job.folder)
+    """Rename what was made from other inputs than `job` has now to NAME.old-HASH."""
     record = read_record(job.folder)
-    difference, goes_on = difference_of(job, record) if record is not None else ("", False)
-    if record is not None and difference and not goes_on:
-        suffix = f".old-{record.identity[:8]}"
-        while job.folder.with_name(
-            job.folder.name + suffix
-        ).exists():  # the same was moved aside before
-            suffix += "+"
-        if (
-            job.folder.exists()
-        ):  # before its record: killed in between, it is not taken for an unfinished job
-            job.folder.rename(job.folder.with_name(job.folder.name + suffix))
-        path.rename(path.with_name(path.name + suffix))
+    if record is None:
+        return
+    difference, goes_on = difference_of(job, record)
+    if not difference or goes_on:
+        return
+    suffix = f".old-{record.identity[:8]}"
+    # The same may have been moved aside before.
+    while job.folder.with_name(job.folder.name + suffix).exists():
+        suffix += "+"
+    # The folder goes before its record: if the process is killed in between, the folder is not
+    # taken for an unfinished job.
+    if job.folder.exists():
+        job.folder.rename(job.folder.with_name(job.folder.name + suffix))
+    path = record_of(job.folder)
+    path.rename(path.with_name(path.name + suffix))
 
 
 def sweep_up(layout: WorkdirLayout) -> None:

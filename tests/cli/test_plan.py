@@ -146,7 +146,7 @@ def test_a_folder_does_not_hide_a_recipe_of_the_package(plan, tmp_path, monkeypa
         (["--peak", "inf"], "--peak inf: no number of TFLOP/s"),
         (
             ["--device", "v100-16g", "engine.precision=bf16"],
-            "engine.precision bf16: v100-16g has fp16, fp32 alone",
+            "engine.precision bf16: v100-16g has only fp16, fp32",
         ),
     ],
 )

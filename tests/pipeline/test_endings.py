@@ -176,5 +176,5 @@ def test_the_store_names_the_ends_that_are_learned(tmp_path, capsys, name, eos, 
     assert said in capsys.readouterr().err
     for end in ends:
         write_dialogues(chats, [("user", "U1."), ("assistant", f"A1.{end}")])
-        with refuses("chats.jsonl:1: a turn says .*; spell it otherwise"):
+        with refuses("chats.jsonl:1: a turn says .*; spell it in another way"):
             prepare_chats([chats], tmp_path / "tokenizer", tmp_path / "again", 64, 0.0)

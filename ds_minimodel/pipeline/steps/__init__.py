@@ -1,3 +1,4 @@
-"""The steps of the pipeline, one short file each. A step reads artifacts and writes one; no step
-imports another.
+"""The steps of the pipeline, one short file each.
+
+A step reads artifacts and writes one; no step imports another.
 """

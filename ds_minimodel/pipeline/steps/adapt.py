@@ -1,7 +1,7 @@
-"""Step 2: train a target language's embeddings over a frozen (mini-)body, or beside its LoRA or
-weights -> pack.
+"""Step 2: train a target language's embeddings over a frozen (mini-)body.
 
-Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the
+With some systems a LoRA update of the body, or all of its weights, train too. The result is a
+pack. Packs are also kept at the recipe's snapshot steps, from step 0 (as initialised) on, for the
 training curves.
 """
 
@@ -55,14 +55,21 @@ from ds_minimodel.training.checkpoints.storage import newest_first, step_of
 from ds_minimodel.training.loop import Snapshots
 from ds_minimodel.training.run import Run
 
-PENALTY_TOKENS = (
-    16_384  # of the source's text; their states take 36 MiB at a width of 576 where all are read
-)
-PENALTY_ROWS = 1024  # of scores at once
+# Tokens of the source's text by which new tokens are penalised. Their states take 36 MiB at a
+# hidden size of 576 where all are read.
+PENALTY_TOKENS = 16_384
+PENALTY_ROWS = 1024  # rows of logits that are computed at once
 
 
 class AdaptConfig(TextStepConfig):
-    """A job of step 2. depth: layers that it runs."""
+    """Settings of a job of step 2.
+
+    Attributes:
+        training: The recipe's section, as the system uses it.
+        name: Of the system.
+        depth: Count of layers that it runs.
+        language: Target language.
+    """
 
     section = "adapt"
     training: Adapt
@@ -72,44 +79,57 @@ class AdaptConfig(TextStepConfig):
 
     @property
     def system(self) -> System:
+        """The system that is adapted."""
         return SYSTEMS[self.name]
 
     @classmethod
     def of_system(cls, recipe: Recipe, system: System, language: str) -> Self:
-        """The part of a recipe that step 2 of a system reads in a language."""
+        """Return the part of a recipe that step 2 of a system reads in a language."""
         section = recipe.adapt.of(system, chats=language in recipe.data.chats)
         depth = recipe.adapt_depth(system)
         return cls.of(recipe, training=section, name=system.name, depth=depth, language=language)
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    """Return jobs that adapt a system to a target language each."""
+    return [
+        _job(recipe, context, system, language)
+        for system, language in product(recipe.chosen_systems, recipe.languages.targets)
+    ]
+
+
+def _job(recipe: Recipe, context: Context, system: System, language: str) -> Job:
     layout = context.layout
     source = recipe.languages.source
-    listed = []
-    for system, language in product(recipe.chosen_systems, recipe.languages.targets):
-        step = AdaptConfig.of_system(recipe, system, language)
-        folder = layout.adapt(system, language)
-        section = step.training
-        stable_steps = step.training.lr_schedule.stable_steps
-        parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
-        parents += [layout.build_mini(system)] if system.builds_mini else []
-        reads_source = section.reads_source and not recipe.learns_from_pairs
-        parents += map(layout.tokens, [language, source] if reads_source else [language])
-        parents += [layout.own_replay()] if section.replays_own else []
-        parents += [layout.chats(language)] if language in recipe.data.chats else []
-        parents += [layout.pairs(language)] if section.aligns else []
-        make = partial(_adapt, context, step)
-        clean_up = finished_checkpoints(folder, stable_steps)
-        grows = "adapt" if stable_steps else ""
-        go_back = partial(_go_back, section, folder)
-        listed.append(Job(folder, step.recorded(), parents, make, clean_up, grows, go_back))
-    return listed
+    step = AdaptConfig.of_system(recipe, system, language)
+    folder = layout.adapt(system, language)
+    section = step.training
+    stable_steps = section.lr_schedule.stable_steps
+    parents = [layout.pretrain(system), layout.tokenizer(source), layout.tokenizer(language)]
+    if system.builds_mini:
+        parents.append(layout.build_mini(system))
+    parents.append(layout.tokens(language))
+    if section.reads_source and not recipe.learns_from_pairs:
+        parents.append(layout.tokens(source))
+    if section.replays_own:
+        parents.append(layout.own_replay())
+    if language in recipe.data.chats:
+        parents.append(layout.chats(language))
+    if section.aligns:
+        parents.append(layout.pairs(language))
+    return Job(
+        folder=folder,
+        inputs=step.recorded(),
+        parents=parents,
+        make=partial(_adapt, context, step),
+        clean_up=finished_checkpoints(folder, stable_steps),
+        grows="adapt" if stable_steps else "",
+        go_back=partial(_go_back, section, folder),
+    )
 
 
 def _go_back(section: Adapt, folder: Path, inputs: dict[str, Any]) -> None:
-    """Remove what a run with the steps of `inputs` has left that one of more steps does not
-    make.
-    """
+    """Remove what a run with the steps of `inputs` has left that a longer one does not make."""
     shorter = section.model_copy(update={"steps": inputs["adapt"]["steps"]})
     stable_steps = shorter.lr_schedule.stable_steps
     finished_checkpoints(folder, stable_steps)()
@@ -130,16 +150,22 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     body, source = load_model(layout.model(system))
     work = step.work(body.config, vocabulary.size, num_base)
     run = text_run(step, world, adapt_step_flops(system, step.depth, section, work))
-    over = load_body(layout.build_mini(system) / "mini") if system.builds_mini else body
-    dtype = DTYPES[run.execution.precision]
-    frozen, module = adapted_model(step, over, vocabulary.size, num_base, dtype, world.device)
+    frozen, module = adapted_model(
+        step,
+        load_body(layout.build_mini(system) / "mini") if system.builds_mini else body,
+        vocab_size=vocabulary.size,
+        num_base=num_base,
+        dtype=DTYPES[run.execution.precision],
+        device=world.device,
+    )
     first_folder = snapshot_folder(folder, 0)
     world.broadcast_from_rank0(lambda: _save_first(context, step, body, source, first_folder))
     initial = load_adaptation(first_folder, frozen.space, language, 0)
     plug(module, initial)
     keep_rows(module, source, initial.num_base)
     split_model(module, world.tensor)
-    if isinstance(module, trainable.LanguageModel):  # whose predictions can be held where they were
+    # The predictions of a language model can be held where they were.
+    if isinstance(module, trainable.LanguageModel):
         module.replay_kl = section.replay_kl
         module.replays_in_every_batch = step.engine.zero_stage == 3
         if section.new_token_penalty:
@@ -166,8 +192,9 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
     num_layers = body.config.num_layers
     chats = layout.chats(language)
     ends = read_artifact(chats, StoreManifest).ends if language in step.data.chats else []
+    # Without steps nothing has been made that lines would train toward.
     if not section.steps and not step.trained_by.predicts_tokens:
-        save(0, {}, folder / "pack")  # nothing has been made yet that lines would train toward
+        save(0, {}, folder / "pack")
         return
 
     @functools.cache
@@ -175,8 +202,9 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         return whole_model(world, run, prefix(body, num_layers), initial, source)
 
     def plugged(trained: nn.Module, weights: Callable[[], trainable.Tensors]) -> nn.Module:
-        """A model with the whole body and the pack as it is: the one that trains, where it has all
-        of it.
+        """Return a model with the whole body and the pack as it is.
+
+        It is the one that trains, where that has the whole body.
         """
         if not system.builds_mini and frozen.config.num_layers == num_layers:
             return trained
@@ -191,7 +219,7 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
         run,
         world,
         folder,
-        f"adapt {system.name} {language}",
+        label=f"adapt {system.name} {language}",
         grows="adapt" if run.schedule.stable_steps else "",
         snapshots=Snapshots(
             steps=section.snapshots()[1:-1],
@@ -203,22 +231,24 @@ def _adapt(context: Context, step: AdaptConfig) -> None:
 
 
 def _go_back_to_snapshots(section: Adapt, folder: Path) -> None:
-    """Remove the checkpoints after a snapshot that is gone: a run that goes on from one would not
-    make it again.
+    """Remove the checkpoints after a snapshot that is gone.
+
+    A run that goes on from one of them would not make the snapshot again.
     """
     gone = [
         step for step in section.snapshots()[1:-1] if not snapshot_folder(folder, step).is_dir()
     ]
-    if gone and any(
-        step_of(name) >= gone[0] for name in newest_first(folder / "run" / "checkpoints")
-    ):
+    if not gone:
+        return
+    checkpoints = newest_first(folder / "run" / "checkpoints")
+    if any(step_of(name) >= gone[0] for name in checkpoints):
         finished_checkpoints(folder, gone[0] - 1)()
 
 
 def _save_first(
     context: Context, step: AdaptConfig, body: BodyArtifact, source: Adaptation, out: Path
 ) -> None:
-    """Save what step 0 has: the language as it starts; a resumed run has it already."""
+    """Save the pack of step 0, the language as it starts; a resumed run has it already."""
     if out.exists():
         return
     target = open_tokenizer(context.layout.tokenizer(step.language))
@@ -244,12 +274,18 @@ def adapted_model(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[BodyArtifact, trainable.Model]:
-    """The frozen body that embeddings are trained over, and the model of step 2 with it and a pack
-    of `vocab_size`, whose rows are to be put in. num_base: of them the first that are the base's,
-    and do not train.
+    """Return the frozen body that embeddings are trained over, and the model of step 2.
 
-    body: the mini-model of step 1b where the system builds one, else the system's body, of which
-    the layers up to the system's depth are taken. dtype: of what is frozen.
+    The model has that body and a pack whose rows are to be put in.
+
+    Args:
+        step: Says how deep the body is, and what trains.
+        body: The mini-model of step 1b where the system builds one, else the system's body. Its
+            layers up to the system's depth are taken.
+        vocab_size: Rows of the pack.
+        num_base: How many of the first rows are the base's and do not train.
+        dtype: Of what is frozen.
+        device: Of the model.
     """
     frozen = prefix(body, step.depth)
     with torch.device("meta"):
@@ -257,11 +293,10 @@ def adapted_model(
             step.engine, frozen.config, frozen.head_depths, vocab_size, num_base
         )
     trainable.train_only(module, lambda name: trains_in_adapt(name, step.system))
-    # At ZeRO 3 a rank keeps only its parts of frozen weights, which are read later; a plan (meta)
-    # reads none.
-    trainable.materialise(
-        module, dtype, device, defer_frozen=step.engine.zero_stage == 3 and device.type != "meta"
-    )
+    # At ZeRO 3 a rank keeps only its parts of frozen weights, which are read later; a plan, on the
+    # meta device, reads none.
+    is_partitioned = step.engine.zero_stage == 3 and device.type != "meta"
+    trainable.materialise(module, dtype, device, defer_frozen=is_partitioned)
     trainable.load_into(module, frozen.tensors, "body.")
     if step.system.trains == "low-rank":
         add_low_rank(module.body, step.training.rank, step.seed)
@@ -269,18 +304,18 @@ def adapted_model(
 
 
 def trains_in_adapt(name: str, system: System) -> bool:
-    """Whether step 2 of a system trains the model's parameter of this name."""
+    """Return whether step 2 of a system trains the model's parameter of this name."""
     if name.startswith("pack."):
         return not name.startswith(f"pack.{BASE_ROWS}")
     return system.trains == "all" or is_low_rank(name)
 
 
 def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> trainable.NewTokenPenalty:
-    """The NewTokenPenalty of an added language, by the first samples of the source's text: the same
-    on all ranks.
+    """Return the NewTokenPenalty of an added language, the same on all ranks.
 
-    The whole body is in memory beside the one that trains while it reads. Its FLOPs, those of some
-    steps, and the penalty's, some thousandths of each step, are not in the costs.
+    It is made from the first samples of the source's text. While they are read, the whole body is
+    in memory beside the one that trains. The costs contain neither its FLOPs, as many as those of
+    some steps, nor the penalty's, some thousandths of each step.
     """
     world = context.world
     section = step.training
@@ -290,16 +325,20 @@ def penalty_of_source(context: Context, step: AdaptConfig, run: Run) -> trainabl
     sampler = text_sampler(context, step, step.source)
     states = []
     log_sums = []
-    last = max(1, PENALTY_TOKENS // section.seq_length)
+    num_samples = max(1, PENALTY_TOKENS // section.seq_length)
+    micro_size = run.execution.micro_batch_size
     with torch.no_grad():
-        for first in range(0, last, run.execution.micro_batch_size):
-            rows = sampler.batch(first, min(last, first + run.execution.micro_batch_size))
-            batch = trainable.to_tensors(rows, world.device)
+        for first in range(0, num_samples, micro_size):
+            samples = sampler.batch(first, min(num_samples, first + micro_size))
+            batch = trainable.to_tensors(samples, world.device)
             (x_BMH,), table = trainable.encode(model.pack, model.body, batch)
             x_PH = head(x_BMH.flatten(0, 1)[batch["targets"].flatten() != IGNORED])
             states.append(x_PH)
             log_sums += [model.pack.log_sums(x_RH, table) for x_RH in x_PH.split(PENALTY_ROWS)]
-    targets = int(step.trained_by.share_read(section) * section.seq_length)
+    targets_per_sample = int(step.trained_by.share_read(section) * section.seq_length)
     return trainable.NewTokenPenalty(
-        torch.cat(states), torch.cat(log_sums), section.new_token_penalty, max(1, targets // 4)
+        torch.cat(states),
+        torch.cat(log_sums),
+        weight=section.new_token_penalty,
+        width=max(1, targets_per_sample // 4),
     )

@@ -1,5 +1,6 @@
-"""Step 1b (MiniPost): train new layers between the bottom of the body and its head, on the source
-language.
+"""Step 1b (MiniPost): train new layers between the body's first layers and its head.
+
+They train on the source language.
 """
 
 from dataclasses import replace
@@ -25,7 +26,7 @@ from ds_minimodel.pipeline.training import (
 
 
 class BuildMiniConfig(TextStepConfig):
-    """A job of step 1b."""
+    """Settings of a job of step 1b."""
 
     section = "build_mini"
     training: BuildMini
@@ -33,11 +34,12 @@ class BuildMiniConfig(TextStepConfig):
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> Self:
-        """The part of a recipe that step 1b reads."""
+        """Return the part of a recipe that step 1b reads."""
         return cls.of(recipe, training=recipe.build_mini, mini=recipe.mini)
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    """Return jobs that build a mini-model, one a system that needs one."""
     layout = context.layout
     source = recipe.languages.source
     step = BuildMiniConfig.of_recipe(recipe)
@@ -47,11 +49,11 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
         read = [*map(layout.tokens, targets), *map(layout.targets, targets)]
     return [
         Job(
-            layout.build_mini(system),
-            step.recorded(),
-            (layout.pretrain(system), layout.tokenizer(source), *read),
-            partial(_build, context, step, system),
-            finished_checkpoints(layout.build_mini(system)),
+            folder=layout.build_mini(system),
+            inputs=step.recorded(),
+            parents=(layout.pretrain(system), layout.tokenizer(source), *read),
+            make=partial(_build, context, step, system),
+            clean_up=finished_checkpoints(layout.build_mini(system)),
         )
         for system in recipe.chosen_systems
         if system.builds_mini
@@ -61,19 +63,26 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def mini_model(
     step: BuildMiniConfig, body: BodyArtifact, vocab_size: int
 ) -> tuple[BodyArtifact, Model]:
-    """The mini-model with untrained new layers over a body, and the model of step 1b, in which they
-    alone train.
+    """Return the mini-model with untrained new layers over a body, and the model of step 1b.
+
+    In the model of step 1b the new layers alone train.
     """
     depth = step.mini.depth
-    number = step.mini.new_layers
     copies_last = step.training.initialisation == "last"
-    mini = with_new_layers(body, depth, number, step.seed, copies_last=copies_last)
+    mini = with_new_layers(
+        body,
+        depth=depth,
+        new_layers=step.mini.new_layers,
+        seed=step.seed,
+        copies_last=copies_last,
+    )
     module = language_model(step.engine, mini.config, mini.head_depths, vocab_size)
     load_into(module, mini.tensors, "body.")
-    train_only(
-        module,
-        lambda name: name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth),
-    )
+
+    def is_new(name: str) -> bool:
+        return name.startswith("body.") and is_layer_from(name.removeprefix("body."), depth)
+
+    train_only(module, is_new)
     return mini, module
 
 
@@ -86,7 +95,8 @@ def _build(context: Context, step: BuildMiniConfig, system: System) -> None:
     cost = step_flops(
         "build-mini", step.work(body.config, pack.rows), mini.head_depths, step.mini.depth
     )
-    weights, run = train_on_source(context, step, module, cost, folder, f"build-mini {system.name}")
+    label = f"build-mini {system.name}"
+    weights, run = train_on_source(context, step, module, cost, folder, label)
     learned = lazy_entries(tensors_under(weights, "body."))
     trained = replace(mini, tensors=LazyTensors({**lazy_entries(mini.tensors), **learned}))
     steps = run.schedule.steps

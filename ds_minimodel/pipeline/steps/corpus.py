@@ -1,5 +1,6 @@
-"""A corpus for each language whose text is used, and its pairs: raw text is read here and nowhere
-else.
+"""Read the text of each language into a corpus, and its pairs.
+
+Raw text is read here and nowhere else.
 """
 
 import fnmatch
@@ -28,7 +29,7 @@ from ds_minimodel.text.languages import other_language
 from ds_minimodel.text.reader import find_text, identity_of_text, read_documents
 from ds_minimodel.text.workers import MpiRanks
 
-TEST_BYTES = 30_000  # of held-out text that is scored
+TEST_BYTES = 30_000  # of held-out text that is scored in a language
 
 
 def check_text(recipe: Recipe) -> None:
@@ -42,6 +43,7 @@ def check_text(recipe: Recipe) -> None:
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    """Return jobs that read the text, or the pairs, of a language each."""
     texts = [_job(recipe, context, language) for language in recipe.languages_of_corpora]
     return texts + [_pairs(recipe, context.layout, language) for language in recipe.data.pairs]
 
@@ -94,9 +96,13 @@ def _job(recipe: Recipe, context: Context, language: str) -> Job:
 
 
 def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
-    """What tells the text from others; where files of it are gone, what it was when all was taken
-    into the corpus, if those that are there are as they were then; of a text that is drawn: as
-    large.
+    """Return what tells a language's text from others.
+
+    Where files of it are gone, that is what it was when the corpus was made, if the files that are
+    there are as they were then (of a text of which parts are drawn: as large).
+
+    Raises:
+        UserError: A file is missing or empty, and there is no such corpus.
     """
     patterns = recipe.data.text[language]
     draw = recipe.data.draw
@@ -108,25 +114,37 @@ def _identity(recipe: Recipe, language: str) -> list[dict[str, Any]]:
         if record is None or not record.complete:
             raise
         taken = record.inputs["text"]
-        names = [Path(pattern).name for pattern in patterns]
-        fits = [
-            [file["name"] == name or fnmatch.fnmatch(file["name"], name) for name in names]
-            for file in taken
-        ]
-        left = [
-            Path(path)
-            for pattern in patterns
-            for path in glob.glob(pattern, recursive=True)
-            if os.path.isfile(path)
-        ]
-        # Which parts are drawn depends on all files
-        facts = itemgetter("name", "bytes", "bytes" if draw else "sha256")
-        there, _ = as_json([*map(facts, identity_of_text(left))], record.hashes)
-        fit = all(map(any, fits)) and all(map(any, zip(*fits, strict=True)))
-        if fit and {*map(tuple, there)} <= {*map(facts, taken)}:
-            _say_gone(language, *map(str, patterns))
-            return taken
-        raise
+        if not _is_rest_of(patterns, taken, record.hashes, is_drawn=draw is not None):
+            raise
+        _say_gone(language, *map(str, patterns))
+        return taken
+
+
+def _is_rest_of(
+    patterns: Sequence[str], taken: list[dict[str, Any]], hashes: dict[str, str], *, is_drawn: bool
+) -> bool:
+    """Return whether the files that are there are some of those that a corpus was made of.
+
+    Each pattern must name a file of the corpus, and each file of it be named by a pattern.
+    """
+    names = [Path(pattern).name for pattern in patterns]
+    # (files of the corpus, patterns)
+    fits = [
+        [file["name"] == name or fnmatch.fnmatch(file["name"], name) for name in names]
+        for file in taken
+    ]
+    if not all(map(any, fits)) or not all(map(any, zip(*fits, strict=True))):
+        return False
+    left = [
+        Path(path)
+        for pattern in patterns
+        for path in glob.glob(pattern, recursive=True)
+        if os.path.isfile(path)
+    ]
+    # Which parts of a file are drawn, and so its hash, depends on all files.
+    facts = itemgetter("name", "bytes", "bytes" if is_drawn else "sha256")
+    there, _ = as_json([*map(facts, identity_of_text(left))], hashes)
+    return {*map(tuple, there)} <= {*map(facts, taken)}
 
 
 @cache
@@ -140,8 +158,17 @@ def _say_gone(language: str, *patterns: str) -> None:
 def write_tests(
     recipe: Recipe, say: Callable[[str], None] = print, max_bytes: int = TEST_BYTES
 ) -> None:
-    """Write the test files, each of at most `max_bytes` and its last document, of documents that
-    are held out, without lines that stand on many; UserError where there are none.
+    """Write the test files of a recipe's one task from documents that are held out.
+
+    Lines that stand on many pages are left out.
+
+    Args:
+        recipe: Has one task.
+        say: Called with what is to be said of the files.
+        max_bytes: Of a test file, beyond which it gets no further document.
+
+    Raises:
+        UserError: No document of a language is held out.
     """
     (task,) = recipe.finetune.tasks.values()
     for language, path in task.test.items():
@@ -149,36 +176,39 @@ def write_tests(
         if not corpus.held_out:
             raise UserError(
                 f"{recipe.data.text[language][0]}: none of its documents is among the "
-                f"{recipe.data.held_out:.0%} held "
-                "out; give a longer text, with an empty line between documents"
+                f"{recipe.data.held_out:.0%} held out; give a longer text, with an empty line "
+                "between documents"
             )
         documents = list[list[str]]()
         size = 0
-        every = max(
-            1, corpus.facts.bytes[1] // max_bytes
-        )  # from all over the text, which may be of several files
+        # Documents are taken from all over the text, which may be of several files.
+        every = max(1, corpus.facts.bytes[1] // max_bytes)
         for document in islice(read_documents(corpus.held_out), 0, None, every):
             if size >= max_bytes:
                 break
             documents.append(document)
             size += sum(len(line.encode()) + 1 for line in document)
-        random.Random(0).shuffle(documents)  # of which some readers take the first alone
+        # Some readers take only the first documents of a file.
+        random.Random(0).shuffle(documents)
         pages = Counter(line for document in documents for line in {*document} if line.strip())
-        many = {line for line, number in pages.items() if number >= MANY_PAGES}
-        many = many if len(many) < len(pages) else set()  # of such pages alone
-        scored = [[line for line in document if line not in many] for document in documents]
+        frequent = {line for line, count in pages.items() if count >= MANY_PAGES}
+        # A text in which all lines are frequent is scored as it is.
+        if len(frequent) == len(pages):
+            frequent = set()
+        scored = [[line for line in document if line not in frequent] for document in documents]
         text = "".join("\n".join([*lines, "\n"]) for lines in scored if any(map(str.strip, lines)))
-        for left in Path(path).parent.glob(f"{Path(path).name}.tmp*"):  # of a call that was killed
-            left.unlink()
+        # A call may have been killed while it wrote.
+        for half_written in Path(path).parent.glob(f"{Path(path).name}.tmp*"):
+            half_written.unlink()
         with atomic_write(path) as file:
             file.write(text.encode())
-        if many:
+        if frequent:
             say(
-                f"{language}: {len(many):,} lines that stand on {MANY_PAGES} held-out pages and "
-                "more are not scored"
+                f"{language}: {len(frequent):,} lines that stand on {MANY_PAGES} or more held-out "
+                "pages are not scored"
             )
         if len(text) < max_bytes / 3:
             say(
-                f"{language}: only {len(text):,} characters are held out, and scores of so little "
+                f"{language}: only {len(text):,} characters are held out; scores of so little text "
                 "say little"
             )

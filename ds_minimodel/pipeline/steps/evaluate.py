@@ -40,12 +40,21 @@ from ds_minimodel.training.world import World
 
 
 class EvaluateConfig(Section):
-    """A job of step 4: a system's scores on a task in a language with the task model of a seed.
+    """Settings of a job of step 4.
 
-    precision: of the engine. strength: merge strength. name: of the task. task: with the defaults
-    of `finetune` filled in, and only the test files that are read: the language's, and the source's
-    where an added language is scored on it. beside_source: whether the texts are scored with the
-    source's pack, too. snapshots: steps after which there are packs.
+    It scores a system on a task in a language with the task model of a seed.
+
+    Attributes:
+        source: Source language.
+        seed: Of the task model.
+        precision: Of the engine.
+        strength: Merge strength.
+        language: That is scored.
+        name: Of the task.
+        task: With the defaults of `finetune` filled in, and only the test files that are read: the
+            language's, and the source's where an added language is scored on it.
+        beside_source: Whether the texts are scored with the source's pack, too.
+        snapshots: Steps after which there are packs. The job that made the packs records them.
     """
 
     source: Annotated[Name, DECIDES_NOTHING]
@@ -56,27 +65,29 @@ class EvaluateConfig(Section):
     name: Annotated[str, DECIDES_NOTHING]
     task: TaskConfig
     beside_source: bool
-    snapshots: Annotated[list[int], DECIDES_NOTHING]  # those of the job that made the packs
+    snapshots: Annotated[list[int], DECIDES_NOTHING]
 
     @property
     def kind(self) -> TaskKind:
-        """Of the task."""
+        """Kind of the task."""
         return KINDS[self.task.kind]
 
     @property
     def in_source(self) -> bool:
+        """Whether the language is the source's."""
         return self.language == self.source
 
     @property
     def max_length(self) -> int:
-        """Of the resolved task."""
+        """Most tokens of an example."""
         assert self.task.max_length is not None
         return self.task.max_length
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    """Jobs that score a system on a task in a language with the task model of a seed, in the
-    source's a body once.
+    """Return jobs that score a system on a task in a language with the task model of a seed.
+
+    In the source language systems with the same body share a job.
     """
     layout = context.layout
     source = recipe.languages.source
@@ -86,19 +97,14 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
             scored = recipe.scored_as(system, language)
             step = _config_of(recipe, scored, name, language, seed)
             folder = layout.evaluate(scored, language, name, seed)
-            parents = [
-                _model(layout, step, system).parent,
-                *([] if step.in_source else [layout.adapt(system, language)]),
-                layout.tokenizer(language),
-                *(
-                    (layout.pretrain(system), layout.tokenizer(source))
-                    if step.beside_source
-                    else ()
-                ),
-            ]
+            parents = [_model(layout, step, system).parent, layout.tokenizer(language)]
+            if not step.in_source:
+                parents.append(layout.adapt(system, language))
+            if step.beside_source:
+                parents += [layout.pretrain(system), layout.tokenizer(source)]
             make = partial(_evaluate, context, step, scored, folder)
             listed.setdefault(folder, Job(folder, step.recorded(), parents, make))
-    return [*listed.values()]
+    return list(listed.values())
 
 
 def _config_of(
@@ -107,12 +113,14 @@ def _config_of(
     task = recipe.finetune.task(name)
     source = recipe.languages.source
     adapt = recipe.adapt.of(system)
-    read = {language, source} if recipe.num_base and KINDS[task.kind].objective else {language}
+    read = {language}
+    if recipe.num_base and KINDS[task.kind].objective:
+        read.add(source)
+    # What only a finetuning reads is emptied, so that it is not in the record.
     of_training = FinetunedConfig.model_fields.keys() - TaskConfig.model_fields.keys()
     unread = dict.fromkeys(of_training & type(task).model_fields.keys())
-    task = task.model_copy(
-        update={"test": {key: task.test[key] for key in task.test if key in read}, **unread}
-    )
+    test = {key: file for key, file in task.test.items() if key in read}
+    task = task.model_copy(update={"test": test, **unread})
     return EvaluateConfig(
         source=source,
         seed=seed,
@@ -127,13 +135,10 @@ def _config_of(
 
 
 def _model(layout: WorkdirLayout, step: EvaluateConfig, system: System) -> Path:
-    """Folder of what a task is scored with: a task model, or the body where it is not finetuned."""
-    is_finetuned = isinstance(step.task, FinetunedConfig)
-    return (
-        layout.finetune(system, step.name, step.seed) / "model"
-        if is_finetuned
-        else layout.model(system)
-    )
+    """Return the folder of the task model, or of the body where the task is not finetuned."""
+    if isinstance(step.task, FinetunedConfig):
+        return layout.finetune(system, step.name, step.seed) / "model"
+    return layout.model(system)
 
 
 def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path) -> None:
@@ -151,7 +156,7 @@ def _evaluate(context: Context, step: EvaluateConfig, system: System, out: Path)
 
 
 def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list[Row]:
-    """Score rows of this replica's share of a language's packs under a task's model."""
+    """Return score rows of this replica's share of a language's packs under a task's model."""
     layout = context.layout
     world = context.world
     language = step.language
@@ -161,36 +166,35 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
     packs_of_rank = packs[world.data.rank :: world.data.size]
     if not packs_of_rank:
         return []
-    of_job = f"evaluate {system.name} {language} {step.name} seed {step.seed}"
-    progress = Progress(of_job, len(packs_of_rank), "scores", quiet=not world.is_main)
+    label = f"evaluate {system.name} {language} {step.name} seed {step.seed}"
+    progress = Progress(label, len(packs_of_rank), "scores", quiet=not world.is_main)
     model_folder = _model(layout, step, system)
     tokenizer = open_tokenizer(layout.tokenizer(language))
     model = load_body(model_folder)
-    module_of = partial(_module, context.world, step, model_folder, model)
-    records = kind.read(task.test[language], task, language, (model.task or {}).get("labels"))
+    module_of = partial(_module, world, step, model_folder, model)
+    labels = (model.task or {}).get("labels")
+    records = kind.read(task.test[language], task, language, labels)
     _, source = load_model(layout.model(system))
     check_space(model_folder, source.space, model.space)
     encode = partial(
         kind.encode, task=task, max_length=step.max_length, separators=model.config.separators
     )
-    encoded = encode(tokenizer, records)
     untouched: Scores = {}
     if step.beside_source:
-        of_source = open_tokenizer(layout.tokenizer(step.source))
+        source_tokenizer = open_tokenizer(layout.tokenizer(step.source))
         module = module_of(source.rows)
-        cut = encode(of_source, records)
+        encoded = encode(source_tokenizer, records)
         plug(module, source)
-        untouched = _named(
-            OF_SOURCE, kind.score(task, language, records, cut, outputs(module, cut.examples))
-        )
+        logits = outputs(module, encoded.examples)
+        untouched = _named(OF_SOURCE, kind.score(task, language, records, encoded, logits))
     module = module_of(source.rows if step.in_source else tokenizer.vocabulary.size)
+    encoded = encode(tokenizer, records)
     rows: list[Row] = []
-    for folder, number in packs_of_rank:
-        pack = (
-            source
-            if folder is None
-            else whole(load_adaptation(folder, model.space, language, number), source)
-        )
+    for folder, pack_step in packs_of_rank:
+        if folder is None:
+            pack = source
+        else:
+            pack = whole(load_adaptation(folder, model.space, language, pack_step), source)
         plug(module, pack, model, step.strength)
         logits = outputs(module, encoded.examples)
         row = {
@@ -198,25 +202,27 @@ def _score_packs(context: Context, step: EvaluateConfig, system: System) -> list
             "task": step.name,
             "language": language,
             "seed": step.seed,
-            "step": number,
+            "step": pack_step,
             "eflops": 0.0 if step.in_source else pack.eflops,
             **kind.score(task, language, records, encoded, logits),
             **untouched,
         }
-        if not step.in_source and step.source in task.test and number == step.snapshots[-1]:
-            theirs = kind.read(task.test[step.source], task, step.source, None)
-            again = encode(tokenizer, theirs)
-            score = kind.score(task, step.source, theirs, again, outputs(module, again.examples))
-            tokens = again.examples.tokens
-            sizes = np.array(tokenizer.num_bytes())[tokens]
-            score["cut"] = 100 * float(
-                sizes[tokens >= tokenizer.vocabulary.num_base].sum() / sizes.sum()
-            )
-            row |= _named(ON_SOURCE, score)
+        if not step.in_source and step.source in task.test and pack_step == step.snapshots[-1]:
+            # The source's text, as the model with the added language cuts and predicts it.
+            source_records = kind.read(task.test[step.source], task, step.source, None)
+            source_encoded = encode(tokenizer, source_records)
+            examples = source_encoded.examples
+            logits = outputs(module, examples)
+            scores = kind.score(task, step.source, source_records, source_encoded, logits)
+            num_bytes = np.array(tokenizer.num_bytes())[examples.tokens]
+            is_new = examples.tokens >= tokenizer.vocabulary.num_base
+            scores["cut"] = 100 * float(num_bytes[is_new].sum() / num_bytes.sum())
+            row |= _named(ON_SOURCE, scores)
         rows.append(row)
         progress.update(len(rows))
     progress.close()
-    return rows if world.tensor.rank == 0 else []  # one of the ranks that scored them together
+    # The ranks of a replica have scored them together, and one of them gives them.
+    return rows if world.tensor.rank == 0 else []
 
 
 def _named(prefix: str, scores: Scores) -> Scores:
@@ -226,12 +232,11 @@ def _named(prefix: str, scores: Scores) -> Scores:
 def _module(
     world: World, step: EvaluateConfig, folder: Path, model: BodyArtifact, vocab_size: int
 ) -> TaskModel:
-    """This rank's part of the task model or body in `folder`, all but the pack, ready to be
-    scored.
-    """
+    """Return this rank's part of the task model or body in `folder`, all but the pack."""
     labels = None if model.task is None else model.task["labels"]
     with torch.device("meta"):
-        module = step.kind.module(model.config, vocab_size, labels).requires_grad_(False)
+        module = step.kind.module(model.config, vocab_size, labels)
+    module.requires_grad_(requires_grad=False)
     materialise(module, DTYPES[resolve_precision(step.precision, world.device)], world.device)
     if model.task is None:
         load_into(module, tensors_of(model, module.body), "body.")
@@ -244,14 +249,15 @@ def _module(
 def _packs(
     layout: WorkdirLayout, step: EvaluateConfig, system: System
 ) -> list[tuple[Path | None, int]]:
-    """(folder, step) of a language's packs, by rising step; None: the source's, of the model
-    itself.
+    """Return (folder, step) of a language's packs, by rising step.
+
+    The folder of the source's pack is None: the model itself has it.
     """
     if step.in_source:
         return [(None, 0)]
     folder = layout.adapt(system, step.language)
     steps = step.snapshots
     return [
-        (folder / "pack" if one == steps[-1] else snapshot_folder(folder, one), one)
-        for one in steps
+        (folder / "pack" if snapshot == steps[-1] else snapshot_folder(folder, snapshot), snapshot)
+        for snapshot in steps
     ]

@@ -1,5 +1,6 @@
-"""Step 3: finetune each body on each task in the source language, embeddings frozen -> a task model
-a seed.
+"""Step 3: finetune each body on each task in the source language, with its embeddings frozen.
+
+It makes a task model a seed.
 """
 
 from collections.abc import Callable
@@ -37,31 +38,33 @@ from ds_minimodel.training.loop import Evaluation, Weights
 from ds_minimodel.training.run import fill_batch
 from ds_minimodel.training.world import World
 
-WARM_UP = 0.06  # of the steps
+WARM_UP = 0.06  # share of the steps
 
 
 def check_tasks(recipe: Recipe) -> None:
-    """Raise UserError for a task file that is missing, lacks a column or has a label that is not
-    the task's.
-    """
+    """Raise UserError for a task file that is missing, lacks a column or has an unknown label."""
     for task in recipe.finetune.tasks.values():
         KINDS[task.kind].check_files(task, recipe.languages.source)
 
 
 class FinetuneConfig(StepConfig):
-    """A job of step 3. task: with the defaults of `finetune` filled in, and without test files."""
+    """Settings of a job of step 3.
+
+    Attributes:
+        source: Source language.
+        name: Of the task.
+        task: With the defaults of `finetune` filled in, and without test files.
+    """
 
     source: Annotated[Name, DECIDES_NOTHING]
     name: Annotated[str, DECIDES_NOTHING]
     task: FinetunedConfig
 
     def recorded(self) -> dict[str, Any]:
-        """As of a Section, without what scores alone depend on."""
+        """Return what a record holds, as of a Section, without what only scores depend on."""
         facts = super().recorded()
-        return {
-            **facts,
-            "task": {key: facts["task"][key] for key in facts["task"].keys() - self.task.scored},
-        }
+        task = {key: value for key, value in facts["task"].items() if key not in self.task.scored}
+        return {**facts, "task": task}
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
@@ -77,8 +80,14 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
                 recipe, seed=seed, name=name, task=task, source=recipe.languages.source
             )
             folder = layout.finetune(body, name, seed)
-            make = partial(_finetune, context, step, body)
-            listed.append(Job(folder, step.recorded(), parents, make, finished_checkpoints(folder)))
+            job = Job(
+                folder,
+                inputs=step.recorded(),
+                parents=parents,
+                make=partial(_finetune, context, step, body),
+                clean_up=finished_checkpoints(folder),
+            )
+            listed.append(job)
     return listed
 
 
@@ -94,7 +103,14 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     records = kind.read(task.train, task, source, labels)
     body, pack = load_model(layout.model(system))
     batch_size, lr, epochs, max_length = task.training
-    examples = kind.encode(tokenizer, records, task, max_length, body.config.separators).examples
+    encoded = kind.encode(
+        tokenizer,
+        records,
+        task=task,
+        max_length=max_length,
+        separators=body.config.separators,
+    )
+    examples = encoded.examples
     slots, micro_batch_size = fill_batch(batch_size, step.engine.micro_batch_size, world.data.size)
     sampler = TaskSampler(examples, batch_size, step.seed, slots)
 
@@ -105,8 +121,8 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
     train_only(module, lambda key: not key.startswith("pack."))
     split_model(module, world.tensor)
 
-    epoch = sampler.updates_per_epoch
-    steps = epoch * epochs
+    steps_per_epoch = sampler.updates_per_epoch
+    steps = steps_per_epoch * epochs
     mean_length = round(float(examples.lengths.mean()))
     work = Workload(body.config, pack.rows, mean_length, 0.0, batch_size)
     cost = finetune_flops(work, kind.num_outputs(labels), reads_start=kind.reads_start)
@@ -120,12 +136,23 @@ def _finetune(context: Context, step: FinetuneConfig, system: System) -> None:
         micro_batch_size=micro_batch_size,
     )
     folder = layout.finetune(system, name, step.seed)
-    epochs_end = range(epoch, steps + 1, epoch)
-    label = f"finetune {system.body_name} {name} seed {step.seed}"
     evaluation = development_evaluation(
-        step, labels, tokenizer, body.config.separators, epochs_end, world
+        step,
+        labels,
+        tokenizer,
+        separators=body.config.separators,
+        steps=range(steps_per_epoch, steps + 1, steps_per_epoch),
+        world=world,
     )
-    weights = train_job(module, sampler, run, world, folder, label, evaluation=evaluation)
+    weights = train_job(
+        module,
+        sampler,
+        run,
+        world,
+        folder,
+        label=f"finetune {system.body_name} {name} seed {step.seed}",
+        evaluation=evaluation,
+    )
     of_task = {"name": name, "kind": task.kind, "labels": labels}
     trained = replace(body, head_depths=body.config.task_depths, tensors=weights, task=of_task)
     facts = {"seed": step.seed, "steps": steps, "eflops": run.accounting.eflops_until(steps)}
@@ -149,12 +176,12 @@ def development_evaluation(
     memory than a training step's.
 
     Args:
-        step: the finetuning.
-        labels: as the task's model has them.
-        tokenizer: of the source language.
-        separators: as the task's model has them.
-        steps: after which the model is scored.
-        world: the ranks.
+        step: The finetuning.
+        labels: As the task's model has them.
+        tokenizer: Of the source language.
+        separators: As the task's model has them.
+        steps: After which the model is scored.
+        world: The ranks.
     """
     task = step.task
     source = step.source
@@ -163,15 +190,18 @@ def development_evaluation(
     kind = FINETUNED[task.kind]
     max_length = task.max_length or 0
     records = kind.read(task.dev, task, source, labels)
-    encoded = kind.encode(tokenizer, records, task, max_length, separators)
-    room = min(INFERENCE_TOKENS[world.device.type], step.engine.micro_batch_size * max_length)
-    batches = list(inference_batches(encoded.examples, room))
+    encoded = kind.encode(
+        tokenizer, records, task=task, max_length=max_length, separators=separators
+    )
+    max_tokens = min(INFERENCE_TOKENS[world.device.type], step.engine.micro_batch_size * max_length)
+    batches = list(inference_batches(encoded.examples, max_tokens))
     data = world.data
 
     def scores(_: int, module: torch.nn.Module, weights: Callable[[], Weights]) -> dict[str, float]:
         of_rank = []
         for first in range(0, len(batches), data.size):
-            is_filler = first + data.rank >= len(batches)  # all ranks run the model equally often
+            # All ranks run the model equally often: one without a batch runs another's.
+            is_filler = first + data.rank >= len(batches)
             index, batch = batches[first if is_filler else first + data.rank]
             tensors = to_tensors(batch, world.device)
             del tensors["targets"]
@@ -182,7 +212,8 @@ def development_evaluation(
         values = world.broadcast_from_rank0(
             lambda: kind.score(task, source, records, encoded, outputs)
         )
-        score = values.pop("score")  # the last, which progress shows
+        # Progress shows the last value.
+        score = values.pop("score")
         return {f"dev/{key}": value for key, value in values.items()} | {"dev/score": score}
 
     return Evaluation(steps, scores)

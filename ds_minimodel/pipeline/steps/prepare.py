@@ -1,6 +1,4 @@
-"""Token stores: of each language's corpus or of its pairs' lines, of a target's dialogues, and of
-self-generated replay.
-"""
+"""Write token stores of text, of the lines of pairs, of dialogues, and of self-generated replay."""
 
 import os
 import sys
@@ -21,23 +19,27 @@ from ds_minimodel.text.reader import find_text, identity_of_text
 from ds_minimodel.text.workers import MpiRanks
 from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
-MAX_OWN_TOKENS = 200_000  # tokens that a base writes by itself, where more are trained on
+# A base writes so many tokens by itself at most, even where it is trained on more.
+MAX_GENERATED_TOKENS = 200_000
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    own_replay = [_own_replay(recipe, context.layout)] if recipe.adapt.replays_own else []
-    chats = [_chats(recipe, context.layout, language) for language in recipe.data.chats]
+    """Return jobs that write a token store each."""
+    layout = context.layout
     if recipe.learns_from_pairs:
-        return [_lines(recipe, context.layout, language) for language in recipe.languages.targets]
-    return [
-        *(_job(recipe, context, language) for language in recipe.languages_of_text),
-        *chats,
-        *own_replay,
-    ]
+        return [_lines(recipe, layout, language) for language in recipe.languages.targets]
+    listed = [_text(recipe, context, language) for language in recipe.languages_of_text]
+    listed += [_chats(recipe, layout, language) for language in recipe.data.chats]
+    if recipe.adapt.replays_own:
+        listed.append(_generated_replay(recipe, layout))
+    return listed
 
 
 def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
-    """Both sides of the lines to train on, without those that the base does not read whole."""
+    """Return the job of both sides of the lines of pairs.
+
+    Lines that the base does not read whole are left out.
+    """
     pairs = layout.pairs(language)
     out = layout.tokens(language)
     source = layout.tokenizer(recipe.languages.source)
@@ -69,57 +71,72 @@ def _lines(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
 
 
 def _chats(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
+    """Return the job of a target's dialogues."""
     files = recipe.data.chats[language]
     out = layout.chats(language)
     tokenizer = layout.tokenizer(language)
     corpus = layout.corpus(language)
 
     def make() -> None:
-        from ds_minimodel.pipeline.dialogues import (
-            prepare_chats,  # transformers takes seconds to import
-        )
+        # It brings transformers, which takes seconds to import.
+        from ds_minimodel.pipeline.dialogues import prepare_chats
 
         held_text = Corpus(corpus).held_out if recipe.data.held_out else []
         prepare_chats(
-            files, tokenizer, out, recipe.adapt.seq_length, recipe.data.held_out, held_text
+            files,
+            tokenizer,
+            out,
+            length=recipe.adapt.seq_length,
+            held_out=recipe.data.held_out,
+            held_text=held_text,
         )
 
     inputs = {
         "chats": identity_of_text(find_text(files)),
         "held_out_questions": recipe.data.held_out,
+        "seq_length": recipe.adapt.seq_length,
     }
-    return Job(out, inputs | {"seq_length": recipe.adapt.seq_length}, (tokenizer, corpus), make)
+    return Job(out, inputs, (tokenizer, corpus), make)
 
 
-def _own_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
-    """What the base writes by itself, as much as step 2 trains on, up to MAX_OWN_TOKENS tokens."""
+def _generated_replay(recipe: Recipe, layout: WorkdirLayout) -> Job:
+    """Return the job of the text that the base generates for replay.
+
+    It is as much as step 2 trains on, up to MAX_GENERATED_TOKENS tokens.
+    """
     base = recipe.base
     assert base is not None
     section = recipe.adapt
     tokenizer = layout.tokenizer(recipe.languages.source)
     out = layout.own_replay()
     trained = section.steps * section.batch_size * section.seq_length
-    tokens = max(1, min(round(section.replay * trained), MAX_OWN_TOKENS))
-
-    def make() -> None:
-        from ds_minimodel.pipeline.own_replay import (
-            write_replay,  # transformers takes seconds to import
-        )
-
-        write_replay(
-            base, tokenizer, out, tokens, recipe.seed, [Corpus(path).training for path in known]
-        )
+    tokens = max(1, min(round(section.replay * trained), MAX_GENERATED_TOKENS))
 
     known = [
         layout.corpus(language)
         for language in recipe.languages_kept
         if language != recipe.languages.source
     ]
+
+    def make() -> None:
+        # It brings transformers, which takes seconds to import.
+        from ds_minimodel.pipeline.own_replay import write_replay
+
+        write_replay(
+            base,
+            tokenizer,
+            out,
+            tokens=tokens,
+            seed=recipe.seed,
+            known=[Corpus(path).training for path in known],
+        )
+
     inputs = {"base": identity_of_base(base), "seed": recipe.seed, "rehearsal": {"steps": tokens}}
     return Job(out, inputs, (tokenizer, *known), make, grows="rehearsal")
 
 
-def _job(recipe: Recipe, context: Context, language: str) -> Job:
+def _text(recipe: Recipe, context: Context, language: str) -> Job:
+    """Return the job of a language's text."""
     layout = context.layout
     inputs = {"whole_documents": recipe.trained_by.whole_documents}
     make = partial(_prepare, recipe, context, language)

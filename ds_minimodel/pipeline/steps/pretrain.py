@@ -1,5 +1,6 @@
-"""Step 1: pretrain each body with its heads on the source language -> body + source pack; or take
-over a base.
+"""Step 1: pretrain each body with its heads on the source language, or take over a base.
+
+It makes a body and the source language's pack.
 """
 
 from functools import partial
@@ -34,8 +35,12 @@ from ds_minimodel.tokenizers.tokenizer import open_tokenizer
 
 
 class PretrainConfig(TextStepConfig):
-    """A job of step 1. head_depths: numbers of layers after which its body has heads, all of them
-    last.
+    """Settings of a job of step 1.
+
+    Attributes:
+        model: Of the body.
+        name: Of the system whose body it is.
+        head_depths: Counts of layers after which the body has heads; the last is that of all.
     """
 
     section = "pretrain"
@@ -45,7 +50,7 @@ class PretrainConfig(TextStepConfig):
 
     @classmethod
     def of_body(cls, recipe: Recipe, body: System) -> Self:
-        """The part of a recipe that the pretraining of a system's body reads."""
+        """Return the part of a recipe that the pretraining of a system's body reads."""
         depths = recipe.body_of(body)[1]
         return cls.of(
             recipe,
@@ -57,37 +62,62 @@ class PretrainConfig(TextStepConfig):
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
-    layout = context.layout
-    source = recipe.languages.source
+    """Return jobs that pretrain a body each, or the one that takes over the base.
+
+    Where step 2 learns from pairs, there is also one a target language that has the base compute
+    what it learns toward.
+    """
     if recipe.base is not None:
         (body,) = recipe.bodies
-        tokenizer = layout.tokenizer(source)
-        taken_over = partial(
-            refer, recipe.base, layout.model(body), source, tokenizer, recipe.pooling
-        )
-        make = lambda: context.world.broadcast_from_rank0(taken_over)
-        inputs: dict[str, Any] = {"base": identity_of_base(recipe.base)}
-        inputs |= {"pooling": recipe.pooling} if recipe.pooling else {}
-        taken = [Job(layout.pretrain(body), inputs, (tokenizer,), make)]
-        needs_targets = recipe.learns_from_pairs and (recipe.adapt.steps or recipe.builds_minis)
-        languages = recipe.languages.targets if needs_targets else []
-        return taken + [_targets(recipe, context, body, language) for language in languages]
-    return [
-        Job(
-            layout.pretrain(body),
-            (step := PretrainConfig.of_body(recipe, body)).recorded(),
-            (layout.tokenizer(source), layout.tokens(source)),
-            partial(_pretrain, context, step),
-            finished_checkpoints(layout.pretrain(body)),
-        )
-        for body in recipe.bodies
-    ]
+        listed = [_taking_over(recipe, context, recipe.base, body)]
+        if recipe.learns_from_pairs and (recipe.adapt.steps or recipe.builds_minis):
+            listed += [
+                _targets(recipe, context, body, language) for language in recipe.languages.targets
+            ]
+        return listed
+    return [_pretraining(recipe, context, body) for body in recipe.bodies]
+
+
+def _pretraining(recipe: Recipe, context: Context, body: System) -> Job:
+    layout = context.layout
+    source = recipe.languages.source
+    step = PretrainConfig.of_body(recipe, body)
+    return Job(
+        folder=layout.pretrain(body),
+        inputs=step.recorded(),
+        parents=(layout.tokenizer(source), layout.tokens(source)),
+        make=partial(_pretrain, context, step),
+        clean_up=finished_checkpoints(layout.pretrain(body)),
+    )
+
+
+def _taking_over(recipe: Recipe, context: Context, base: str, body: System) -> Job:
+    """Return the job that writes a reference to the base."""
+    layout = context.layout
+    source = recipe.languages.source
+    tokenizer = layout.tokenizer(source)
+    take_over = partial(
+        refer,
+        base,
+        layout.model(body),
+        language=source,
+        tokenizer=tokenizer,
+        pooling=recipe.pooling,
+    )
+    inputs: dict[str, Any] = {"base": identity_of_base(base)}
+    if recipe.pooling:
+        inputs["pooling"] = recipe.pooling
+
+    def make() -> None:
+        context.world.broadcast_from_rank0(take_over)
+
+    return Job(layout.pretrain(body), inputs, (tokenizer,), make)
 
 
 def _targets(recipe: Recipe, context: Context, body: System, language: str) -> Job:
-    """What the untouched model makes of the source sides of a language's lines."""
+    """Return the job that keeps what the untouched model makes of the source sides of lines."""
     layout = context.layout
-    folder = context.layout.targets(language)
+    folder = layout.targets(language)
     tokens = layout.tokens(language)
     source = layout.tokenizer(recipe.languages.source)
     head = recipe.body_config.head
@@ -99,20 +129,20 @@ def _targets(recipe: Recipe, context: Context, body: System, language: str) -> J
         with torch.device("meta"):
             module = SentenceEncoder(artifact.config, pack.rows, artifact.head_depths)
         precision = resolve_precision(recipe.engine.precision, world.device)
-        materialise(module.requires_grad_(False), DTYPES[precision], world.device)
+        module.requires_grad_(requires_grad=False)
+        materialise(module, DTYPES[precision], world.device)
         load_into(module, artifact.tensors, "body.")
         load_into(module, pack.embeddings, "pack.")
         split_model(module, world.tensor)
         examples = examples_of(TokenStore(tokens / SOURCE), head.max_length)
-        label = f"targets {language}"
-        progress = Progress(label, len(examples), "lines", quiet=not world.is_main)
+        progress = Progress(f"targets {language}", len(examples), "lines", quiet=not world.is_main)
         write_targets(
             folder,
             examples,
-            head.outputs(artifact.config.hidden_size),
-            partial(outputs_of_examples, module.eval()),
-            world,
-            progress.update,
+            size=head.outputs(artifact.config.hidden_size),
+            outputs=partial(outputs_of_examples, module.eval()),
+            world=world,
+            progress=progress.update,
         )
         progress.close()
 
@@ -121,7 +151,7 @@ def _targets(recipe: Recipe, context: Context, body: System, language: str) -> J
 
 
 def pretrained_model(step: PretrainConfig, vocab_size: int) -> Model:
-    """The model of step 1 as it starts; all of its weights train."""
+    """Return the model of step 1 as it starts; all of its weights train."""
     depths = step.head_depths
     return language_model(step.engine, step.model.with_layers(depths[-1]), depths, vocab_size)
 

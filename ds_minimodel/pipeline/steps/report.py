@@ -1,4 +1,4 @@
-"""Tables, curves and costs of all that was evaluated -> one page."""
+"""Write tables, curves and costs of all that was evaluated as one page."""
 
 import datetime
 import sys
@@ -26,12 +26,12 @@ from ds_minimodel.report import curves
 from ds_minimodel.report.page import write_report
 from ds_minimodel.text.corpus import Corpus
 
-_MOST_REPEATED = 0.05  # of a text's lines, without a warning
+_MAX_REPEATED = 0.05  # share of a text's lines that may be repetitions without a warning
 _EVALUATE = "delete its folder and run the step again"
 
 
 class _TrainingRun(Stored):
-    """What the page names of a training run's run.json."""
+    """Facts of a training run's run.json that the page names."""
 
     world_size: int
     zero_stage: int
@@ -41,6 +41,7 @@ class _TrainingRun(Stored):
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    """Return the one job, which writes the report."""
     needed = [
         job for step in STEPS.values() if step.runs_on is RunsOn.RANKS for job in step.jobs(recipe)
     ]
@@ -52,7 +53,13 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
 def _write(recipe: Recipe, layout: WorkdirLayout, needed: Sequence[Job]) -> None:
     """Write the report of a run, and say what it says first.
 
-    needed: all jobs that it is made from; UserError where one is not complete.
+    Args:
+        recipe: Of the run.
+        layout: Of its workdir.
+        needed: All jobs that the report is made from.
+
+    Raises:
+        UserError: One of them is not complete.
     """
     import_extra("matplotlib", "report")
     for job in needed:
@@ -62,16 +69,17 @@ def _write(recipe: Recipe, layout: WorkdirLayout, needed: Sequence[Job]) -> None
             )
     extends = recipe.num_base and not recipe.learns_from_pairs
     finished = max(record_of(job.folder).stat().st_mtime for job in needed)
+    tasks = recipe.finetune.tasks
     results = curves.RunResults(
-        recipe,
-        _facts(recipe, layout, finished),
-        {name: KINDS[task.kind].metric(task) for name, task in recipe.finetune.tasks.items()},
-        list(_scores(recipe, layout)),
-        list(_losses(recipe, layout)),
-        fertility(recipe) if extends else [],
-        dict(_compressed(recipe) if recipe.base else ()),
-        dict(_kept(recipe, layout)),
-        dict(_changes(recipe, layout)),
+        recipe=recipe,
+        facts=_facts(recipe, layout, finished),
+        metrics={name: KINDS[task.kind].metric(task) for name, task in tasks.items()},
+        scores=list(_scores(recipe, layout)),
+        losses=list(_losses(recipe, layout)),
+        fertility=fertility(recipe) if extends else [],
+        compressed=dict(_compressed(recipe)) if recipe.base else {},
+        kept=dict(_kept(recipe, layout)),
+        changes=dict(_changes(recipe, layout)),
     )
     for line in [f"{layout.report()}/report.html", *write_report(layout.report(), results)]:
         print(printable(line), file=sys.stderr)
@@ -91,7 +99,8 @@ def _kept(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str, st
         if path.exists():
             kept = read_model(path, Kept, "delete that file")
             strength = recipe.adapt.of(system).strength
-            if (kept.pack, kept.strength) == (identity(pack), strength):  # else of another training
+            # The file may be of another training.
+            if (kept.pack, kept.strength) == (identity(pack), strength):
                 yield (system.name, language), kept
 
 
@@ -101,7 +110,8 @@ def _changes(recipe: Recipe, layout: WorkdirLayout) -> Iterator[tuple[tuple[str,
         pack = layout.adapt(system, language) / "pack"
         if path.exists():
             changes = read_model(path, Changes, "delete that file")
-            if changes.pack == identity(pack):  # else of another training
+            # The file may be of another training.
+            if changes.pack == identity(pack):
                 yield (system.name, language), changes
 
 
@@ -117,46 +127,49 @@ def _scores(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
 
 
 def _facts(recipe: Recipe, layout: WorkdirLayout, finished: float) -> Mapping[str, str]:
-    """{label: text} for the head of the page. finished: time of the last result."""
+    """Return {label: text} for the head of the page; `finished` is the time of the last result."""
     model = recipe.model
     adapt = recipe.adapt
-    path = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0]) / "run/run.json"
-    run = (
-        read_model(path, _TrainingRun, "put it back from a copy, or delete it")
-        if path.is_file()
-        else None
+    source = recipe.languages.source
+    size = (
+        f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
+        f"{_vocabulary(recipe)}"
     )
-    how = run and (
-        f"{run.world_size} rank(s), ZeRO {run.zero_stage}, {run.precision}, {run.device}, "
-        f"torch {run.torch}"
-    )
-    origin = {
-        "Body": (
-            f"taken over from {Path(recipe.base or '').name}; what its pretraining took is not "
-            "known"
-        )
-    }
-    seeds = f"{recipe.finetune.seeds} finetuning seeds; " if recipe.finetune.finetuned_tasks else ""
-    return {
+    if recipe.reads_mini_depth:
+        size += f"; mini-models of depth {recipe.mini.depth}"
+    tokens = adapt.steps * adapt.batch_size * adapt.seq_length
+    facts = {
         "Recipe": recipe.name or "not from a file",
         "Results of": datetime.datetime.fromtimestamp(finished, datetime.UTC).date().isoformat(),
-        "Languages": f"{recipe.languages.source} to {', '.join(recipe.languages.targets)}",
+        "Languages": f"{source} to {', '.join(recipe.languages.targets)}",
         **_text(recipe, layout),
-        "Model": (
-            f"{model.num_layers} layers, hidden size {model.hidden_size}, vocabulary "
-            f"{_vocabulary(recipe)}"
-        )
-        + (f"; mini-models of depth {recipe.mini.depth}" if recipe.reads_mini_depth else ""),
-        "Step 2": f"{adapt.steps:,} updates of {adapt.batch_size} x {adapt.seq_length} tokens, "
-        f"{adapt.steps * adapt.batch_size * adapt.seq_length:,} in all",
-        **({"Run": f"{seeds}adapted on {how}"} if run else {}),
-        **(origin if recipe.base else {}),
+        "Model": size,
+        "Step 2": (
+            f"{adapt.steps:,} updates of {adapt.batch_size} x {adapt.seq_length} tokens, "
+            f"{tokens:,} in all"
+        ),
     }
+    path = layout.adapt(recipe.chosen_systems[0], recipe.languages.targets[0]) / "run/run.json"
+    if path.is_file():
+        run = read_model(path, _TrainingRun, "put it back from a copy, or delete it")
+        seeds = ""
+        if recipe.finetune.finetuned_tasks:
+            seeds = f"{recipe.finetune.seeds} finetuning seeds; "
+        facts["Run"] = (
+            f"{seeds}adapted on {run.world_size} rank(s), ZeRO {run.zero_stage}, {run.precision}, "
+            f"{run.device}, torch {run.torch}"
+        )
+    if recipe.base:
+        facts["Body"] = (
+            f"taken over from {Path(recipe.base).name}; what its pretraining took is not known"
+        )
+    return facts
 
 
 def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
-    """Return names and sizes of the target languages' text and pairs, and whether what is held out
-    is new to training.
+    """Return names and sizes of the target languages' text and pairs, for the head of the page.
+
+    A line warns where what is held out is not new to training.
     """
     lines = {}
     for language in recipe.data.pairs:
@@ -170,29 +183,30 @@ def _text(recipe: Recipe, layout: WorkdirLayout) -> dict[str, str]:
         lines[f"Text, {language}"] = (
             f"{', '.join(facts.text)}: {facts.bytes[0]:,} bytes, {facts.bytes[1]:,} held out"
         )
-        if facts.repeated_lines > _MOST_REPEATED and recipe.data.held_out:
+        if facts.repeated_lines > _MAX_REPEATED and recipe.data.held_out:
             lines[f"Warning, {language}"] = (
                 f"{facts.repeated_lines:.0%} of the lines are repetitions, so that held-out text "
-                "shares lines with the "
-                "training text, and its scores are better than those of new text"
+                "shares lines with the training text, and its scores are better than those of new "
+                "text"
             )
     return lines
 
 
 def _vocabulary(recipe: Recipe) -> str:
     new = recipe.tokenizer.vocab_size
-    return f"{recipe.num_base + new:,}, of which {new:,} are new" if recipe.num_base else f"{new:,}"
+    if recipe.num_base:
+        return f"{recipe.num_base + new:,}, of which {new:,} are new"
+    return f"{new:,}"
 
 
 def _losses(recipe: Recipe, layout: WorkdirLayout) -> Iterator[curves.Row]:
     source = recipe.languages.source
     for system in recipe.chosen_systems:
         runs = [("pretrain", layout.pretrain(system), source)]
-        runs += [("build-mini", layout.build_mini(system), source)] if system.builds_mini else []
-        runs += [
-            ("adapt", layout.adapt(system, language), language)
-            for language in recipe.languages.targets
-        ]
+        if system.builds_mini:
+            runs.append(("build-mini", layout.build_mini(system), source))
+        for language in recipe.languages.targets:
+            runs.append(("adapt", layout.adapt(system, language), language))
         for stage, folder, language in runs:
             if row := curves.read_losses(
                 folder / "run/metrics.jsonl", system.name, stage, language

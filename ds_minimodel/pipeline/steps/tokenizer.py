@@ -1,4 +1,4 @@
-"""A vocabulary for each language, trained on its corpus; that of a base is taken over."""
+"""Train a vocabulary for each language on its corpus, or take over that of a base."""
 
 import contextlib
 from pathlib import Path
@@ -19,6 +19,7 @@ from ds_minimodel.tokenizers.tokenizer_training import train_tokenizer
 
 
 def jobs(recipe: Recipe, context: Context) -> list[Job]:
+    """Return jobs that make a vocabulary, one a language."""
     layout = context.layout
     if recipe.base is None:
         return [_training(recipe, layout, language) for language in recipe.languages.all]
@@ -26,7 +27,8 @@ def jobs(recipe: Recipe, context: Context) -> list[Job]:
     source = layout.tokenizer(recipe.languages.source)
 
     def take_over() -> None:
-        check_base(base, recipe.pooling)  # before anything is made by it
+        # The base is checked before anything is made by it.
+        check_base(base, recipe.pooling)
         keep_vocabulary(base, source)
 
     return [
@@ -75,16 +77,24 @@ def _training(recipe: Recipe, layout: WorkdirLayout, language: str) -> Job:
                 f"the objective {recipe.trained_by.name}"
             )
 
-    parents = [*corpora, *pairs, *filter(None, (base, *kept))]
-    inputs = {"tokenizer": made_by, **({"guard": guard} if guard else {})}
+    parents = [*corpora, *pairs]
+    if base is not None:
+        parents.append(base)
+    parents += kept
+    inputs: dict[str, Any] = {"tokenizer": made_by}
+    if guard:
+        inputs["guard"] = guard
     return Job(out, inputs, parents, extend if recipe.num_base else train)
 
 
 def _guard_of(out: Path, made_by: dict[str, Any], source: str) -> str | None:
-    """Return the list of words that guards a vocabulary: of one that is made the list that did, so
-    that it stays valid where there is another or none.
+    """Return the name of the list of words that guards a vocabulary.
+
+    A vocabulary that is complete has the list that it was made with, so that it stays valid where
+    another list is installed, or none.
     """
-    with contextlib.suppress(UserError):  # a damaged record is told of where it is judged
+    # A damaged record is reported where it is judged.
+    with contextlib.suppress(UserError):
         record = read_record(out)
         if record and record.complete and out.is_dir() and record.inputs["tokenizer"] == made_by:
             return record.inputs.get("guard")
@@ -92,7 +102,7 @@ def _guard_of(out: Path, made_by: dict[str, Any], source: str) -> str | None:
 
 
 def _require_guard(out: Path, guard: str | None, source: str) -> None:
-    """UserError where other words guard here than those that `out` was made with."""
+    """Raise UserError where other words guard here than those that `out` was made with."""
     here = guard_of(source)
     if here != guard:
         raise UserError(
