@@ -73,7 +73,9 @@ def _flops(options: steps.Options) -> None:
         options,
         rows,
         "Costs",
-        lambda: [cost_table(rows, recipe.base is None, len(recipe.languages.targets))],
+        lambda: [
+            cost_table(rows, in_days=recipe.base is None, languages=len(recipe.languages.targets))
+        ],
     )
 
 
@@ -248,4 +250,7 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") 
             cell.append(duration(row["least_hours"]))
         cells.append(cell)
     steps = Table("Steps", columns, cells, notes=notes)
-    return [steps, cost_table(rows, first["device"].startswith("v100"), languages)]
+    return [
+        steps,
+        cost_table(rows, in_days=first["device"].startswith("v100"), languages=languages),
+    ]

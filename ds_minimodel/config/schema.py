@@ -334,10 +334,10 @@ class Recipe(Section):
             length = task.max_length or 0
             objective = KINDS[task.kind].objective
             lengths[f"finetune.tasks.{name}"] = length
-            if length < task.least_length:
+            if length < task.min_length:
                 raise ValueError(
                     f"finetune.tasks.{name}: max_length {length}: examples need "
-                    f"{task.least_length} or more"
+                    f"{task.min_length} or more"
                 )
             if objective not in ("", self.trained_by.name):
                 raise ValueError(

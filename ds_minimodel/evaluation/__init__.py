@@ -68,8 +68,10 @@ FINETUNED = {name: kind for name, kind in KINDS.items() if isinstance(kind, Fine
 
 
 def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, list[str] | None]:
-    """Return (kind, labels) of the task model in `folder`; UserError where they or the head are not
-    a kind's.
+    """Return (kind, labels) of the task model in `folder`.
+
+    Raises:
+        UserError: There is no such kind, or it has no such labels or head.
     """
     import torch
 
@@ -82,8 +84,8 @@ def task_of(folder: str | Path, model: BodyArtifact) -> tuple[FinetunedKind, lis
     if name not in FINETUNED:
         raise UserError(f"{where}: task.kind: {name!r:.40} is none of {', '.join(FINETUNED)}")
     kind = FINETUNED[name]
-    is_repeated = labels and len({*labels}) < len(labels)
-    if kind.has_labels != bool(labels) or is_repeated:
+    has_repeated = labels and len({*labels}) < len(labels)
+    if kind.has_labels != bool(labels) or has_repeated:
         taken = "names, each once" if kind.has_labels else "none"
         raise UserError(f"{where}: task.labels: {name} takes {taken}")
     with torch.device("meta"):

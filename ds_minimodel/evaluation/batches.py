@@ -26,10 +26,14 @@ PADDING_THAT_PAYS = 0.05  # share of a batch from which on packing saves more th
 class Examples:
     """N token sequences laid end to end.
 
-    tokens: (T,) int32. bounds: (N+1,) int64, sequence i is tokens[bounds[i]:bounds[i+1]]. targets:
-    (N, M) int64, each row one term of the loss; or (T,) int64, each one that is not IGNORED a term.
-    reads_start: the head reads position 0 only (else every position). second: (N,) int64, position
-    of the first token of each sequence's second text, where they have two.
+    Attributes:
+        tokens: (T,) int32.
+        bounds: (N+1,) int64. Sequence i is tokens[bounds[i]:bounds[i+1]].
+        targets: (N, M) int64, each row one term of the loss; or (T,) int64, each one that is not
+            IGNORED a term.
+        reads_start: Whether the head reads position 0 only, else every position.
+        second: (N,) int64, position of the first token of each sequence's second text, where they
+            have two.
     """
 
     tokens: np.ndarray
@@ -56,7 +60,7 @@ class Examples:
         are tokens, so that the model can leave out the rest (models/body.py).
 
         Args:
-            index: (B,) which examples.
+            index: (B,), which examples.
             keys: (B,) uint32, of dropout.
             ignored: (B,) bool, rows that give no loss.
         """
@@ -95,6 +99,7 @@ class Examples:
 def join(
     sequences: Sequence[np.ndarray],
     targets: np.ndarray | Sequence,
+    *,
     reads_start: bool,
     per_token: bool = False,
     second: Sequence[int] | None = None,
@@ -103,9 +108,9 @@ def join(
 
     Args:
         sequences: N integer arrays.
-        targets: (N,) or (N, M); of `per_token` (T,), end to end.
-        reads_start: as of Examples.
-        per_token: whether there is a target for each token.
+        targets: (N,) or (N, M); with `per_token` (T,), end to end.
+        reads_start: As of Examples.
+        per_token: Whether there is a target for each token.
         second: (N,) position of the first token of each sequence's second text.
     """
     lengths = [len(sequence) for sequence in sequences]
@@ -122,16 +127,22 @@ def join(
 
 
 class TaskSampler:
-    """Training batches as a function of (seed, sample number); nothing is remembered between calls.
+    """Source of training batches, as a function of (seed, sample number).
 
-    An epoch is `updates_per_epoch` = ceil(N / batch_size) updates of `slots` sample numbers each,
-    which run through all epochs. Numbers beyond an update's batch, and those that fill an epoch's
-    last batch, stand for no example and give no loss.
+    Nothing is remembered between calls. An epoch is `updates_per_epoch` = ceil(N / batch_size)
+    updates of `slots` sample numbers each, which run through all epochs. Numbers beyond an update's
+    batch, and those that fill an epoch's last batch, stand for no example and give no loss.
     """
 
     def __init__(self, examples: Examples, batch_size: int, seed: int, slots: int | None = None):
-        """slots: sample numbers an update, batch_size or more where that many are easier to
-        share.
+        """Prepare the batches of a task.
+
+        Args:
+            examples: To train on.
+            batch_size: Examples of an update.
+            seed: Of their order.
+            slots: Sample numbers of an update; more than `batch_size` where that many are easier to
+                share among ranks.
         """
         self.examples = examples
         self.seed = seed
@@ -144,7 +155,8 @@ class TaskSampler:
         """Return the batch of the global samples `first` … `last - 1`, any piece of an update's."""
         update, slot = np.divmod(np.arange(first, last), self.slots)
         epoch, update = np.divmod(update, self.updates_per_epoch)
-        position = update * self.batch_size + slot  # in the epoch
+        # The position of each sample in its epoch.
+        position = update * self.batch_size + slot
         ignored = (slot >= self.batch_size) | (position >= len(self.examples))
         index = np.full(len(position), self._filler)
         index[~ignored] = permute(
@@ -157,8 +169,9 @@ class TaskSampler:
 def inference_batches(
     examples: Examples, max_tokens: int
 ) -> Iterator[tuple[np.ndarray, ArrayBatch]]:
-    """Yield (index (B,), batch): each example once, longest first, at most `max_tokens` padded
-    tokens.
+    """Yield (index (B,), batch) of batches that have each example once, longest first.
+
+    A batch has at most `max_tokens` padded tokens, or a single example.
     """
     lengths = examples.lengths
     order = np.argsort(-lengths, kind="stable")
@@ -170,11 +183,15 @@ def inference_batches(
 
 
 class Scorer(Protocol):
-    """What gives an array for a batch: a task's model, or the likelihoods of tokens."""
+    """Model that gives an array for a batch: scores of a task, or likelihoods of tokens."""
 
-    def parameters(self) -> "Iterator[Parameter]": ...
+    def parameters(self) -> "Iterator[Parameter]":
+        """Yield the model's parameters."""
+        ...
 
-    def logits(self, batch: Any) -> "Tensor": ...
+    def logits(self, batch: Any) -> "Tensor":
+        """Return an array with a row for each example of a batch."""
+        ...
 
 
 def outputs(module: Scorer, examples: Examples) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,6 +1,4 @@
-"""Bits per byte of texts: one measure for a body of ours with each of several packs, and for
-decoders of transformers.
-"""
+"""Bits per byte of texts, one measure for bodies with packs and for decoders of transformers."""
 
 from __future__ import annotations
 
@@ -28,18 +26,18 @@ from ds_minimodel.ops.precision import DTYPES, resolve_precision
 from ds_minimodel.text.reader import COLUMN, read_documents
 from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
-MAX_LOGITS = 25_000_000  # in memory, of a decoder of transformers
+MAX_LOGITS = 25_000_000  # of a decoder of transformers, in memory at once
 
 
 class TextScore(NamedTuple):
-    """How well a text is predicted, and how many tokens it takes; an unknown byte is a token."""
+    """Bits per byte of a text, and the bytes of a token; an unknown byte counts as a token."""
 
     bits_per_byte: float
     bytes_per_token: float
 
 
 class Bits(NamedTuple):
-    """The score of a text by a pack, which generation costs by its tokens."""
+    """Score of a text with a pack."""
 
     pack: str
     text: str
@@ -48,8 +46,9 @@ class Bits(NamedTuple):
 
 
 class DecoderLikelihoods(nn.Module):
-    """The likelihoods of tokens by a decoder of transformers, as TokenLikelihoods has those by a
-    body of this package.
+    """Likelihoods of tokens by a decoder of transformers.
+
+    TokenLikelihoods has those by a body of this package.
     """
 
     def __init__(self, decoder: Any):
@@ -57,7 +56,7 @@ class DecoderLikelihoods(nn.Module):
         self.decoder = decoder
 
     def logits(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the logarithm of each token's probability, (B, S) fp32; 0 for the first of a row.
+        """Return the logarithm of each token's probability, (B, S) fp32; 0 for a row's first.
 
         What fills a row up changes nothing before it, since the model is causal.
         """
@@ -81,12 +80,12 @@ def score_text(
     """Score documents by a module that says how likely their tokens are.
 
     Args:
-        module: gives the log-probabilities of tokens.
-        tokenizer: its vocabulary.
-        documents: text.
-        max_length: most tokens of a sequence.
-        context_bytes: most bytes before a token, from which it is predicted; by these, and not by
-            tokens, vocabularies compare.
+        module: Gives the logarithms of tokens' probabilities.
+        tokenizer: Its vocabulary.
+        documents: The text.
+        max_length: Most tokens of a sequence.
+        context_bytes: Most bytes before a token from which it is predicted. Vocabularies compare at
+            equal bytes, not at equal tokens.
     """
     kind = Text()
     task = TextConfig(kind="bits-per-byte", test={}, context_bytes=context_bytes)
@@ -130,16 +129,17 @@ def bits_per_byte(
     probabilities are over all ids that a pack has.
 
     Args:
-        body_folder: a body that predicts next tokens.
-        packs: folders of languages by their names.
-        texts: files of documents, with an empty line between them.
-        context_bytes: at least 1.
+        body_folder: A body that predicts next tokens.
+        packs: Folders of languages by their names.
+        texts: Files of documents, with an empty line between them.
+        context_bytes: At least 1.
         precision: fp32, bf16, fp16 or auto; by default fp32 on a CPU, as the exported model has it
             there, and auto on a GPU.
-        strength: share of what a body has learned that it keeps.
+        strength: Share of what a body has learned that it keeps.
 
     Raises:
-        UserError: for another body, and for what is missing, damaged or does not fit.
+        UserError: The body predicts no next tokens, or something is missing, damaged or does not
+            fit.
     """
     if context_bytes < 1:
         raise UserError(f"--context-bytes {context_bytes}: there must be at least 1")
@@ -186,20 +186,22 @@ def _plugged(
             f"{body_folder}: has {positions} positions, and a byte may take one, so packs would "
             f"see unequal contexts; give --context-bytes {positions - 1} or fewer"
         )
-    device, dtype = _place(precision)
+    device, dtype = _device_and_dtype(precision)
     opened = {name: open_pack(folder, body, body_folder) for name, folder in packs.items()}
     for name, (language, tokenizer) in opened.items():
         with torch.device("meta"):
-            module = TokenLikelihoods(body.config, language.rows).requires_grad_(False)
+            module = TokenLikelihoods(body.config, language.rows)
+        module.requires_grad_(requires_grad=False)
         materialise(module, dtype, device)
         load_into(module, tensors_of(body, module.body), "body.")
         plug(module.eval(), language, body, strength=strength)
         yield name, module, tokenizer, positions
 
 
-def _place(precision: str | None) -> tuple[torch.device, torch.dtype]:
-    """Return where a model computes, and in what: without a `precision` in fp32 on a CPU, as the
-    exported model does there.
+def _device_and_dtype(precision: str | None) -> tuple[torch.device, torch.dtype]:
+    """Return the device on which a model computes, and its precision.
+
+    Without a `precision` that is fp32 on a CPU, as the exported model has it there.
     """
     device = gpu.device()
     if device.type == "cpu":

@@ -1,6 +1,4 @@
-"""Classification of sentences, `<s>A</s>`, and of pairs of them, `<s>A</s></s>B</s>`: labelled
-tables, accuracy.
-"""
+"""Classification of sentences, `<s>A</s>`, and of pairs of them, `<s>A</s></s>B</s>`."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ Role = TypeVar("Role", bound=str)
 
 
 class LabelledConfig(FinetunedConfig, Generic[Role]):
-    """What a recipe says of tables with labels."""
+    """Section of a recipe for tables with labels."""
 
     labels: Annotated[list[str], EachOnce] | None = None
     """In the order of their ids. Default: the training file's, sorted."""
@@ -51,35 +49,41 @@ class LabelledConfig(FinetunedConfig, Generic[Role]):
 
 
 class ClassificationConfig(LabelledConfig[Literal["text", "label", "language"]]):
-    """What a recipe says of sentences with labels."""
+    """Section of a recipe for sentences with labels."""
 
     kind: Literal["classification"]
 
 
 class PairConfig(LabelledConfig[Literal["sentence1", "sentence2", "label", "language"]]):
-    """What a recipe says of pairs with labels."""
+    """Section of a recipe for pairs with labels."""
 
     kind: Literal["sentence-pair"]
 
     @property
-    def least_length(self) -> int:
+    def min_length(self) -> int:
+        """Shortest `max_length` at which any example can be encoded."""
         return 6
 
 
 class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
-    """One label for each sentence."""
+    """Kind of task with one label for each sentence."""
 
     name = "classification"
     config: ClassVar[type[FinetunedConfig]] = ClassificationConfig
     fields: tuple[str, ...] = ("text",)
-    known_forms: tuple[Columns, ...] = (SENTENCE,)  # of tables, those that say most first
+    # Forms of tables, those with the most columns first.
+    known_forms: tuple[Columns, ...] = (SENTENCE,)
     reads_start = True
     hugging_face_class = "ForSequenceClassification"
     head_names = {"dense": "classifier.dense", "out": "classifier.out_proj"}
 
     def table_forms(self, named: Mapping[str, str]) -> tuple[Columns, ...]:
-        """Return the forms that a task's tables may have: those known, or the one that `named`,
-        {role: column}, is.
+        """Return the forms that a task's tables may have.
+
+        They are the known ones, or the one that the recipe gives.
+
+        Args:
+            named: {role: column} of the recipe, which may be empty.
         """
         if not named:
             return self.known_forms
@@ -91,9 +95,11 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
         return (form,)
 
     def read(self, path: str, task: LabelledConfig, language: str, labels: Labels) -> Records:
+        """Read the rows of one table."""
         return read_table(path, self.table_forms(task.columns), labels=labels, language=language)
 
     def labels(self, task: LabelledConfig, source: str) -> list[str]:
+        """Return the recipe's labels, or those of the training file, sorted."""
         return task.labels or list(self.read(task.train, task, language=source, labels=None).labels)
 
     def encode(
@@ -104,14 +110,17 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Encoded:
+        """Encode sentences or pairs as sequences."""
         return Encoded(encode_table(tokenizer, records, max_length, separators=separators))
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        """Return a model that scores the labels."""
         from ds_minimodel.models.trainable import SequenceClassifier
 
         return SequenceClassifier(config, vocab_size, self.num_outputs(labels))
 
     def hugging_face_config(self, labels: Labels) -> dict[str, object]:
+        """Return the entries for the labels and the kind of problem."""
         return super().hugging_face_config(labels) | {"problem_type": "single_label_classification"}
 
     def score(
@@ -122,17 +131,19 @@ class Classification(FinetunedKind[Records, Encoded, LabelledConfig]):
         encoded: Encoded,
         logits: Logits,
     ) -> Scores:
+        """Return the accuracy."""
         predicted = np.zeros(len(records.targets), dtype=np.int64)
         for index, logits_BL in logits:
             predicted[index] = logits_BL.argmax(-1)
         return {"score": accuracy(predicted, records.targets)}
 
     def metric(self, task: LabelledConfig) -> str:
+        """Return "accuracy"."""
         return "accuracy"
 
 
 class Pair(Classification):
-    """One label for each pair of sentences, in XNLI's, MultiNLI's and PAWS-X's tables or others."""
+    """Kind of task with one label for each pair of sentences, as in XNLI, MultiNLI and PAWS-X."""
 
     name = "sentence-pair"
     config = PairConfig
@@ -149,10 +160,10 @@ def encode_table(
     where both are as long (Hugging Face's `longest_first`).
 
     Args:
-        tokenizer: of the language.
-        records: one or two columns of text, and targets.
-        max_length: tokens of an example, at most.
-        separators: how many </s> stand between two texts; RoBERTa's form has two, BERT's one.
+        tokenizer: Of the language.
+        records: One or two columns of text, and targets.
+        max_length: Most tokens of an example.
+        separators: How many </s> stand between two texts; RoBERTa's form has two, BERT's one.
     """
     bos, eos = tokenizer.vocabulary.bounds("classification")
     columns = [tokenizer.encode(column) for column in records.texts]

@@ -1,5 +1,6 @@
-"""What became of a decoder: answers and scores of texts, before and after, and the merge strength
-that is taken for them.
+"""Comparison of a decoder before and after training, by its answers and its scores of texts.
+
+The merge strength is chosen by it, too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ds_minimodel.evaluation.questions import Question, language_test, loops
 from ds_minimodel.text.chats import Dialogue
 
 STRENGTHS = (1.0, 0.75, 0.5)  # merge strengths that are tried, one after the other
-MAX_POINTS_LOST = 5.0  # of right answers, at a strength that is taken
-MIN_QUESTIONS = 40  # of fewer, none is asked
-MIN_TO_CHOOSE = 100  # questions by which less than the first is taken
+MAX_POINTS_LOST = 5.0  # percentage points of right answers, at a strength that is taken
+MIN_QUESTIONS = 40  # Rather than fewer, none are asked.
+MIN_TO_CHOOSE = 100  # questions by which another strength than the first may be chosen
 MAX_RISE = 3.0  # percent more bits of a text, without a warning
 PAGE_BYTES = 4000
-ANSWERS = "answers"  # a unit
+ANSWERS = "answers"  # unit of a Measure
 QUESTIONS = "Questions answered"
 DIALOGUES = "Questions of your dialogues"
 OPENINGS = "Texts continued"
@@ -29,13 +30,13 @@ _ERRORS = 1.96  # standard errors on each side of an interval of 95 %
 
 @dataclass(frozen=True)
 class Prompt:
-    """Something that a decoder is to go on with.
+    """Beginning that a decoder is to go on with.
 
     Attributes:
         kind: QUESTIONS, DIALOGUES or OPENINGS.
-        text: what is shown of it.
-        chat: a dialogue up to an answer, or a question; None where the text goes on.
-        question: by which the answer is judged.
+        text: What is shown of it.
+        chat: A dialogue up to an answer, or a question; None where the text goes on.
+        question: By which the answer is judged.
     """
 
     kind: str
@@ -46,13 +47,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Probe:
-    """What decoders are compared by.
+    """Questions and texts by which decoders are compared.
 
     Attributes:
-        code: of the language of the questions.
-        frame: what stands around them for a model without a chat template.
-        prompts: what is to be answered and continued, questions last.
-        texts: documents to score, by what they are called.
+        code: Of the language of the questions.
+        frame: Text before and after a question for a model without a chat template.
+        prompts: To be answered and continued, questions last.
+        texts: {name: documents to score}.
     """
 
     code: str
@@ -62,12 +63,12 @@ class Probe:
 
 
 class Look(Stored):
-    """What a decoder makes of a Probe.
+    """Answers and scores of a decoder on a Probe.
 
     Attributes:
-        answers: to each prompt.
-        bits: per byte of each text.
-        tokens: of PAGE_BYTES bytes of each text.
+        answers: To each prompt.
+        bits: Per byte of each text.
+        tokens: Of PAGE_BYTES bytes of each text.
     """
 
     answers: list[str]
@@ -76,7 +77,15 @@ class Look(Stored):
 
 
 class Measure(Stored):
-    """Something before and after. decimals: so many are printed."""
+    """A quantity before and after.
+
+    Attributes:
+        what: What is measured.
+        unit: Of both values.
+        before: The value before training.
+        after: The value after it.
+        decimals: How many are printed.
+    """
 
     what: str
     unit: str
@@ -86,19 +95,19 @@ class Measure(Stored):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Before and after, as they are printed."""
+        """Both values as they are printed."""
         return f"{self.before:.{self.decimals}f}", f"{self.after:.{self.decimals}f}"
 
     @property
     def sentence(self) -> str:
-        """Both, in words."""
+        """Both values in a sentence."""
         before, after = self.texts
         unit = "" if self.unit == ANSWERS else f" {self.unit}"
         return f"{self.what}: {before}{unit} before, {after} after."
 
 
 class Sample(Stored):
-    """What is written after an opening, before and after; of a question, whether that is right."""
+    """Answers to a prompt before and after, and for a question whether they are right."""
 
     kind: str
     opening: str
@@ -109,15 +118,15 @@ class Sample(Stored):
 
 
 class Comparison(Stored):
-    """What two looks tell.
+    """Findings of two looks.
 
     Attributes:
-        asked: number of questions.
-        lost: right answers to them that were lost, in points.
-        sentences: what was found.
-        worse: warnings, each with a number and what helps.
-        measures: of all that was measured.
-        samples: to look at, answers that were lost first.
+        asked: Count of questions.
+        lost: Right answers to them that were lost, in percentage points.
+        sentences: What was found.
+        worse: Warnings, each with a number and what helps.
+        measures: All that was measured.
+        samples: Answers to look at; those that were lost come first.
     """
 
     asked: Count
@@ -129,12 +138,12 @@ class Comparison(Stored):
 
 
 class Kept(Comparison):
-    """What a decoder has kept at a merge strength.
+    """Findings about a decoder at the merge strength that is written.
 
     Attributes:
-        key: hash of all that it depends on.
-        pack: identity of the adaptation.
-        strength: that is written.
+        key: Hash of all that it depends on.
+        pack: Identity of the adaptation.
+        strength: The merge strength.
     """
 
     key: str
@@ -143,10 +152,10 @@ class Kept(Comparison):
 
 
 def points_lost(answers: Sequence[Sample]) -> tuple[float, float]:
-    """Count right answers that were lost, in points, and half the width of its interval of 95 %.
+    """Return the right answers that were lost, and half the width of the interval of 95 %.
 
-    The interval is that of half an answer more lost and half a one more won (Agresti and Min,
-    2005), so that it is not empty where none is.
+    Both are in percentage points. The interval is computed with half an answer more lost and half
+    an answer more gained (Agresti and Min, 2005), so that it is not empty where none was.
     """
     lost = [answer.was_right - answer.is_right for answer in answers]
     count = len(lost) + 2
@@ -155,13 +164,13 @@ def points_lost(answers: Sequence[Sample]) -> tuple[float, float]:
 
 
 def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comparison:
-    """Say what became of a decoder.
+    """Compare a decoder with the untouched one.
 
     Args:
-        before: what the untouched one makes of the probe.
-        after: what the other one does.
-        probe: what both were asked.
-        language: that was added, if one was.
+        before: Answers and scores of the untouched one.
+        after: Those of the other one.
+        probe: What both were asked.
+        language: That was added, if one was.
     """
     samples = _samples(before, after, probe)
     sentences = list[str]()
@@ -169,7 +178,7 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
     measures = list[Measure]()
     questions = [sample for sample in samples if sample.kind == QUESTIONS]
     dialogues = [sample for sample in samples if sample.kind == DIALOGUES]
-    lost, half = points_lost(questions)
+    lost, half_width = points_lost(questions)
     if questions:
         right = Measure(
             what=f"right answers to {len(questions)} questions ({probe.code})",
@@ -179,7 +188,7 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
             decimals=0,
         )
         measures.append(right)
-        interval = f"at 95 % from {-lost - half:+.1f} to {half - lost:+.1f}"
+        interval = f"at 95 % from {-lost - half_width:+.1f} to {half_width - lost:+.1f}"
         sentences.append(f"right answers: {0 - lost:+.1f} points, {interval}.")
         if lost > MAX_POINTS_LOST:
             worse.append(f"right answers fall by {lost:.1f} points: {MORE_REPLAY}.")
@@ -215,6 +224,7 @@ def compare(before: Look, after: Look, probe: Probe, language: str = "") -> Comp
 
 
 def _samples(before: Look, after: Look, probe: Probe) -> list[Sample]:
+    """Return both answers to each prompt, judged."""
     samples: list[Sample] = []
     answers = zip(before.answers, after.answers, strict=True)
     for prompt, (former, latter) in zip(probe.prompts, answers, strict=True):
@@ -247,6 +257,7 @@ def _measures_of_text(name: str, before: Look, after: Look) -> tuple[Measure, Me
 
 
 def _counted(what: str, answers: Sequence[Sample], test: Callable[[str], bool]) -> Measure:
+    """Return how many answers pass a test, before and after."""
     before = sum(test(answer.before) for answer in answers)
     after = sum(test(answer.after) for answer in answers)
     return Measure(what=what, unit=ANSWERS, before=before, after=after, decimals=0)
@@ -255,15 +266,17 @@ def _counted(what: str, answers: Sequence[Sample], test: Callable[[str], bool]) 
 def choose_strength(
     comparison_at: Callable[[float], Comparison], strengths: Sequence[float]
 ) -> tuple[float, Comparison, str]:
-    """Take the first merge strength at which at most MAX_POINTS_LOST right answers are lost, else
-    the last; the first where it is the only one, or few questions were asked.
+    """Choose the first merge strength at which few right answers are lost, else the last.
+
+    At most MAX_POINTS_LOST percentage points are few. The first strength is chosen also where it is
+    the only one, or few questions were asked.
 
     Args:
-        comparison_at: compares at a strength.
-        strengths: to try, one after the other.
+        comparison_at: Compares at a strength.
+        strengths: To try, one after the other.
 
     Returns:
-        The strength, the comparison at it, and a clause that says why.
+        (the strength, the comparison at it, a clause that says why).
     """
     tried = list[str]()
     for strength in strengths:

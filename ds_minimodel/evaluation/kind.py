@@ -1,5 +1,4 @@
-"""The interface of a kind of task: all that the package asks of classification, question answering
-and the others.
+"""Interface of a kind of task: all that the package asks of classification and the others.
 
 A kind is one subclass of TaskKind in one file beside this one, and one line in KINDS
 (evaluation/__init__.py): of FinetunedKind, which adds a head that trains, or of TaskKind alone,
@@ -41,7 +40,7 @@ Labels = list[str] | None
 
 
 class TaskConfig(Section):
-    """What a recipe says of a task of any kind."""
+    """Section of a recipe for a task of any kind."""
 
     kind: str
     """Kind of task."""
@@ -51,13 +50,13 @@ class TaskConfig(Section):
     """Most tokens of an example, or of a window of `qa`."""
 
     @property
-    def least_length(self) -> int:
-        """The `max_length` below which no example can be encoded."""
+    def min_length(self) -> int:
+        """Shortest `max_length` at which any example can be encoded."""
         return 3
 
 
 class FinetunedConfig(TaskConfig):
-    """What a recipe says of a task that is finetuned."""
+    """Section of a recipe for a task that is finetuned."""
 
     train: Annotated[str, DECIDES_BY_CONTENT, Field(min_length=1)]
     """Training file in the source language."""
@@ -70,12 +69,14 @@ class FinetunedConfig(TaskConfig):
     batch_size: Size | None = None
     """Examples of a step."""
 
-    scored: ClassVar[set[str]] = set()  # keys that are read where it is scored alone
+    # Keys that only scores depend on, not the training.
+    scored: ClassVar[set[str]] = set()
 
     @property
     def training(self) -> tuple[int, float, int, int]:
-        """(batch_size, lr, epochs, max_length) of a task that has them all, as Finetune.task gives
-        it.
+        """The task's (batch_size, lr, epochs, max_length).
+
+        It must have them all, as Finetune.task fills them in.
         """
         assert self.batch_size and self.lr and self.epochs and self.max_length
         return self.batch_size, self.lr, self.epochs, self.max_length
@@ -83,8 +84,9 @@ class FinetunedConfig(TaskConfig):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A file of a task as token sequences. A kind whose answers need more to be found derives from
-    it.
+    """Token sequences of a task's file.
+
+    A kind that needs more to find its answers derives from it.
     """
 
     examples: Examples
@@ -99,15 +101,15 @@ F = TypeVar("F", bound=FinetunedConfig)
 class TaskKind(ABC, Generic[R, E, C]):
     """One kind of task: how its files are read and encoded, its model and scores."""
 
-    # In the recipe.
-    name: ClassVar[str]  # of the key `kind`
-    config: ClassVar[type[TaskConfig]]  # its keys
-    objective: ClassVar[str] = ""  # that its body must have been trained with; empty: any
+    name: ClassVar[str]  # value of the recipe's key `kind`
+    config: ClassVar[type[TaskConfig]]  # keys of the recipe
+    # Objective that the body must have been trained with; "" for any.
+    objective: ClassVar[str] = ""
 
-    # The model. reads_start: the head is a dense layer and the outputs at position 0, else the
-    # outputs everywhere.
-    has_labels: ClassVar[bool] = True
+    # Whether the model's head is a dense layer and the outputs at position 0, else the outputs
+    # everywhere.
     reads_start: ClassVar[bool]
+    has_labels: ClassVar[bool] = True
 
     # --- Files ---
 
@@ -116,10 +118,10 @@ class TaskKind(ABC, Generic[R, E, C]):
         """Read the records of one file.
 
         Args:
-            path: of the file.
-            task: what the recipe says.
-            language: whose rows are read, where a file mixes several.
-            labels: names in the order of their ids; None for those of the file.
+            path: Of the file.
+            task: The recipe's section.
+            language: Whose rows are read, where a file mixes several.
+            labels: Names in the order of their ids; None for those of the file.
 
         Raises:
             UserError: Something is missing, damaged or has a label that is not among these; the
@@ -137,24 +139,42 @@ class TaskKind(ABC, Generic[R, E, C]):
     ) -> E:
         """Encode records as sequences of at most `max_length` tokens.
 
-        separators: how many </s> the body that reads them has between two texts
-        (BodyConfig.separators).
+        Args:
+            tokenizer: Of the language.
+            records: As `read` gives them.
+            task: The recipe's section.
+            max_length: Most tokens of a sequence.
+            separators: How many </s> the body that reads them has between two texts
+                (BodyConfig.separators).
         """
 
     # --- Model ---
 
     @abstractmethod
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
-        """Return the kind's model over a body of `config`, all of it with fresh weights, a head of
-        its own included.
+        """Return the kind's model, head and body, with fresh weights.
+
+        Args:
+            config: Of the body.
+            vocab_size: Rows of the embeddings.
+            labels: Names in the order of their ids; None for a kind without labels.
         """
 
     # --- Scores ---
 
     @abstractmethod
     def score(self, task: C, language: str, records: R, encoded: E, logits: Logits) -> Scores:
-        """Return {"score": what reports show, and further columns of scores.json} of a test file in
-        `language`.
+        """Return the scores of a test file.
+
+        Args:
+            task: The recipe's section.
+            language: Of the file.
+            records: As `read` gives them.
+            encoded: As `encode` gives them.
+            logits: Outputs of the model, in batches.
+
+        Returns:
+            {"score": what reports show, and further columns of scores.json}.
         """
 
     @abstractmethod
@@ -162,8 +182,9 @@ class TaskKind(ABC, Generic[R, E, C]):
         """Return the name of the metric that "score" is, for the titles of tables."""
 
     def compressed(self, task: C, language: str) -> float | None:
-        """Return the bits per byte that xz, which knows no language, takes for a test file; None
-        where no bits are counted.
+        """Return the bits per byte that xz, which knows no language, takes for a test file.
+
+        None where the kind counts no bits.
         """
         return None
 
@@ -171,21 +192,27 @@ class TaskKind(ABC, Generic[R, E, C]):
 class FinetunedKind(TaskKind[R, E, F]):
     """A kind of task with a head that is finetuned on a training file."""
 
-    # For export.
-    hugging_face_class: ClassVar[str]  # how its name ends: "ForSequenceClassification"
-    head_names: ClassVar[dict[str, str]]  # module of the head -> Hugging Face's of RoBERTa
+    # End of the name of transformers' class: "ForSequenceClassification".
+    hugging_face_class: ClassVar[str]
+    # {module of the head: its name in transformers' RoBERTa}
+    head_names: ClassVar[dict[str, str]]
 
     @abstractmethod
     def labels(self, task: F, source: str) -> Labels:
-        """Return the names of the labels in id order: the recipe's, else the training file's; None
-        for a kind without labels.
+        """Return the names of the labels in the order of their ids.
 
-        source: language of the training file.
+        They are the recipe's, else the training file's; None for a kind without labels.
+
+        Args:
+            task: The recipe's section.
+            source: Language of the training file.
         """
 
     def check_files(self, task: F, source: str) -> None:
-        """Check the training and development files, too, and for a label that the task does not
-        have.
+        """Check also the training and development files, and all labels.
+
+        Raises:
+            UserError: A file cannot be used, or has a label that the task does not have.
         """
         labels = self.labels(task, source)
         files = {(source, task.train), *task.test.items()}

@@ -1,6 +1,6 @@
-"""How likely a text is to a body: bits per byte, of a masked body those of hidden words.
+"""Likelihood of texts: bits per byte of documents, or with a masked body those of hidden words.
 
-Nothing is finetuned. All count bytes of the raw text, so that vocabularies compare.
+Nothing is finetuned. Bytes are those of the raw text, so that vocabularies compare.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ if TYPE_CHECKING:
     from ds_minimodel.models.trainable import TaskModel
     from ds_minimodel.tokenizers.tokenizer import Tokenizer
 
-CONTEXT_BYTES = 600  # from which a token is predicted, where nothing else is said
-HIDDEN_SHARE = 0.15  # of words
+CONTEXT_BYTES = 600  # before a token, from which it is predicted by default
+HIDDEN_SHARE = 0.15  # of the words
 
 
 @dataclass(frozen=True)
 class Scored(Encoded):
     """N sequences whose tokens are scored.
 
-    first: (N,) position of the first token that is. text: (N,) index of the text that a sequence is
-    of. unknown: (texts,) how many of each text's bytes the vocabulary has no piece for.
+    Attributes:
+        first: (N,), position of the first token that is scored.
+        text: (N,), index of the text that a sequence is of.
+        unknown: (texts,), how many of each text's bytes the vocabulary has no piece for.
     """
 
     first: np.ndarray
@@ -55,10 +57,15 @@ class Scored(Encoded):
     unknown: Sequence[int]
 
     def nats(self, logits: Logits) -> np.ndarray:
-        """Sum the negative log-likelihoods of each text's tokens, (texts,), and 8 bits for each
-        unknown byte, as if it were spelt out.
+        """Sum the negative log-likelihoods of each text's tokens.
 
-        logits: log-likelihoods (B, S) of batches.
+        An unknown byte takes 8 bits, as if it were spelt out.
+
+        Args:
+            logits: Log-likelihoods (B, S) of batches.
+
+        Returns:
+            Nats of each text, (texts,).
         """
         nats = math.log(256) * np.array(self.unknown, dtype=np.float64)
         lengths = self.examples.lengths
@@ -71,13 +78,14 @@ class Scored(Encoded):
 
 
 class LikelihoodKind(TaskKind[R, Scored, C]):
-    """A kind that asks how likely tokens are."""
+    """Kind of task that asks how likely tokens are."""
 
     objective = "causal-lm"
     has_labels = False
     reads_start = False
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        """Return a model of how likely each token is by those before it."""
         from ds_minimodel.models.trainable import TokenLikelihoods
 
         return TokenLikelihoods(config, vocab_size)
@@ -91,16 +99,18 @@ class Documents:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes by which the bits are divided."""
+        """Count of bytes by which the bits are divided."""
         return sum(len(text.encode()) for text in self.texts)
 
 
 class DocumentKind(LikelihoodKind[Documents, C]):
-    """A kind that counts the bits of documents, each of which stands between empty lines, as in
-    text to train on.
+    """Kind of task that counts the bits of documents.
+
+    Empty lines stand between documents, as in text to train on.
     """
 
     def read(self, path: str, task: C, language: str, labels: Labels) -> Documents:
+        """Read the documents of one file of text."""
         return Documents(["\n".join(document) for document in read_documents([path])])
 
     def score(
@@ -111,20 +121,22 @@ class DocumentKind(LikelihoodKind[Documents, C]):
         return {"score": 100 / bits, "bits_per_byte": bits}
 
     def metric(self, task: C) -> str:
+        """Return the name of bytes in 100 bits."""
         return "bytes in 100 bits (100 / bits per byte)"
 
 
 class TextConfig(TaskConfig):
-    """What a recipe says of documents whose bits are counted."""
+    """Section of a recipe for documents whose bits are counted."""
 
     kind: Literal["bits-per-byte"]
     context_bytes: NonNegativeInt = 0
     """Bytes of a part. 0, the default without `base`: parts of `max_length` tokens."""
 
     @property
-    def least_length(self) -> int:
+    def min_length(self) -> int:
+        """Shortest `max_length` at which any example can be encoded."""
         # A token is a byte at least.
-        return max(super().least_length, self.context_bytes)
+        return max(super().min_length, self.context_bytes)
 
     @model_validator(mode="after")
     def _vocabularies_compare(self, info: ValidationInfo) -> Self:
@@ -136,7 +148,8 @@ class TextConfig(TaskConfig):
 class Text(DocumentKind[TextConfig]):
     """Bits per byte of documents.
 
-    Vocabularies compare at equal bytes of context: of longer pieces as many tokens hold more text.
+    Vocabularies compare at equal bytes of context: as many tokens hold more text where pieces are
+    longer.
     """
 
     name = "bits-per-byte"
@@ -180,6 +193,7 @@ class Text(DocumentKind[TextConfig]):
         )
 
     def compressed(self, task: TextConfig, language: str) -> float | None:
+        """Return the bits per byte of the test file by xz."""
         documents = self.read(task.test[language], task, language=language, labels=None)
         data = "\n\n".join(documents.texts).encode()
         return 8 * len(lzma.compress(data, preset=9)) / len(data)
@@ -187,13 +201,18 @@ class Text(DocumentKind[TextConfig]):
 
 @dataclass(frozen=True)
 class Parts(Documents):
-    """Texts of words with a space between, and of each which words are hidden, (words,) bool."""
+    """Texts with hidden words.
+
+    Attributes:
+        texts: Words with a space between them.
+        hidden: Which words of each text are hidden, (words,) bool.
+    """
 
     hidden: list[np.ndarray]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the hidden words, each with a space."""
+        """Count of bytes of the hidden words, each with a space."""
         total = 0
         for text, hidden in zip(self.texts, self.hidden, strict=True):
             for word, is_hidden in zip(text.split(" "), hidden, strict=True):
@@ -203,14 +222,15 @@ class Parts(Documents):
 
 
 class HiddenConfig(TaskConfig):
-    """What a recipe says of documents with hidden words."""
+    """Section of a recipe for documents with hidden words."""
 
     kind: Literal["pseudo-likelihood"]
     context_bytes: PositiveInt = 400
     """Bytes of a part, less than `max_length`."""
 
     @property
-    def least_length(self) -> int:
+    def min_length(self) -> int:
+        """Shortest `max_length` at which any example can be encoded."""
         # A token is a byte at least; one begins and one ends the part.
         return self.context_bytes + 2
 
@@ -218,8 +238,9 @@ class HiddenConfig(TaskConfig):
 class Hidden(DocumentKind[HiddenConfig]):
     """Bits per byte of words that are hidden in documents, the same ones for every vocabulary.
 
-    A word of several tokens is asked for from left to right, all of it and of the other hidden
-    words masked but the tokens of it that were asked for: as many passes as the longest has tokens.
+    The tokens of a word are asked for from left to right. All hidden words are masked but for the
+    tokens of a word that have been asked for. So there are as many passes as the longest hidden
+    word has tokens.
     """
 
     name = "pseudo-likelihood"
@@ -227,9 +248,10 @@ class Hidden(DocumentKind[HiddenConfig]):
     objective = "masked-lm"
 
     def read(self, path: str, task: HiddenConfig, language: str, labels: Labels) -> Parts:
+        """Read the parts of a file's documents, and hide the same words of them every time."""
         texts: list[str] = []
         for document in read_documents([path]):
-            # textwrap counts characters: so each byte is made one.
+            # textwrap counts characters, so each byte is made one.
             bytes_as_text = " ".join(" ".join(document).split()).encode().decode("latin-1")
             parts = textwrap.wrap(
                 bytes_as_text,
@@ -257,8 +279,9 @@ class Hidden(DocumentKind[HiddenConfig]):
         max_length: int,
         separators: int = 2,
     ) -> Scored:
-        """Encode each part between the tokens that begin and end a text, once for each token of its
-        longest hidden word.
+        """Encode each part once for each token of its longest hidden word.
+
+        It stands between the tokens that begin and end a text.
         """
         assert isinstance(records, Parts)
         mask = tokenizer.vocabulary.require("mask", "a hidden word")
@@ -295,6 +318,7 @@ class Hidden(DocumentKind[HiddenConfig]):
         )
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        """Return a model of how likely each masked token is."""
         from ds_minimodel.models.trainable import HiddenLikelihoods
 
         return HiddenLikelihoods(config, vocab_size)
@@ -308,10 +332,10 @@ class Hidden(DocumentKind[HiddenConfig]):
 
 
 def _ends(sizes: Sequence[int], context: int, max_length: int) -> list[int]:
-    """Return where parts of at most `context` bytes and `max_length` tokens end, each of which has
-    the last token of the part before as its first one, whose bytes do not count.
+    """Return where parts of at most `context` bytes and `max_length` tokens end.
 
-    sizes: bytes of each token.
+    The last token of a part is also the first of the next one, where its bytes do not count. The
+    bytes of each token are `sizes`.
     """
     ends: list[int] = []
     first = 0
@@ -331,7 +355,7 @@ def _parts(ids: list[int], ends: list[int], bos: int | None) -> list[np.ndarray]
     """Cut `ids` into parts.
 
     Each but the first begins, as a sample of training does, with `bos`, or where there is none with
-    the last id of the part before; that one is context, not scored again.
+    the last id of the part before, which is context and is not scored again.
     """
     starts = [0, *(end - 1 for end in ends[:-1])]
     parts = [np.array(ids[start:end]) for start, end in zip(starts, ends, strict=True)]

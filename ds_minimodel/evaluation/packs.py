@@ -1,4 +1,4 @@
-"""Languages: check that one is whole and fits a model, declare that it does, plug it in."""
+"""Language packs: check that one is whole and fits a model, move it over another, plug it in."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,11 @@ from ds_minimodel.tokenizers.tokenizer import Tokenizer, open_tokenizer
 
 
 def _load_body(folder: str | Path) -> BodyArtifact:
-    """Load a body or task model; UserError also where its task is of no kind that there is."""
+    """Load a body or task model.
+
+    Raises:
+        UserError: As of `load_body`, and where there is no such kind of task.
+    """
     body = load_body(folder)
     if body.task:
         task_of(folder, body)
@@ -39,13 +43,16 @@ def _load_body(folder: str | Path) -> BodyArtifact:
 
 
 def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -> None:
-    """Write a language anew as one over another body, of other weights, such as what was made of
-    its body by training on instructions; that its embeddings are of use there is the caller's word.
+    """Write a language anew as one over another body.
+
+    That may be a body of other weights, such as what training on instructions made of the
+    language's body. Whether the embeddings are of use there is for the caller to know.
 
     Args:
-        body_folder: the other body.
-        folder: the language.
-        out: what is written. Its manifest says what it was trained over (`trained_over`).
+        body_folder: The other body.
+        folder: The language.
+        out: Folder that is written. Its manifest says what the language was trained over
+            (`trained_over`).
 
     Raises:
         UserError: They do not fit, or the language is over this body already.
@@ -72,13 +79,14 @@ def save_plugged(body_folder: str | Path, folder: str | Path, out: str | Path) -
 
 
 def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1.0) -> Model:
-    """Return the module of a body or mini-model with a language plugged in, in evaluation mode,
-    fp32; both stay as they are.
+    """Return the module of a body or mini-model with a language plugged in.
+
+    It is in evaluation mode and fp32. Body and language stay as they are.
 
     Args:
-        body: of a model or mini-model.
-        language: with all of its rows (`whole`).
-        strength: share of what the body has learned that it keeps.
+        body: Of a model or mini-model.
+        language: With all of its rows (`whole`).
+        strength: Share of what the body has learned that it keeps.
 
     Raises:
         UserError: They do not fit.
@@ -87,8 +95,8 @@ def plugged_module(body: BodyArtifact, language: Adaptation, strength: float = 1
         raise UserError("a task model has a head of its own; export-hf writes it for transformers")
     if language.num_base:
         raise UserError(
-            f"the language {language.language} holds its new tokens alone; give `whole` of it and "
-            "the model's language"
+            f"the language {language.language} has only its new tokens; give `whole` of it and the "
+            "model's language"
         )
     check_space(f"the language {language.language}", language.space, body.space)
     with torch.device("meta"):
@@ -105,10 +113,10 @@ def open_pack(
     """Load a language and its tokenizer, all files verified.
 
     Args:
-        folder: the language; or a model, for its own language.
-        body: that it is to fit.
-        body_folder: where `body` lies; then the language has all rows, also those that it keeps of
-            its model.
+        folder: The language; or a model, for the language that it has.
+        body: That it is to fit.
+        body_folder: Where `body` lies. With it the language has all rows, also those that it takes
+            from its model.
 
     Raises:
         UserError: Its parts disagree, or it does not fit `body`.

@@ -1,9 +1,8 @@
-"""Extractive question answering: SQuAD 1.1 JSON (MLQA and XQuAD share the form), windows over the
-contexts, answers.
+"""Extractive question answering over files in SQuAD 1.1's form, which MLQA and XQuAD share.
 
-Every context token keeps its characters' offsets, and an answer is cut out of the original context
-by them. Going through whitespace tokens instead ruins languages that write without spaces: MLQA's
-Chinese F1 falls to about 17 (huggingface/transformers#3510, facebookresearch/MLQA#13).
+Every token of a context keeps its characters' offsets, by which an answer is cut out of the
+original context. Going through whitespace tokens instead ruins languages that write without spaces:
+MLQA's Chinese F1 falls to about 17 (huggingface/transformers#3510, facebookresearch/MLQA#13).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _HAN = re.compile("([\u4e00-\u9fa5])")
 
 
 class QuestionConfig(FinetunedConfig):
-    """What a recipe says of a question-answering task."""
+    """Section of a recipe for question answering."""
 
     kind: Literal["qa"]
     question_length: PositiveInt = 64
@@ -67,7 +66,8 @@ class QuestionConfig(FinetunedConfig):
     scored = {"answer_length", "metric"}
 
     @property
-    def least_length(self) -> int:
+    def min_length(self) -> int:
+        """Shortest `max_length` at which any example can be encoded."""
         return self.question_length + 4
 
 
@@ -84,9 +84,11 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
     def read(
         self, path: str, task: QuestionConfig, language: str, labels: Labels
     ) -> list[Question]:
+        """Read the questions of one file."""
         return read_squad(path)
 
     def labels(self, task: QuestionConfig, source: str) -> None:
+        """Return None: answers have no labels."""
         return None
 
     def encode(
@@ -97,6 +99,7 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
         max_length: int,
         separators: int = 2,
     ) -> Windows:
+        """Encode questions as windows over their contexts."""
         return encode_questions(
             tokenizer,
             records,
@@ -106,12 +109,14 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
         )
 
     def module(self, config: BodyConfig, vocab_size: int, labels: Labels) -> TaskModel:
+        """Return a model that scores where an answer starts and ends."""
         from ds_minimodel.models.trainable import SpanExtractor
 
         return SpanExtractor(config, vocab_size)
 
     def num_outputs(self, labels: Labels) -> int:
-        return 2  # start and end
+        """Return 2: the scores of a start and of an end."""
+        return 2
 
     def score(
         self,
@@ -121,11 +126,13 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
         encoded: Windows,
         logits: Logits,
     ) -> Scores:
+        """Return the F1 of the answers as "score", and "exact_match"."""
         answers = find_answers(records, encoded, logits, answer_length=task.answer_length)
         scores = score_qa(answers, records, language if task.metric == "mlqa" else None)
         return {"score": scores["f1"], "exact_match": scores["exact_match"]}
 
     def metric(self, task: QuestionConfig) -> str:
+        """Return the name of the F1 by the task's rules."""
         return "F1 by MLQA's rules" if task.metric == "mlqa" else "F1"
 
 
@@ -136,8 +143,14 @@ class QuestionAnswering(FinetunedKind["list[Question]", "Windows", QuestionConfi
 class Question:
     """A question on a context.
 
-    starts: first character of each answer in `context`, in code points. The defaults stand for a
-    question that is asked alone, without answers.
+    The defaults are for a question without known answers.
+
+    Attributes:
+        id: That the file has for it.
+        text: The question.
+        context: Text that has the answer.
+        answers: That are accepted.
+        starts: First character of each answer in `context`, in code points.
     """
 
     id: str
@@ -214,11 +227,16 @@ def read_squad(path: str | Path) -> list[Question]:
 
 @dataclass(frozen=True)
 class Windows(Encoded):
-    """W sequences `<s>Q</s>C</s>`, C a piece of the question's context; targets (W, 2) start and
-    end.
+    """W sequences `<s>Q</s>C</s>`, in which C is a piece of the question's context.
 
-    question: (W,) index of the question. prefix: (W,) position of C's first token. first: (W,)
-    where that token is in char_starts and char_ends, (T,) offsets of all contexts' tokens.
+    Their targets are (W, 2), the start and the end of the answer.
+
+    Attributes:
+        question: (W,), index of the question.
+        prefix: (W,), position of C's first token.
+        first: (W,), index of that token in char_starts and char_ends.
+        char_starts: (T,), first character of each token of all contexts.
+        char_ends: (T,), end of each.
     """
 
     question: np.ndarray
@@ -229,9 +247,13 @@ class Windows(Encoded):
 
 
 class _Context(NamedTuple):
-    """The tokens of a context: (T,) ids, first characters and ends.
+    """The tokens of a context.
 
-    first_token: how many tokens the contexts before it have.
+    Attributes:
+        ids: (T,).
+        starts: (T,), first characters.
+        ends: (T,), ends in characters.
+        first_token: How many tokens the contexts before it have.
     """
 
     ids: np.ndarray
@@ -253,11 +275,11 @@ def encode_questions(
     (run_squad of BERT; Devlin et al. 2019).
 
     Args:
-        tokenizer: of the language.
-        questions: with their contexts.
-        max_length: tokens of a window, at most.
-        question_length: tokens to which questions are cut.
-        stride: tokens of the context from one window's start to the next.
+        tokenizer: Of the language.
+        questions: With their contexts.
+        max_length: Most tokens of a window.
+        question_length: Tokens to which questions are cut.
+        stride: Tokens of the context from one window's start to the next.
 
     Returns:
         The windows in the order of the questions.
@@ -301,8 +323,10 @@ def encode_questions(
 
 
 def _encode_context(tokenizer: Tokenizer, text: str, first_token: int) -> _Context:
-    """Encode a context with offsets that never fall from token to token: an empty token (a word's
-    start in the middle of what one character normalises to) gets those of its neighbours.
+    """Encode a context with offsets that never fall from token to token.
+
+    An empty token (a word's start in the middle of what one character normalises to) gets the
+    offsets of its neighbours.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     starts, ends = np.array(offsets, dtype=np.int32).reshape(-1, 2).T
@@ -315,11 +339,10 @@ def _encode_context(tokenizer: Tokenizer, text: str, first_token: int) -> _Conte
 
 
 def _answer_tokens(question: Question, context: _Context) -> tuple[int, int]:
-    """Return the first and the last token that share a character with the first answer; -1 twice
-    where no token does.
+    """Return the first and the last token that share a character with the first answer.
 
-    Several tokens can share a character, and characters that normalise to nothing have no token:
-    so the ends are searched for rather than looked up.
+    Where no token does, both are -1. Several tokens can share a character, and characters that
+    normalise to nothing have no token, so the ends are searched for rather than looked up.
     """
     answer = question.answers[0]
     char_start = question.starts[0] + len(answer) - len(answer.lstrip())
@@ -341,11 +364,11 @@ def find_answers(
     between the tokens' offsets, without space around it.
 
     Args:
-        questions: that were encoded.
-        windows: over their contexts.
-        logits: for all windows, in batches: (index (B,), array (B, S, 2) of the start and the end
-            scores).
-        answer_length: tokens of an answer, at most.
+        questions: That were encoded.
+        windows: Over their contexts.
+        logits: For all windows, in batches: (index (B,), array (B, S, 2) of the scores of starts
+            and ends).
+        answer_length: Most tokens of an answer.
     """
     num_windows = len(windows.examples)
     first = np.zeros(num_windows, dtype=np.int64)
@@ -384,12 +407,12 @@ def best_spans(
     """Find the best answer of each window of a batch, as run_qa of Hugging Face does.
 
     Args:
-        start_logits: (B, S) of the windows `index`.
-        end_logits: (B, S) of the same.
-        windows: all of them.
-        index: (B,) which of them are in the batch.
-        answer_length: tokens of an answer, at most.
-        n_best: so many best starts and ends inside the context are considered.
+        start_logits: (B, S), of the windows `index`.
+        end_logits: (B, S), of the same.
+        windows: All windows.
+        index: (B,), which of them are in the batch.
+        answer_length: Most tokens of an answer.
+        n_best: How many of the best starts and ends inside the context are considered.
 
     Returns:
         Positions (B,) of the answers' first and last tokens, and scores (B,), the sums of the two
@@ -433,8 +456,8 @@ def score_qa(
     """Return {"exact_match": percent, "f1": percent}.
 
     Args:
-        predictions: question id → answer; an unanswered question scores 0.
-        questions: with the answers that are accepted.
+        predictions: {question id: answer}; an unanswered question scores 0.
+        questions: With the answers that are accepted.
         language: None for SQuAD 1.1's official script (XQuAD uses it for all languages), else
             MLQA's rules for the language of the answers; languages that MLQA lacks are cut at
             spaces.
@@ -452,10 +475,10 @@ def score_qa(
 
 
 def answer_words(answer: str, language: str | None = None) -> list[str]:
-    """Return the words that are compared: lower case, without punctuation and articles; Chinese by
-    character.
+    """Return the words of an answer that are compared.
 
-    The official scripts join these by spaces and compare the strings, which is the same.
+    They are in lower case, without punctuation and articles; Chinese is compared by character. The
+    official scripts join these by spaces and compare the strings, which is the same.
     """
     bare = "".join(char for char in answer.lower() if char not in string.punctuation)
     if language is not None:

@@ -1,6 +1,6 @@
-"""Labelled tables: what their columns are called, and their rows as records.
+"""Labelled tables: the names of their columns, and their rows as records.
 
-The columns have the official files' forms, or a user's own names.
+The columns have the names of the official files, or those that a recipe gives.
 """
 
 import functools
@@ -22,10 +22,14 @@ from ds_minimodel.text.rows import Rows, rows_of_table, text_field
 class Columns:
     """One form of table.
 
-    texts: the one or two columns of text. label: the column of labels. language: the column that
-    says a row's language, in files that mix them. spellings: {another spelling: label}. left_out:
-    labels whose rows are no examples. no_text: texts whose rows are none. header: all columns in
-    their order, for a form that is told apart by them.
+    Attributes:
+        texts: The one or two columns of text.
+        label: The column of labels.
+        language: The column that says a row's language, in files that mix languages.
+        spellings: {another spelling: label}.
+        left_out: Labels whose rows are no examples.
+        no_text: Texts whose rows are no examples.
+        header: All columns in their order, for a form that is recognised only by these.
     """
 
     texts: tuple[str, ...]
@@ -38,20 +42,23 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """The columns that it is told by."""
+        """The columns by which the form is recognised."""
         if self.header:
-            return [*self.header]
+            return list(self.header)
         language = [self.language] if self.language else []
         return [*self.texts, self.label, *language]
 
     def fits(self, header: Collection[str]) -> bool:
         """Return whether a table with these columns has this form."""
-        return self.names == [*header] if self.header else {*self.names} <= {*header}
+        if self.header:
+            return self.names == list(header)
+        return {*self.names} <= {*header}
 
 
 # In XNLI's translated training files (facebookresearch/XNLI#11).
 _SPELLINGS = {"contradictory": "contradiction"}
-_MISSING = "<NA> NA N/A n/a #N/A NaN nan -NaN -nan NULL null None".split()  # pandas' words
+# Words that pandas writes or reads for a missing value.
+_MISSING = "<NA> NA N/A n/a #N/A NaN nan -NaN -nan NULL null None".split()
 SENTENCE = Columns(("text",))
 PAIR = Columns(("sentence1", "sentence2"))
 XNLI = Columns(
@@ -69,12 +76,16 @@ PAWSX = Columns(
 
 
 def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> Columns:
-    """Return the first of `forms` that a table with these columns has; UserError where it has
-    none.
+    """Return the first of `forms` that a table with these columns has.
+
+    Where there is only one form, it is returned in any case: who reads the rows names the column
+    that is missing.
+
+    Raises:
+        UserError: The table has none of several forms.
     """
     if fitting := next((form for form in forms if form.fits(header)), None):
         return fitting
-    # Whoever reads the only form names the column that is missing.
     if len(forms) == 1:
         return forms[0]
     known = "; ".join(", ".join(form.names) for form in forms if not form.header)
@@ -92,7 +103,10 @@ def recognise(forms: Sequence[Columns], header: Collection[str], where: str) -> 
 class Records:
     """Labelled sentences or pairs.
 
-    texts: one list of N texts a column. targets: (N,) int64, indices into `labels`.
+    Attributes:
+        texts: One list of N texts a column.
+        targets: (N,) int64, indices into `labels`.
+        labels: Names in the order of their ids.
     """
 
     texts: tuple[list[str], ...]
@@ -101,7 +115,7 @@ class Records:
 
 
 class _Row(NamedTuple):
-    """An example, and where it is, as messages say it."""
+    """An example, and its place in words for messages."""
 
     where: str
     texts: list[str]
@@ -116,14 +130,14 @@ def read_table(
 ) -> Records:
     """Read the records of a file of rows (reader.py), or of a .txt with tabs.
 
-    Labels are matched by name, numbers by their digits; rows without one are left out, and how many
-    is said.
+    Labels are matched by name, numbers by their digits. Rows without one are left out, and a line
+    on standard error says how many.
 
     Args:
-        path: of the file.
-        forms: what its columns may be called; the first row decides.
-        labels: the task's, in order of their ids; where None, those of this file, sorted.
-        language: of the rows that are read, in a file that mixes languages.
+        path: Of the file.
+        forms: Names that its columns may have; the first row decides.
+        labels: The task's, in the order of their ids; None for those of this file, sorted.
+        language: Of the rows that are read, in a file that mixes languages.
 
     Raises:
         UserError: Something is missing, damaged or not of the task; the message has file and line.
@@ -155,7 +169,7 @@ def read_table(
 def _read_examples(
     path: str | Path, forms: Sequence[Columns], language: str | None
 ) -> tuple[Columns | None, list[_Row]]:
-    """Read the rows that are examples of the language; also return the form of their table."""
+    """Return the form of a table, None where it has no rows, and its examples of the language."""
     columns: Columns | None = None
     examples: list[_Row] = []
     names = dict.fromkeys(name for form in forms for name in form.names)
@@ -173,11 +187,11 @@ def _read_examples(
 
 
 def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str]:
-    """Return which of the labels `names` say that a row has none.
+    """Return which of the labels `names` are signs that a row has no label.
 
-    They are what pandas writes or reads as missing, and MultiNLI's and SNLI's sign for no majority,
-    in integers -1. labels: the task's, of which none is such a sign; where None, neither are "-"
-    beside "+", nor -1 beside 1 without 0.
+    Such signs are what pandas writes or reads as missing, and MultiNLI's and SNLI's sign for no
+    majority, "-" or in integers -1. None of the task's `labels` is one. Where these are None,
+    neither are "-" beside "+", nor -1 beside 1 without 0.
     """
     signs = [*_MISSING, "-", "-1"]
     if labels is not None:
@@ -186,15 +200,21 @@ def _no_labels(names: Collection[str], labels: Sequence[str] | None) -> list[str
     return [sign for sign in signs if sign in names and not has_opposite.get(sign, False)]
 
 
-# Tables are read again and again.
 @functools.cache
 def _say(line: str) -> None:
+    """Print a line once: tables are read again and again."""
     print(printable(line), file=sys.stderr)
 
 
 def rows_of_file(path: str | Path, columns: Iterable[str]) -> Rows:
-    """Return the rows of a file, where one is and {column: value}; `columns` are those that are
-    read of a Parquet file.
+    """Return the rows of a file as (its place in words, {column: value}).
+
+    Args:
+        path: Of the file.
+        columns: That are read of a Parquet file.
+
+    Raises:
+        UserError: There is no such file.
     """
     path = Path(path)
     if not path.is_file():

@@ -1,3 +1,1 @@
-"""Costs and results of runs: curves, compute to near-maximal performance, tables, plots, the
-report.
-"""
+"""Reports of runs: curves, compute to near-maximal performance, tables, plots, the page."""

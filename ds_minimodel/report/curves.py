@@ -1,8 +1,7 @@
-"""Training curves of a run, compute to near-maximal performance (paper section 4.2), and speedups
-(Figure 1).
+"""Training curves of a run, compute to near-maximal performance, and speedups.
 
-Every system has every task, language, seed and step: score rows are those of one run
-(pipeline/steps/report.py).
+They are those of the paper's section 4.2 and Figure 1. Every system has every task, language, seed
+and step: score rows are those of one run (pipeline/steps/report.py).
 """
 
 import math
@@ -21,7 +20,7 @@ from ds_minimodel.config.systems import BASELINE, SYSTEMS
 from ds_minimodel.evaluation.changes import Changes
 from ds_minimodel.evaluation.comparison import Kept
 
-# Of scores or costs, as JSON holds it.
+# Scores or costs, as JSON holds them.
 Row = Mapping[str, Any]
 
 
@@ -43,9 +42,7 @@ class ComputeUnit(NamedTuple):
     per_eflop: float
 
     def text(self, eflops: float) -> str:
-        """Return `eflops` in this unit, printed with three significant digits at most; ∞ where it
-        is infinite.
-        """
+        """Return `eflops` in this unit, with at most three significant digits; ∞ where infinite."""
         value = eflops * self.per_eflop
         if value == math.inf:
             return "∞"
@@ -65,8 +62,9 @@ _FLOPS = [
 
 
 def flops_unit(largest_eflops: float) -> ComputeUnit:
-    """Return the largest unit of FLOPs in which `largest_eflops` is at least 1: runs on a laptop
-    cost PFLOPs, not EFLOPs.
+    """Return the largest unit of FLOPs in which `largest_eflops` is at least 1.
+
+    Runs on a laptop cost PFLOPs, not EFLOPs.
     """
     return next((unit for unit in _FLOPS if largest_eflops * unit.per_eflop >= 1), _FLOPS[-1])
 
@@ -80,8 +78,12 @@ KEY = ["system", "task", "language"]
 
 
 class Estimate(NamedTuple):
-    """Compute at which a target is reached, between the checkpoints before (lower) and after
-    (upper).
+    """Compute at which a target is reached.
+
+    Attributes:
+        eflops: The estimate.
+        lower: Compute of the checkpoint before.
+        upper: Compute of the checkpoint after.
     """
 
     eflops: float
@@ -93,11 +95,18 @@ NEVER = Estimate(math.inf, math.inf, math.inf)
 
 
 def training_curves(rows: Iterable[Row], metric: str = "score") -> pd.DataFrame:
-    """Return checkpoints: columns eflops, mean, std (NaN with one seed) and num_seeds by system,
-    task, language and step.
+    """Return the checkpoints of score rows.
 
     Tasks and languages are in the order of the rows that have `metric`. "avg" is the mean over a
     task's languages; its deviation is that of the seeds' means.
+
+    Args:
+        rows: Of scores.
+        metric: Column of the score.
+
+    Returns:
+        Columns eflops, mean, std (NaN with one seed) and num_seeds by system, task, language and
+        step.
     """
     points = ["system", "task", "language", "step"]
     scores = pd.DataFrame(
@@ -133,15 +142,17 @@ def first_points(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def names_in(curves: pd.DataFrame, level: str) -> list[str]:
-    """Return the systems, tasks or languages that have a curve, in the order of the rows; not the
-    average.
+    """Return the systems, tasks or languages that have a curve, in the order of the rows.
+
+    The average over languages is not among them.
     """
     return [name for name in curves.index.unique(level) if name != AVERAGE]
 
 
 def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
-    """Return the compute to 95 % of BL_BASE's score at training completion, of every curve; nothing
-    without BL_BASE.
+    """Return the compute of every curve to 95 % of BL_BASE's score at training completion.
+
+    Without BL_BASE there is none.
     """
     if BASELINE not in names_in(curves, "system"):
         return {}
@@ -153,12 +164,12 @@ def near_maximal(curves: pd.DataFrame) -> dict[Key, Estimate]:
 
 
 def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
-    """Return the compute at which `curve` (eflops, mean) first scores `target`, interpolated
-    linearly between two checkpoints.
+    """Return the compute at which `curve` (eflops, mean) first scores `target`.
 
-    It is 0 where a first checkpoint at 0 EFLOPs reaches the target. Where the first checkpoint does
-    but has cost something, nothing is known before it: the estimate is its cost, the lower bound 0.
-    It is NEVER where no checkpoint reaches the target.
+    It is interpolated linearly between two checkpoints. It is 0 where a first checkpoint at 0
+    EFLOPs reaches the target. Where the first checkpoint does but has cost something, nothing is
+    known before it: the estimate is its cost, the lower bound 0. It is NEVER where no checkpoint
+    reaches the target.
     """
     eflops = curve["eflops"].to_numpy()
     scores = curve["mean"].to_numpy()
@@ -174,11 +185,15 @@ def compute_to_reach(curve: pd.DataFrame, target: float) -> Estimate:
 
 
 class Speedup(NamedTuple):
-    """How many times less compute than BL_BASE a system takes to near-maximal performance; 0: it
-    never gets there, or BL_BASE is there unadapted.
+    """Speedup of a system over BL_BASE.
 
-    low, high: the smallest and the largest of single seeds' curves. at_equal_compute: its score −
-    BL_BASE's where the cheaper of both ends, in points. reaches: whether it ever gets there.
+    Attributes:
+        value: How many times less compute it takes to near-maximal performance; 0 where it never
+            gets there, or BL_BASE is there unadapted.
+        low: The smallest value on curves of single seeds.
+        high: The largest.
+        at_equal_compute: Its score − BL_BASE's where the cheaper of the two ends, in points.
+        reaches: Whether it ever gets there.
     """
 
     value: float
@@ -189,8 +204,9 @@ class Speedup(NamedTuple):
 
 
 def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
-    """Return {system: {task, or "all tasks" of several: Speedup}} of all but BL_BASE; nothing
-    without BL_BASE.
+    """Return {system: {task, or "all tasks": Speedup}} of all systems but BL_BASE.
+
+    Without BL_BASE there is none. A single task stands only as "all tasks".
     """
     columns = ["system", "task", "language", "seed", "step", "eflops", "score"]
     scores = pd.DataFrame(rows, columns=columns)
@@ -214,7 +230,7 @@ def speedups(rows: Sequence[Row]) -> dict[str, dict[str, Speedup]]:
 def _speedup(scores: pd.DataFrame, system: str) -> Speedup:
     curve = _pooled(scores, system)
     base = _pooled(scores, BASELINE)
-    # Tasks that are not finetuned have one seed: a curve is that of a seed which has them all.
+    # Tasks that are not finetuned have one seed. Only a seed that has all tasks has a curve.
     counts = scores.groupby("seed")[["task", "language"]].nunique()
     ratios: list[float] = []
     for seed in counts.index[(counts == counts.max()).all(axis=1)]:
@@ -241,8 +257,9 @@ def _pooled(scores: pd.DataFrame, system: str) -> pd.DataFrame:
 
 
 def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
-    """Return BL_BASE's compute over the system's; of one that is there unadapted, over its next
-    checkpoint's.
+    """Return BL_BASE's compute over the system's.
+
+    A system that is there unadapted counts with its next checkpoint.
     """
     target = NEAR_MAXIMAL * base["mean"].iloc[-1]
     spent = compute_to_reach(curve, target).eflops
@@ -252,7 +269,7 @@ def _ratio(curve: pd.DataFrame, base: pd.DataFrame) -> float:
 
 
 class LossRecord(Stored):
-    """What is read of a line of metrics.jsonl; that of step 0 has held-out losses alone."""
+    """Fields that are read of a line of metrics.jsonl; that of step 0 has only held-out losses."""
 
     step: Count
     eflops: Amount = 0.0  # by formula, as tflops_per_second is
@@ -263,8 +280,9 @@ class LossRecord(Stored):
 
 
 def read_losses(path: Path, system: str, stage: str, language: str) -> Row | None:
-    """Read the loss row of one run: held_out, [(step, nats per token)]; hours of steps; GiB at
-    most. None without a log.
+    """Return the loss row of one run, None without a log.
+
+    It has held_out, [(step, nats per token)]; the hours of steps; and the most memory in GiB.
     """
     advice = "put it back from a copy, or delete it: nothing but the report reads it"
     records = read_model_lines(path, LossRecord, advice)
@@ -292,17 +310,17 @@ def read_losses(path: Path, system: str, stage: str, language: str) -> Row | Non
 
 
 SCORES_FILE = "scores.json"
-# Scores that are shown of a task that has one of them, and their units; less of them is better.
+# Scores that are shown for a task that has one of them, and their units; lower is better.
 BITS = {"bits_per_byte": "bits per byte", "bits_per_hidden_byte": "bits per byte of hidden words"}
-# What the names of scores begin with: those of the source language's own pack, which are the
-# untouched model's, and those of an added language's pack on the source's texts, where "cut" is the
-# percentage of their bytes that stand in new pieces.
+# Prefixes of the names of scores. The first: scores with the source language's pack, which are
+# those of the untouched model. The second: scores of an added language's pack on the source's
+# texts; with "cut", the percentage of their bytes that are in new tokens.
 OF_SOURCE = "source_pack_"
 ON_SOURCE = "on_source_"
 
 
 class ScoreRow(Stored):
-    """A score row in a file."""
+    """Score row in a file."""
 
     __pydantic_extra__: dict[str, Amount]
 
@@ -316,8 +334,9 @@ class ScoreRow(Stored):
 
 
 def shown_score(row: Row, metric: str) -> tuple[str, str]:
-    """Return (column, name) of the score that a sentence or a card shows of rows like this; metric:
-    what "score" is.
+    """Return (column, name) of the score that a sentence or a card shows of rows like this.
+
+    `metric` is the name of the column "score".
     """
     for column, unit in BITS.items():
         if column in row:
@@ -326,7 +345,7 @@ def shown_score(row: Row, metric: str) -> tuple[str, str]:
 
 
 def further_columns(rows: Iterable[Row]) -> list[str]:
-    """Return the names of the further scores in score rows, in the order of the alphabet."""
+    """Return the names of the further scores in score rows, in alphabetical order."""
     return sorted({name for row in rows for name in row} - ScoreRow.model_fields.keys())
 
 
@@ -334,10 +353,16 @@ def further_columns(rows: Iterable[Row]) -> list[str]:
 class RunResults:
     """Results of a recipe in its workdir.
 
-    facts: {label: text} about recipe, device and versions. metrics: {task: name of its score}.
-    scores: of all languages and steps with every seed. losses: as of read_losses. fertility: rows
-    of pipeline/fertility.py where a base's vocabulary is extended. compressed: {(task, language):
-    bits per byte that xz takes}. kept, changes: of {(system, language)}.
+    Attributes:
+        recipe: What was run.
+        facts: {label: text} about recipe, device and versions.
+        metrics: {task: name of its score}.
+        scores: Of all languages and steps with every seed.
+        losses: Rows of `read_losses`.
+        fertility: Rows of pipeline/fertility.py where a base's vocabulary is extended.
+        compressed: {(task, language): bits per byte that xz takes}.
+        kept: {(system, language): comparison of a decoder with the untouched one}.
+        changes: {(system, language): comparison of an encoder with the untouched one}.
     """
 
     recipe: Recipe

@@ -1,6 +1,4 @@
-"""Report page: scores.json, and one page of tables and curves as Markdown and as HTML that stands
-alone.
-"""
+"""The report's page of tables and curves, as Markdown and as HTML in one file, with scores.json."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,25 +29,26 @@ from ds_minimodel.report.verdict import VERDICTS_FILE, Verdict, findings, verdic
 TITLE = "Mini-model adaptation: report"
 TITLE_OF_ADDED = "A language added to a model: report"
 MAX_SHOWN = 10  # samples of a kind
+# Notes below the samples of each kind.
 _NOTES = {
     OPENINGS: "The likeliest tokens after the first words of a held-out document.",
-    QUESTIONS: "First those that were right before and are not any more.",
-    DIALOGUES: "What was asked first in dialogues that were held out.",
+    QUESTIONS: "Questions that were answered right before and are not any more come first.",
+    DIALOGUES: "The first questions of dialogues that were held out.",
 }
 _NEXT = (
-    "Load what extend wrote into the folder model, or write it with export-hf. extend goes on with "
-    "more --hours, and into another --out teaches a decoder to answer, from --chats."
+    "Load the folder model, which extend wrote, or write one with export-hf. With more --hours the "
+    "same call of extend goes on; with --chats and another --out it teaches a decoder to answer."
 )
 _NEXT_OF_PAIRS = (
-    "Load what extend wrote into the folder model, as the untouched one is loaded. extend goes on "
-    "with more --hours; pairs of the kind of text that is to be found, and a dictionary beside "
-    "them, bring more than longer training."
+    "Load the folder model, which extend wrote, as the untouched model is loaded. With more "
+    "--hours the same call of extend goes on. Pairs of the kind of text that is to be found, and a "
+    "dictionary beside them, bring more than longer training."
 )
 _BANDS = "Bands: standard deviation over seeds. Dotted: near-maximal performance."
 _FIGURE_1 = (
-    "Figure 1: speedup over BL_BASE: so many times less compute of step 2 to near-maximal "
-    "performance, 95 % of BL_BASE's final score, on curves averaged over tasks and languages; "
-    "lines: range of single seeds."
+    "Figure 1: speedup over BL_BASE: how many times less compute step 2 takes to near-maximal "
+    "performance, 95 % of BL_BASE's final score, on curves averaged over tasks and languages. "
+    "Lines: range of single seeds."
 )
 _FIGURE_3 = (
     "Figure 3, averaged over languages: score against the compute of step 2, by the paper's "
@@ -58,8 +57,11 @@ _FIGURE_3 = (
 
 
 def write_report(out_folder: Path, run: RunResults) -> list[str]:
-    """Write scores.json, verdicts.json, report.md, report.html and the PNGs; `out_folder` is
-    replaced as a whole.
+    """Write scores.json, verdicts.json, report.md, report.html and the PNGs.
+
+    Args:
+        out_folder: Where to; it is replaced as a whole.
+        run: The results.
 
     Returns:
         What the page says first, a line each.
@@ -85,9 +87,7 @@ def write_report(out_folder: Path, run: RunResults) -> list[str]:
 
 
 def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
-    """Return the page over a base: what was there before, what is there after, and what that
-    took.
-    """
+    """Return the page of a run over a base: scores before and after, samples and costs."""
     blocks: list[Block] = [Heading("What was asked for"), Facts(run.facts)]
     if any(verdict.measures for verdict in verdicts):
         measured = {
@@ -99,10 +99,10 @@ def added_blocks(run: RunResults, verdicts: Sequence[Verdict]) -> list[Block]:
         blocks += [Heading("Losses"), tables.held_out_table(run.losses)]
     blocks += retrieval_tables(run)
     for (system, language), changes in run.changes.items():
-        blocks += [Heading(f"What changed: {name_of(system)}, {language}")]
+        blocks.append(Heading(f"What changed: {name_of(system)}, {language}"))
         blocks += changes_blocks(changes, run.recipe.languages.source, language)
     for (system, language), kept in run.kept.items():
-        blocks += [Heading(f"Samples: {name_of(system)}, {language}")]
+        blocks.append(Heading(f"Samples: {name_of(system)}, {language}"))
         blocks += samples_blocks(kept)
     blocks += _held_out_blocks(run)
     if len(run.recipe.systems) > 1:
@@ -127,7 +127,7 @@ def samples_blocks(comparison: Comparison) -> list[Block]:
 
 
 def comparison_page(title: str, comparison: Comparison) -> str:
-    """Return what became of a decoder, as Markdown."""
+    """Return the comparison of a decoder with the untouched one, as Markdown."""
     blocks: list[Block] = [Findings([*comparison.sentences, *comparison.worse])]
     blocks += [tables.measures_table(comparison.measures), *samples_blocks(comparison)]
     return to_markdown(title, blocks)
@@ -163,16 +163,14 @@ def _held_out_blocks(run: RunResults) -> list[Block]:
         training_curves(rows), ylabel="nats per token", task=task, near_maximal=False
     )
     caption = (
-        "Loss on held-out text while it trained, in nats per token: lower is better, and "
-        "vocabularies do not compare by it."
+        "Loss on held-out text during the training, in nats per token. Lower is better; it does "
+        "not compare models of different vocabularies."
     )
     return [Heading("Held-out loss"), Plot("held-out-loss.png", drawn, caption)]
 
 
 def report_blocks(run: RunResults) -> list[Block]:
-    """Return the paper's page as a list of blocks, in reading order: those that the run has data
-    for.
-    """
+    """Return the paper's page as blocks in reading order, those that the run has data for."""
     costs = recipe_costs(run.recipe)
     blocks: list[Block] = [Facts(run.facts), Heading("Systems"), Facts(_systems(run))]
     if run.target_scores:
@@ -180,7 +178,7 @@ def report_blocks(run: RunResults) -> list[Block]:
         if gains := speedups(run.target_scores):
             drawn = plots.plot_speedups(gains)
             blocks += [tables.speedups_table(gains), Plot("figure-1.png", drawn, _FIGURE_1)]
-        # Of one language a task's own figure is the same.
+        # With one language each task's figure would be the same.
         if len(run.recipe.languages.targets) > 1:
             drawn = plots.plot_scores(curves, "mean over languages")
             blocks += [Heading("Training curves"), Plot("figure-3.png", drawn, _FIGURE_3)]

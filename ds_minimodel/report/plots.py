@@ -48,8 +48,9 @@ _ENTRY_WIDTH = 2  # inches, of the legend
 
 
 def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
-    """Draw Figure 1: a group of bars for all tasks and for each; one bar a system, its speedup with
-    its range over seeds.
+    """Draw Figure 1: a group of bars for all tasks together, and one for each task.
+
+    A bar is the speedup of a system, with its range over seeds.
     """
     groups = list(next(iter(speedups.values())))
     num_bars = len(speedups) * len(groups)
@@ -83,18 +84,19 @@ def plot_speedups(speedups: Mapping[str, Mapping[str, Speedup]]) -> bytes:
 
 
 def plot_scores(
-    curves: pd.DataFrame, ylabel: str, task: str = "", near_maximal: bool = True
+    curves: pd.DataFrame, ylabel: str, task: str = "", *, near_maximal: bool = True
 ) -> bytes:
-    """Draw Figure 3: score curves, a line for each system, averaged over languages in a panel for
-    each task; of one task, a panel for each language.
+    """Draw Figure 3: score curves, a line for each system.
+
+    There is a panel for each task, averaged over languages; or for each language of one task.
 
     Args:
-        curves: as of training_curves.
-        ylabel: what the scores are, such as "accuracy (%)".
-        task: the one task.
-        near_maximal: whether 95 % of BL_BASE's last score is drawn.
+        curves: As of `training_curves`.
+        ylabel: Name of the scores, such as "accuracy (%)".
+        task: The one task.
+        near_maximal: Whether 95 % of BL_BASE's last score is drawn.
     """
-    # Title, task and language of each.
+    # (title, task, language) of each panel.
     if task:
         languages = names_in(curves.xs(task, level="task"), "language")
         panels = [(language, task, language) for language in languages]

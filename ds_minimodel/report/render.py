@@ -1,6 +1,4 @@
-"""A page as data (headings, facts, tables, plots), printed as Markdown and as HTML that stands
-alone.
-"""
+"""A page as data (headings, facts, tables, plots), printed as Markdown and as HTML in one file."""
 
 import base64
 import re
@@ -18,19 +16,25 @@ class Heading(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Facts with a label each."""
+    """Facts, each with a label."""
 
     by_label: Mapping[str, str]
 
 
 class Findings(NamedTuple):
-    """What the page has to say, a line each."""
+    """Sentences of what was found, a line each."""
 
     lines: Sequence[str]
 
 
 class Plot(NamedTuple):
-    """PNG with two pixels for each pixel of the page. name: its file beside the page."""
+    """PNG with two pixels for each pixel of the page.
+
+    Attributes:
+        name: Of its file beside the page.
+        png: Bytes of the file.
+        caption: What it shows.
+    """
 
     name: str
     png: bytes
@@ -38,20 +42,23 @@ class Plot(NamedTuple):
 
     @property
     def width(self) -> int:
-        """In pixels of the page."""
+        """Width in pixels of the page."""
         # A PNG has its width in these bytes.
         return int.from_bytes(self.png[16:20], "big") // 2
 
     @property
     def base64(self) -> str:
-        """The file as text."""
+        """The file as base64 text."""
         return base64.b64encode(self.png).decode()
 
 
 class Cell(NamedTuple):
     """Entry of a table.
 
-    detail: what qualifies the text, such as ± or bounds. best: whether it is that of its column.
+    Attributes:
+        text: What it says.
+        detail: What qualifies the text, such as ± or bounds.
+        best: Whether it is the best of its column.
     """
 
     text: str
@@ -68,10 +75,15 @@ CellRow = Sequence[Cell | str]
 
 @dataclass(frozen=True)
 class Table:
-    """Table; each row holds an entry for each of `columns`.
+    """Table; each row has an entry for each column.
 
-    references: rows that the others compare with. of_text: its entries are sentences, which stand
-    below each other where a screen is narrow.
+    Attributes:
+        title: Above it.
+        columns: Their names.
+        rows: Entries.
+        references: Rows that the others compare with.
+        notes: Sentences below it.
+        of_text: Whether its entries are sentences, which stand below each other on narrow screens.
     """
 
     title: str
@@ -86,8 +98,9 @@ Block = Heading | Facts | Findings | Plot | Table
 
 
 def to_html(title: str, blocks: Iterable[Block]) -> str:
-    """Return a page as one HTML file with its figures inside; what is too wide for a screen scrolls
-    within the page.
+    """Return a page as one HTML file with its figures inside.
+
+    What is too wide for a screen scrolls within the page.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -137,27 +150,31 @@ def _markdown_table(table: Table) -> list[str]:
     return [line(map(escape_markdown, table.columns)), line(rule), *map(line, rows)]
 
 
-# What moves a terminal's cursor, or text, but for ends of lines; and what is not UTF-8.
+# Characters that move a terminal's cursor or the direction of text, but for ends of lines, and
+# those that UTF-8 cannot have.
 _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def without_controls(text: str) -> str:
-    """Return `text`, of any lines, with those as escapes."""
+    """Return `text` with control characters, but not ends of lines, as escapes."""
     return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
-# What Markdown reads as its own in the middle of a line, and what makes a link or an image of
-# brackets. An underscore inside a word is no mark.
+# Marks of Markdown in the middle of a line, and brackets that make a link or an image. An
+# underscore inside a word is no mark.
 _MARKS = re.compile(r"[\\|*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _BRACKETS = re.compile(r"(?<!\\)[\[\]]")
 
 
-def escape_markdown(text: str, in_brackets: bool = False) -> str:
-    """Return `text` in one line in which no mark, link, image or HTML is left; a table or a
-    paragraph takes it as it is.
+def escape_markdown(text: str, *, in_brackets: bool = False) -> str:
+    """Return `text` in one line without marks, links, images or HTML.
 
-    An address that stands there as itself (http://…) stays, of which GitHub makes a link.
-    in_brackets: it is to stand in those of a link or an image.
+    A table or a paragraph can take it as it is. A bare address (http://…) stays, of which GitHub
+    makes a link.
+
+    Args:
+        text: Any text.
+        in_brackets: Whether it is to stand in the brackets of a link or an image.
     """
     line = without_controls(" ".join(text.splitlines()))
     line = line.replace("&", "&amp;").replace("<", "&lt;")
@@ -166,9 +183,7 @@ def escape_markdown(text: str, in_brackets: bool = False) -> str:
 
 
 def duration(hours: float) -> str:
-    """Return hours as days, hours, minutes or seconds, whichever is the largest with one or
-    more.
-    """
+    """Return hours as days, hours, minutes or seconds, in the largest unit that is one or more."""
     for name, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
         if hours >= length:
             return f"{hours / length:.3g} {name}"

@@ -1,5 +1,6 @@
-"""Tables of the paper for one's own run, as data; render.py prints them. `curves` are those of
-curves.py.
+"""Tables of the paper for a run, as data; render.py prints them.
+
+Arguments `curves` are those of curves.py.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ds_minimodel.report.render import EMPTY, Cell, CellRow, Table
 
 
 class Scale(NamedTuple):
-    """How scores are printed, and which of them is the best."""
+    """Format of scores, and the function that gives the best of them."""
 
     form: str = "{:.1f}"
     best: Callable[[Iterable[float]], float] = max
@@ -54,8 +55,9 @@ SCALES = dict.fromkeys(BITS, Scale("{:.3f}", min))
 
 
 def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
-    """Return {system: EFLOPs of step 2 for one language, by the paper's formula} of the rows of
-    recipe_costs.
+    """Return {system: EFLOPs of step 2 for one language, by the paper's formula}.
+
+    `costs` are the rows of `recipe_costs`.
     """
     return {row["system"]: row["formula_eflops"] for row in costs if row["step"] == "adapt"}
 
@@ -64,22 +66,20 @@ def adapt_costs(costs: Iterable[Row]) -> dict[str, float]:
 
 
 def averages(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return final scores, the mean over languages: a row for each system, a column for each
-    task.
-    """
+    """Return mean final scores over languages, a row for each system, a column for each task."""
     return last_points(curves)["mean"].xs(AVERAGE, level="language").unstack()
 
 
 def retained(curves: pd.DataFrame) -> pd.Series:
     """Return the share of BL_BASE's average final score that each system has, mean over tasks."""
     ends = averages(curves)
-    # Of nothing there is no share.
+    # A share of a score of 0 is not defined.
     known = ends.loc[:, ends.loc[BASELINE] > 0]
     return (known / known.loc[BASELINE]).mean(axis=1)
 
 
 def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
-    """Show how much sooner than BL_BASE each system is, of all tasks and of each."""
+    """Show how much sooner than BL_BASE each system is, over all tasks and in each."""
     groups = list(next(iter(by_system.values())))
     rows: list[CellRow] = []
     for system, by_group in by_system.items():
@@ -91,12 +91,13 @@ def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
             cells.append(Cell(f"{speedup.value:.2f}", seeds))
         rows.append([name_of(system), *cells, f"{by_group[ALL_TASKS].at_equal_compute:+.2f}"])
     notes = [
-        "BL_BASE's compute to 95 % of its final score over the system's to the same, on curves "
-        "averaged over seeds, languages and tasks. In brackets the lowest and the highest of "
-        "single finetuning seeds' own curves: that of the averaged curve may lie outside. Another "
-        "pretraining may differ by more. 0: never, or BL_BASE is there unadapted. A system that is "
-        "there unadapted counts with its next checkpoint: it is at least as fast. At equal "
-        "compute: difference in points where the cheaper of both ends."
+        "BL_BASE's compute to 95 % of its final score, divided by the system's compute to the same "
+        "score, on curves averaged over seeds, languages and tasks. In brackets the lowest and the "
+        "highest value on curves of single finetuning seeds; the value of the averaged curve may "
+        "lie outside. Another pretraining may differ by more. 0: the system never gets there, or "
+        "BL_BASE is there unadapted. A system that is there unadapted counts with its next "
+        "checkpoint, so it is at least as fast. At equal compute: difference in points where the "
+        "cheaper of the two ends."
     ]
     return Table("Speedup over BL_BASE", ["System", *groups, "at equal compute"], rows, notes=notes)
 
@@ -104,15 +105,16 @@ def speedups_table(by_system: Mapping[str, Mapping[str, Speedup]]) -> Table:
 def final_scores_table(
     task: str, metric: str, curves: pd.DataFrame, costs: Iterable[Row], scale: Scale = PERCENT
 ) -> Table:
-    """Return Table 2 for one task: training cost, and the score at training completion in each
-    language; below it the scores before any training (step 0: unadapted embeddings).
+    """Return Table 2 for one task: training cost and final score in each language.
+
+    Below are the scores before any training (step 0: unadapted embeddings).
 
     Args:
-        task: of the recipe.
-        metric: what the scores are, such as "accuracy".
-        curves: as of training_curves.
-        costs: as of recipe_costs.
-        scale: of the scores.
+        task: Of the recipe.
+        metric: Name of the scores, such as "accuracy".
+        curves: As of `training_curves`.
+        costs: As of `recipe_costs`.
+        scale: Of the scores.
     """
     ends = last_points(curves).xs(task, level="task")
     starts = first_points(curves).xs(task, level="task")
@@ -153,9 +155,7 @@ def _score_cells(
 
 
 def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
-    """Return Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with the bounds of the
-    estimate.
-    """
+    """Return Table 3 for one task: FLOPs to 95 % of BL_BASE's final score, with bounds."""
     by_system: dict[str, dict[str, Estimate]] = {}
     for (system, of_task, language), estimate in estimates.items():
         if of_task == task and language != AVERAGE:
@@ -177,9 +177,9 @@ def near_maximal_table(task: str, estimates: Mapping[Key, Estimate]) -> Table:
         mean = _mean_estimate([estimate.eflops for estimate in of_system.values()], unit)
         rows.append([name_of(system), *cells, mean])
     notes = [
-        "To 95 % of BL_BASE's score at training completion, for every system. Interpolated "
-        "linearly between the checkpoints before and after, whose compute is in brackets. ∞: never "
-        "reached. *: without the languages that never reach it."
+        "Compute to 95 % of BL_BASE's score at training completion, interpolated linearly between "
+        "the checkpoints before and after, whose compute is in brackets. ∞: never reached. *: "
+        "without the languages that never reach it."
     ]
     title = f"Table 3 ({task}): {unit.name} to near-maximal performance"
     return Table(title, ["System", *languages, AVERAGE], rows, notes=notes)
@@ -203,9 +203,7 @@ def _mean_estimate(eflops: Sequence[float], unit: ComputeUnit) -> str:
 
 
 def source_table(source: str, curves: pd.DataFrame) -> Table:
-    """Return Table 5: final scores in the source language, by system and task; `curves` hold that
-    language's.
-    """
+    """Return Table 5: final scores in the source language, whose curves are given."""
     ends = last_points(curves).xs(source, level="language")
     best = ends["mean"].groupby(level="task", observed=True).max().to_dict()
     rows: list[CellRow] = [
@@ -213,7 +211,7 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
         for system in names_in(ends, "system")
     ]
     title = f"Table 5: performance in the source language, {source}"
-    note = "With that language's own embeddings."
+    note = "With the embeddings of that language."
     return Table(title, ["System", *names_in(ends, "task")], rows, notes=[note])
 
 
@@ -221,7 +219,11 @@ def source_table(source: str, curves: pd.DataFrame) -> Table:
 
 
 def change_table(measured: Mapping[str, Sequence[Measure]]) -> Table:
-    """Show what was measured before and after. measured: by what it is of, system and language."""
+    """Show what was measured before and after.
+
+    Args:
+        measured: {system and language: measures}.
+    """
     rows: list[CellRow] = []
     for name, measures in measured.items():
         rows += _measured(measures, f"{name}: " if len(measured) > 1 else "")
@@ -237,7 +239,8 @@ def _measured(measures: Sequence[Measure], named: str = "") -> list[CellRow]:
     rows: list[CellRow] = []
     for measure in measures:
         change = EMPTY
-        if measure.unit.startswith("recall"):  # percent of texts, whose difference is in points
+        # A recall is a percentage of texts, so its difference is in points.
+        if measure.unit.startswith("recall"):
             change = Cell(f"{measure.after - measure.before:+.1f}")
         elif measure.before:
             change = Cell(f"{100 * (measure.after / measure.before - 1):+.1f} %")
@@ -253,16 +256,16 @@ def _before_and_after(rows: list[CellRow], note: str = "") -> Table:
 
 
 def samples_table(title: str, samples: Iterable[Sample], note: str) -> Table:
-    """Show what is written before and after, with what is right and what loops marked."""
+    """Show what is written before and after; what is right and what loops is marked."""
     rows: list[CellRow] = []
     for sample in samples:
-        before = _written(sample.before, sample.was_right)
-        after = _written(sample.after, sample.is_right)
+        before = _written(sample.before, is_right=sample.was_right)
+        after = _written(sample.after, is_right=sample.is_right)
         rows.append([sample.opening, before, after])
     return Table(title, ["Opening", "before", "after"], rows, notes=[note], of_text=True)
 
 
-def _written(text: str, is_right: bool) -> Cell:
+def _written(text: str, *, is_right: bool) -> Cell:
     marks = ["(right)"] if is_right else []
     if loops(text):
         marks.append("(loops)")
@@ -272,15 +275,14 @@ def _written(text: str, is_right: bool) -> Cell:
 # --- costs and losses
 
 
-def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -> Table:
-    """Show the cost of every step: the paper's formula, V100 time by it, and what this
-    implementation executes.
+def cost_table(costs: Sequence[Row], *, in_days: bool = True, languages: int = 1) -> Table:
+    """Show the cost of every step, by the paper's formula and as this implementation executes it.
 
     Args:
-        costs: as of recipe_costs.
-        in_days: whether V100 time is shown.
-        languages: so many share what is paid once; of more than one a row says what each costs
-            then.
+        costs: As of `recipe_costs`.
+        in_days: Whether V100 time by the formula is shown.
+        languages: Count of languages that share what is paid once. Where there are several, a row
+            says what each costs then.
     """
     systems = in_order(row["system"] for row in costs)
     flops = flops_unit(max((row["formula_eflops"] for row in costs), default=0))
@@ -300,14 +302,14 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
     by_formula = ", and V100 time by it at 30 TFLOP/s" if in_days else ""
     notes = [
         f"Formula: the paper's appendix A.1{by_formula}. Executed: the matrix products that run "
-        "here, of recomputed layers once. Both are computed from the sizes, not measured. adapt is "
-        "for one language."
+        "here, those of recomputed layers once. Both are computed from the sizes, not measured. "
+        "adapt is for one language."
     ]
     if "minipost" in systems:
         notes[0] += " MiniPost's pretraining is BL_BASE's and is paid once."
     if costs and not any(row["step"] == "pretrain" for row in costs):
         notes.append(
-            "The body was pretrained elsewhere: what that took is not known and not counted."
+            "The body was pretrained elsewhere; what that took is not known and not counted."
         )
     columns = ["System", "Step", f"formula, {flops.name}", *(["V100 days"] if in_days else [])]
     columns += [f"executed, {flops.name}", "executed ÷ formula"]
@@ -315,8 +317,9 @@ def cost_table(costs: Sequence[Row], in_days: bool = True, languages: int = 1) -
 
 
 def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
-    """Return the cost of a language where so many share the steps before adapt; none where there
-    are no such steps.
+    """Return a row of the cost of each language where several share the steps before adapt.
+
+    There is none where there are no such steps.
     """
     if len(rows) == 1:
         return []
@@ -329,7 +332,7 @@ def _shared(rows: Sequence[Row], languages: int) -> list[Row]:
 
 
 def fertility_table(rows: Sequence[Row]) -> Table:
-    """Show the rows of `fertility`; bold: the best of each language."""
+    """Show the rows of `fertility`, the best of each language in bold."""
     columns = [
         "Language",
         "new tokens",
@@ -352,7 +355,7 @@ def fertility_table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     title = (
-        "What new tokens bring. Bold: the cheapest number whose tokens all occur "
+        "What new tokens bring. Bold: the cheapest count whose tokens all occur "
         f"{MIN_OCCURRENCES} times in the text and leave at most {MAX_UNKNOWN:.0%} of it unknown"
     )
     return Table(title, columns, cells)
@@ -361,9 +364,9 @@ def fertility_table(rows: Sequence[Row]) -> Table:
 def held_out_table(losses: Iterable[Row]) -> Table:
     """Show held-out loss after the last step of every training, and at the best one."""
     note = (
-        "Nats per token of text that was not trained on, after the last step; of step 2 (adapt) "
-        "those of the whole body with the pack plugged in. Beside it the best of the training, "
-        "where it is another one: in step 2 the best snapshot."
+        "Nats per token of text that was not trained on, after the last step; for step 2 (adapt) "
+        "with the pack plugged into the whole body. Beside it the lowest loss of the training, "
+        "where that is another one; for step 2 that of the best snapshot."
     )
     cells: dict[tuple[str, str, str], Cell] = {}
     for row in losses:

@@ -1,7 +1,6 @@
-"""What a run has come to, in a sentence for each system and language: scores before and after, and
-what it cost.
+"""Verdicts: scores before and after training and its cost, in a sentence a system and language.
 
-The page, the last lines of `run` and the cards of exports say it.
+The page, the last lines of `run` and the cards of exports show them.
 """
 
 import math
@@ -21,18 +20,22 @@ from ds_minimodel.report.tables import PERCENT, SCALES, adapt_costs, averages, r
 
 VERDICTS_FILE = "verdicts.json"
 _WORSE = "worse than the untouched model: train longer or on more text, or leave the model as it is"
-# What keeps more of the source, where the body trains and where the pack alone does.
+# Advice that keeps more of the source: where the body trains, and where only the pack does.
 _KEEPS_OF_BODY = "raise adapt.replay in the recipe, or export-hf with a smaller --strength"
 _KEEPS_OF_PACK = "raise adapt.new_token_penalty in the recipe, or lower adapt.lr"
-MAX_SOURCE_LOSS = 1.0  # percent of the source's score, without a warning
+MAX_SOURCE_LOSS = 1.0  # percent of the source's score that may be lost without a warning
 
 
 class Verdict(Stored):
-    """What became of a system in a language.
+    """Results of a system in a language.
 
-    steps: updates of the pack. clauses: {task: what became of it}. measures: of all tasks, and of a
-    Kept, whose sentences are `kept`. worse: in what the untouched model is better, and what to do,
-    a line each. cost: of step 2.
+    Attributes:
+        steps: Updates of the pack.
+        clauses: {task: its scores before and after, in words}.
+        measures: Of all tasks, and of the Kept.
+        kept: Sentences of the Kept.
+        worse: In what the untouched model is better, and what to do, a line each.
+        cost: Of step 2, in words.
     """
 
     system: str
@@ -45,19 +48,19 @@ class Verdict(Stored):
     cost: str
 
     def sentence(self, tasks: Collection[str]) -> str:
-        """Return what became of these tasks, and the cost, in a sentence."""
+        """Return the results of these tasks, and the cost, in a sentence."""
         clauses = [clause for task, clause in self.clauses.items() if task in tasks]
         return f"{'; '.join([*clauses, self.cost])}."
 
     @property
     def lines(self) -> list[str]:
-        """The sentence of all tasks, those of what is kept, and a line for each that is worse."""
+        """The sentence of all tasks, those of the Kept, and the warnings."""
         lines = [self.sentence(self.clauses), *self.kept, *self.worse]
         return [f"{curves.name_of(self.system)}, {line}" for line in lines]
 
 
 def verdicts_of(run: curves.RunResults) -> list[Verdict]:
-    """Return the verdicts of a recipe with a base; without one nothing was there before."""
+    """Return the verdicts of a recipe with a base; without one there is nothing to compare with."""
     if not run.recipe.base:
         return []
     return [
@@ -94,7 +97,7 @@ def _verdict(run: curves.RunResults, system: str, language: str) -> Verdict:
 
 
 class _TaskVerdict(NamedTuple):
-    """What became of one task: a clause, and the rest as of Verdict."""
+    """Results of one task, as of Verdict."""
 
     clause: str
     measures: list[Measure]
@@ -104,8 +107,10 @@ class _TaskVerdict(NamedTuple):
 def _task_verdict(
     run: curves.RunResults, system: str, language: str, task: str
 ) -> _TaskVerdict | None:
-    """Compare the untouched model's scores with those after training, in the language and in the
-    source; None where the task is not scored in the language.
+    """Compare the untouched model's scores with those after training.
+
+    They are compared in the language and in the source. The result is None where the task is not
+    scored in the language.
     """
     steps = run.recipe.adapt.steps
     of_task = [row for row in run.scores if (row["system"], row["task"]) == (system, task)]
@@ -115,7 +120,7 @@ def _task_verdict(
     column, unit = curves.shown_score(rows[0], run.metrics[task])
     is_bits = column in curves.BITS
     best_of = SCALES.get(column, PERCENT).best
-    # The task of bits that extend adds is called as its kind is.
+    # The task that `extend` adds has the name of its kind.
     is_held_out_text = is_bits and run.recipe.finetune.tasks[task].kind == task
     what = "held-out text" if is_held_out_text else task
     named = f", {task}" if len(run.metrics) > 1 else ""
@@ -135,10 +140,10 @@ def _task_verdict(
         clause += _compressed(run, task, language, bits=target.after)
 
     if curves.ON_SOURCE + column in rows[0]:
-        language_of_source = run.recipe.languages.source
-        source_rows = [row for row in of_task if row["language"] == language_of_source]
+        source_language = run.recipe.languages.source
+        source_rows = [row for row in of_task if row["language"] == source_language]
         source = Measure(
-            what=f"{language_of_source}, {what}",
+            what=f"{source_language}, {what}",
             unit=unit,
             before=_mean(source_rows, column),
             after=_mean(rows, curves.ON_SOURCE + column),
@@ -146,30 +151,31 @@ def _task_verdict(
         )
         measures.append(source)
         before, after = source.texts
-        clause += f"; {language_of_source}{named}: {before} before, {after} after"
+        clause += f"; {source_language}{named}: {before} before, {after} after"
         if curves.ON_SOURCE + "cut" in rows[0]:
-            clause += f", {_mean(rows, curves.ON_SOURCE + 'cut'):.1f} % of it cut otherwise"
+            in_new_tokens = _mean(rows, curves.ON_SOURCE + "cut")
+            clause += f", with {in_new_tokens:.1f} % of that text in new tokens"
         lost = 100 * abs(source.after / source.before - 1) if source.before else 0.0
         if lost > MAX_SOURCE_LOSS and source.after != best_of((source.before, source.after)):
             advice = _KEEPS_OF_BODY if SYSTEMS[system].trains else _KEEPS_OF_PACK
-            worse.append(f"{language_of_source}{named}: {lost:.1f} % worse than before: {advice}.")
+            worse.append(f"{source_language}{named}: {lost:.1f} % worse than before: {advice}.")
     if target.after != best_of((target.before, target.after)):
         worse.append(f"{clause}: {_WORSE}.")
     return _TaskVerdict(clause, measures, worse)
 
 
 def _trained(run: curves.RunResults, system: str, language: str) -> str:
-    """Return what step 2 has done, where no task has scored it."""
+    """Return a clause on step 2 where no task has scored it."""
     for loss in run.losses:
-        of_run = loss["system"], loss["stage"], loss["language"]
-        if of_run == (system, "adapt", language) and loss["held_out"]:
+        key = (loss["system"], loss["stage"], loss["language"])
+        if key == (system, "adapt", language) and loss["held_out"]:
             first, before = loss["held_out"][0]
             last, after = loss["held_out"][-1]
             return (
                 f"{language}, loss on held-out text: {before:.3f} nats per token after {first:,} "
                 f"updates, {after:.3f} after {last:,}"
             )
-    return f"{language}: {run.recipe.adapt.steps:,} updates, and nothing was scored"
+    return f"{language}: {run.recipe.adapt.steps:,} updates, after which nothing was scored"
 
 
 def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -> str:
@@ -177,12 +183,14 @@ def _compressed(run: curves.RunResults, task: str, language: str, bits: float) -
     xz = run.compressed.get((task, language))
     if xz is None:
         return ""
-    return f" (xz {xz:.3f}, which is better)" if xz < bits else f" (xz {xz:.3f})"
+    better = ", which is better" if xz < bits else ""
+    return f" (xz compresses it to {xz:.3f}{better})"
 
 
 def _cost(run: curves.RunResults, system: str, language: str) -> str:
-    """Return time, memory and executed FLOPs of training, that of a mini-model too; FLOPs as a
-    share of those of training all weights.
+    """Return time, memory and FLOPs of a training, with that of its mini-model, in words.
+
+    FLOPs are those that are executed, as a share of those of training all weights.
     """
     costs = recipe_costs(run.recipe.model_copy(update={"systems": [system, "full"]}))
     spent = sum(row["executed_eflops"] for row in costs if row["system"] == system)
@@ -205,8 +213,9 @@ def _mean(rows: list[curves.Row], column: str) -> float:
 
 
 def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
-    """Return what the page and the last lines of `run` say first: verdicts, or how systems compare
-    with BL_BASE.
+    """Return what the page and the last lines of `run` say first.
+
+    That are the verdicts, or how systems compare with BL_BASE.
     """
     if verdicts:
         return [line for verdict in verdicts for line in verdict.lines]
@@ -217,14 +226,14 @@ def findings(run: curves.RunResults, verdicts: Sequence[Verdict]) -> list[str]:
             for language in run.recipe.languages.targets
         ]
     points = curves.training_curves(run.target_scores)
-    said = _comparisons(run, points)
-    if said:
-        return [f"Against BL_BASE after all of its training, {'; '.join(said)}."]
-    said = [
+    comparisons = _comparisons(run, points)
+    if comparisons:
+        return [f"Compared with BL_BASE at the end of its training, {'; '.join(comparisons)}."]
+    scores = [
         f"{curves.name_of(system)} {score:.1f} in {task}"
         for (system, task), score in averages(points).stack().items()
     ]
-    return [f"Mean scores over languages after all of the training: {'; '.join(said)}."]
+    return [f"Mean scores over languages at the end of training: {'; '.join(scores)}."]
 
 
 def _comparisons(run: curves.RunResults, points: pd.DataFrame) -> list[str]:
@@ -245,10 +254,10 @@ def _comparisons(run: curves.RunResults, points: pd.DataFrame) -> list[str]:
 
 
 def _speed(speedup: curves.Speedup) -> str:
-    times = speedup.value
     if not speedup.reaches:
         return "never reaches 95 % of it"
-    if not times:
-        return "reaches 95 % of it, as BL_BASE does unadapted"
-    more = f"{times:.2f} times less" if times >= 1 else f"{1 / times:.2f} times more"
-    return f"reaches 95 % of it with {more} compute"
+    if not speedup.value:
+        return "reaches 95 % of it, which BL_BASE has unadapted"
+    if speedup.value >= 1:
+        return f"reaches 95 % of it with {speedup.value:.2f} times less compute"
+    return f"reaches 95 % of it with {1 / speedup.value:.2f} times more compute"

@@ -117,7 +117,7 @@ def test_the_same_words_are_hidden_from_every_vocabulary_and_asked_for_from_left
     assert records.num_bytes == sum(len(word.encode()) + 1 for word in hidden)
     for size in (2, 3, 99):
         tokenizer = Parts(size)
-        encoded = HIDDEN.encode(tokenizer, records, task, max_length=task.least_length)
+        encoded = HIDDEN.encode(tokenizer, records, task, max_length=task.min_length)
         examples = encoded.examples
         asked = []
         for first, end in itertools.pairwise(examples.bounds):

@@ -168,7 +168,7 @@ def test_a_plugged_module_is_the_body_with_the_language(family, other_family):
     )  # the body itself stays as it is
     with refuses("the language de: this was trained for embedding space fedc"):
         plugged_module(body, load_adaptation(other_family.de))
-    with refuses("holds its new tokens alone; give `whole`"):
+    with refuses("has only its new tokens; give `whole`"):
         plugged_module(body, replace(language, num_base=5))
     with refuses("a task model has a head of its own"):
         plugged_module(load_body(family.qa), language)

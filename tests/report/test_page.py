@@ -98,7 +98,7 @@ def test_a_page_says_what_was_done_where_nothing_was_scored(tmp_path, base):
     assert "Fewer bits are better" not in markdown, "of a table without a row"
     assert "1.600 best 1.500 at step 5" in re.sub(r"[^\w. ]", "", markdown)
     said = write_report(tmp_path, replace(run, losses=[]))
-    assert said[0].startswith("BL_BASE, de: 10 updates, and nothing was scored")
+    assert said[0].startswith("BL_BASE, de: 10 updates, after which nothing was scored")
 
 
 def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_path):
@@ -111,9 +111,9 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
     said = write_report(tmp_path, run)
     markdown, html = texts(tmp_path)
     for text in (
-        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, 0.0 % of it "
-        "cut otherwise; 15 min and 2.5 GiB on this machine; 71 % of the FLOPs of training all "
-        "weights.",
+        "BL_BASE, de: 58.5 accuracy before, 60.5 after; en: 80.0 before, 79.9 after, with 0.0 % of "
+        "that text in new tokens; 15 min and 2.5 GiB on this machine; 71 % of the FLOPs of "
+        "training all weights.",
         "MiniJoint, de: 58.5 accuracy before, 58.5 after",
     ):
         assert markdown.index(text) < markdown.index("## What was asked for") and text in html
@@ -138,16 +138,16 @@ def test_a_page_over_a_base_has_before_and_after_and_no_table_of_the_paper(tmp_p
 def test_the_papers_page_begins_with_what_came_out(tmp_path):
     (said,) = write_report(tmp_path, some_run())
     assert said == (
-        "Against BL_BASE after all of its training, MiniJoint keeps 97 % of its score for 53 % of "
-        "its compute, and reaches 95 % of it with 1.75 times less compute."
+        "Compared with BL_BASE at the end of its training, MiniJoint keeps 97 % of its score for "
+        "53 % of its compute, and reaches 95 % of it with 1.75 times less compute."
     )
     rows = [
         row | {"score": 60.0} if row["system"] == "bl_base" else row for row in some_run().scores
     ]
     (there,) = write_report(tmp_path / "there", some_run(scores=rows))
     assert (
-        "keeps 98 % of its score for 53 % of its compute, and reaches 95 % of it, as BL_BASE does "
-        "unadapted" in there
+        "keeps 98 % of its score for 53 % of its compute, and reaches 95 % of it, which BL_BASE "
+        "has unadapted" in there
     )
     without_score = some_run(scores=[row | {"score": 0.0} for row in rows])
     (of_none,) = write_report(tmp_path / "none", without_score)
@@ -157,7 +157,7 @@ def test_the_papers_page_begins_with_what_came_out(tmp_path):
         "**MiniJoint**: token embeddings are trained through"
     )
     (said,) = write_report(tmp_path, some_run(systems=["minijoint"]))
-    assert said == "Mean scores over languages after all of the training: MiniJoint 58.5 in topic."
+    assert said == "Mean scores over languages at the end of training: MiniJoint 58.5 in topic."
 
 
 def test_a_source_that_has_become_worse_is_said(tmp_path):
