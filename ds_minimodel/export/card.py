@@ -1,5 +1,4 @@
-"""The model card of an export: README.md with YAML front matter, made from manifests and the run's
-report.
+"""Model cards of exports: README.md with YAML front matter.
 
 Base and license come from the manifest of the imported model, text and verdict from the workdir
 that the pack lies in. What is not known is left out.
@@ -43,7 +42,7 @@ NOT_KNOWN = "not known"
 
 
 class _Origin(Stored):
-    """The keys of a model's manifest that say where it comes from."""
+    """Keys of a model's manifest that say where it comes from."""
 
     imported_from: str | None = None
     base_model: str | None = None
@@ -52,15 +51,17 @@ class _Origin(Stored):
 
 
 class _Text(Manifest):
-    """The keys of a token store's manifest that a card shows."""
+    """Keys of a token store's manifest that a card shows."""
 
     text: list[str]
     tokens: Count
 
 
 def base_of(model: Path) -> dict[str, str | None]:
-    """Return what PEFT's configuration says of the base: its name and commit where it came from
-    the Hub, else its folder, or the name that it gives itself.
+    """Return the keys of PEFT's configuration that name the base.
+
+    They are its name and commit where it came from the Hub, else its folder, or the name in its
+    configuration.
     """
     about = _About.of(model, model)
     name = hub_name(about.origin.base_model)
@@ -81,19 +82,23 @@ def model_card(
     """Return README.md of the export of a model with a language pack.
 
     Args:
-        pack: folder of the language pack, or the model.
-        model: folder of the model, mini-model or task model.
-        class_name: of transformers.
-        num_layers: of the exported body.
-        task: name of the task in the recipe; None of a language model.
-        text_license: of the text that the pack was trained on, where somebody has said it.
+        pack: Folder of the language pack, or the model.
+        model: Folder of the model, mini-model or task model.
+        class_name: Of transformers.
+        num_layers: Of the exported body.
+        task: Name of the task in the recipe; None for a language model.
+        text_license: Of the text that the pack was trained on, where it is known.
     """
     about = _About.of(pack, model)
     facts = about.facts
     place = about.place
-    training: dict[str, Any] = {"system": place.system} if place else {}
-    training |= {"steps": facts.steps, "eflops": float(f"{facts.eflops:.3g}")}
-    training |= {"embedding_space": about.model.body.space, "layers": num_layers}
+    training: dict[str, Any] = {}
+    if place:
+        training["system"] = place.system
+    training["steps"] = facts.steps
+    training["eflops"] = float(f"{facts.eflops:.3g}")
+    training["embedding_space"] = about.model.body.space
+    training["layers"] = num_layers
     front = ModelCardData(
         **about.front,
         library_name="transformers",
@@ -124,14 +129,13 @@ def model_card(
     lines += [f"tokenizer = AutoTokenizer{load}", f"model = {class_name}{load}"]
     if is_causal:
         lines.append('tokenizer.padding_side = "left"  # of batches')
-    # Only a tokenizer that was taken over has settings, and perhaps a template of chats
+    # Only a tokenizer that was taken over has settings, and perhaps a chat template.
     settings_path = tokenizer_in(pack) / SETTINGS_FILE
     settings: dict[str, Any] = {}
     if settings_path.is_file():
         settings = read_model(settings_path, dict[str, Any], "put the folder back from a copy")
-    chats = is_causal and bool(settings.get("chat_template"))
     call = 'tokenizer("TEXT", '
-    if chats:
+    if is_causal and settings.get("chat_template"):
         lines.append('messages = [{"role": "user", "content": "TEXT"}]')
         options = "add_generation_prompt=True, return_dict=True, "
         call = f"tokenizer.apply_chat_template(messages, {options}"
@@ -149,11 +153,11 @@ def adapter_card(
     """Return README.md of an adapter for PEFT.
 
     Args:
-        pack: folder of the adaptation.
-        model: reference to the base.
-        class_name: of transformers, such as AutoModelForCausalLM.
-        base: what `from_pretrained` takes for the base; None where it is not known.
-        text_license: as of `model_card`.
+        pack: Folder of the adaptation.
+        model: Reference to the base.
+        class_name: Of transformers, such as AutoModelForCausalLM.
+        base: What `from_pretrained` takes for the base; None where it is not known.
+        text_license: As of `model_card`.
     """
     about = _About.of(pack, model)
     language = about.facts.language
@@ -187,15 +191,14 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
     """Return README.md of the export of a model with a finished head.
 
     Args:
-        pack: folder of an adaptation, or the model.
-        model: reference to the base.
-        class_name: of transformers.
-        head: of the model.
+        pack: Folder of an adaptation, or the model.
+        model: Reference to the base.
+        class_name: Of transformers.
+        head: Of the model.
     """
     about = _About.of(pack, model)
     facts = about.facts
     place = about.place
-    known = about.languages
     gives_vectors = isinstance(head, SentenceHead)
     training: dict[str, Any] = {"steps": facts.steps, "embedding_space": about.model.body.space}
     front = ModelCardData(
@@ -212,12 +215,18 @@ def finished_card(pack: Path, model: Path, class_name: str, head: FinishedHead) 
         "token embeddings": "the base's" if is_base else f"{facts.rows:,}, {learned}",
     }
     title = class_name if about.base == NOT_KNOWN else about.base
+    languages = " and ".join(about.languages) or "an unknown language"
+    unchanged = ""
+    if not about.trains_body:
+        gives = "vectors" if gives_vectors else "scores"
+        unchanged = (
+            "\nMade with ds_minimodel. Texts that are cut into the base's tokens alone have the "
+            f"base's {gives}."
+        )
     lines = [
-        f"# {escape_markdown(title)} in "
-        f"{escape_markdown(' and '.join(known) or 'an unknown language')}",
+        f"# {escape_markdown(title)} in {escape_markdown(languages)}",
         *(place.verdict(facts, None) if place else ()),
-        "\nMade with ds_minimodel. Texts that are cut into the base's own tokens have the base's "
-        f"{'vectors' if gives_vectors else 'scores'}." * (not about.trains_body),
+        unchanged,
         *_rows(table),
         *about.limits,
         "\n```python",
@@ -248,7 +257,14 @@ def _page(front: ModelCardData, lines: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class _About:
-    """What every card says. facts: manifest of the pack, or of the model where it has the pack."""
+    """Facts that every card shows.
+
+    Attributes:
+        model: Manifest of the model.
+        facts: Manifest of the pack, or of the model where it has the pack.
+        origin: Where the model comes from.
+        place: Where the pack lies in a workdir.
+    """
 
     model: ModelManifest
     facts: ModelManifest | AdaptationManifest
@@ -283,7 +299,7 @@ class _About:
 
     @property
     def front(self) -> dict[str, Any]:
-        """The keys of the front matter by which a Hub knows the base."""
+        """Keys of the front matter by which a Hub knows the base."""
         codes = [name for name in self.languages if re.fullmatch(LANGUAGE_CODE, name)]
         return {
             "language": codes or None,
@@ -333,8 +349,9 @@ class _Place:
         return None
 
     def verdict(self, pack: ModelManifest | AdaptationManifest, task: str | None) -> list[str]:
-        """Return the report's sentences on the pack: on `task`, or without one on all tasks that
-        are not finetuned.
+        """Return the report's sentences on the pack.
+
+        They are about `task`, or without one about all tasks that are not finetuned.
         """
         path = self.root / REPORT / VERDICTS_FILE
         if not path.is_file():
@@ -353,7 +370,8 @@ class _Place:
         return []
 
     def text(self, language: str) -> str | None:
-        """Return the names of the text that the pack was trained on, and the count of its tokens;
+        """Return the names of the text that the pack was trained on, with its count of tokens.
+
         None where the text is gone.
         """
         folder = self.root / TOKENS / language
@@ -363,7 +381,8 @@ class _Place:
         return f"{', '.join(facts.text)} ({facts.tokens:,} tokens)"
 
     def pairs(self, language: str) -> str | None:
-        """Return the names of the texts whose pairs were learned from, with the count of pairs;
+        """Return the names of the texts whose pairs were learned from, with the count of pairs.
+
         None where they are gone.
         """
         folder = WorkdirLayout(self.root).pairs(language)

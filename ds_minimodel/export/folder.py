@@ -1,7 +1,7 @@
-"""Exports: a model or task model with a language, as a folder of its own for `from_pretrained`.
+"""Write a model or task model with a language as a folder for `from_pretrained`.
 
-Updates are merged as tensors are written, one after the other. All get a given type, or that of the
-model's embeddings.
+Updates are merged as tensors are written, one after the other. All tensors get a given type, or
+that of the model's embeddings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from ds_minimodel.pipeline.layout import CALL, RECIPE, WorkdirLayout
 from ds_minimodel.tokenizers.tokenizer import tokenizer_in
 
 
-def export_hf(
+# Arguments are the options of the command.
+def export_hf(  # noqa: PLR0913
     artifact: str | Path,
     out: str | Path,
     language: str | Path | None = None,
@@ -66,24 +67,24 @@ def export_hf(
     """Write a model, mini-model or task model with a language as a Hugging Face folder.
 
     A model becomes RobertaForMaskedLM, or BertForMaskedLM where it is BERT's, with its head of
-    `depth` and the layers below it; a task model the class of its kind, such as
-    RobertaForSequenceClassification; a folder that `extend` made the model that it added the
-    language to. A model with a finished head comes out as the folder that it was taken from, with
-    the language's vocabulary and embeddings (export/finished.py).
+    `depth` and the layers below it. A task model becomes the class of its kind, such as
+    RobertaForSequenceClassification. A folder that `extend` made stands for the model that it added
+    the language to. A model with a finished head comes out as the folder that it was taken from,
+    with the language's vocabulary and embeddings (export/finished.py).
 
     Args:
-        artifact: folder of the model, or one that `extend` made.
-        out: folder to write, which must not exist.
-        language: folder of an adaptation; default: the model itself, or what `extend` added.
-        depth: layers below the language-model head; default: those of the deepest.
-        dtype: of the weights, as in ops/precision.py; default: the model's.
+        artifact: Folder of the model, or one that `extend` made.
+        out: Folder to write, which must not exist.
+        language: Folder of an adaptation; default: the model itself, or what `extend` added.
+        depth: Layers below the language-model head; default: those of the deepest.
+        dtype: Of the weights, as in ops/precision.py; default: the model's.
         pool: "mean" or "first", by which sentence-transformers makes vectors of length 1 of an
             encoder's last states.
-        strength: share of what the body has learned that it keeps.
-        text_license: of the text that the pack was trained on, for the card.
+        strength: Share of what the body has learned that it keeps.
+        text_license: Of the text that the pack was trained on, for the card.
 
     Raises:
-        UserError: a part is missing or does not fit, or transformers has no such bodies.
+        UserError: A part is missing or does not fit, or transformers has no such bodies.
     """
     artifact, language = _parts_of(Path(artifact), language)
     out = Path(out)
@@ -99,19 +100,20 @@ def export_hf(
     check_fit(place, adaptation, body)
     tokenizer = tokenizer_in(place)
     vocabulary = read_artifact(tokenizer, VocabularyManifest).vocabulary(tokenizer)
-    for what, given, known in (("pool", pool, ("mean", "first")), ("dtype", dtype, DTYPES)):
-        if given is not None and given not in known:
-            raise UserError(f"--{what} {given}: there are {', '.join(known)}")
+    if pool is not None and pool not in ("mean", "first"):
+        raise UserError(f"--pool {pool}: there are mean, first")
+    if dtype is not None and dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: there are {', '.join(DTYPES)}")
     if pool and body.config.causal:
         raise UserError(f"{artifact}: a decoder; --pool is for vectors of an encoder")
     head = body.config.head
-    if head is not None:
-        if pool or depth is not None or not is_model(artifact):
-            raise UserError(
-                f"{artifact}: has a finished head; export the model itself, without --pool and "
-                "--depth"
-            )
-        with atomic_folder(out, is_new=True) as temporary:
+    if head is not None and (pool or depth is not None or not is_model(artifact)):
+        raise UserError(
+            f"{artifact}: has a finished head; export the model itself, without --pool and --depth"
+        )
+    given_type = DTYPES[dtype] if dtype else None
+    with atomic_folder(out, is_new=True) as temporary:
+        if head is not None:
             class_name = write_finished(
                 temporary,
                 model_folder,
@@ -119,37 +121,40 @@ def export_hf(
                 adaptation,
                 tokenizer,
                 strength=strength,
-                dtype=DTYPES[dtype] if dtype else None,
+                dtype=given_type,
             )
             card = finished_card(place, model_folder, class_name, head)
-            (temporary / CARD).write_text(card, encoding="utf-8")
-        return
-    model = exported(artifact, body, adaptation, vocabulary, depth, strength)
-    as_type = DTYPES[dtype] if dtype else lazy_entries(base.embeddings)["tokens"].dtype
-    with atomic_folder(out, is_new=True) as temporary:
-        config = body.config.with_layers(model.num_layers)
-        ids = write_tokenizer(tokenizer, temporary, config, is_task=body.task is not None)
-        write_json(
-            temporary / CONFIG,
-            {**model.config, **ids, "dtype": str(as_type).removeprefix("torch.")},
-        )
-        save_tensors(temporary / WEIGHTS, model.in_type(as_type, artifact))
-        if pool:
-            of_pool = SentenceHead(
-                pooling="mean" if pool == "mean" else "cls",
-                max_length=config.max_positions,
-                normalises=True,
+        else:
+            model = exported(artifact, body, adaptation, vocabulary, depth=depth, strength=strength)
+            model_type = lazy_entries(base.embeddings)["tokens"].dtype
+            config = body.config.with_layers(model.num_layers)
+            ids = write_tokenizer(tokenizer, temporary, config, is_task=body.task is not None)
+            _write_model(temporary, model, ids, given_type or model_type, artifact)
+            if pool:
+                pooling = SentenceHead(
+                    pooling="mean" if pool == "mean" else "cls",
+                    max_length=config.max_positions,
+                    normalises=True,
+                )
+                write_modules(temporary, pooling, config.hidden_size)
+            card = model_card(
+                place,
+                model_folder,
+                class_name=model.class_name,
+                num_layers=model.num_layers,
+                task=(body.task or {}).get("name"),
+                text_license=text_license,
             )
-            write_modules(temporary, of_pool, config.hidden_size)
-        card = model_card(
-            place,
-            model_folder,
-            model.class_name,
-            model.num_layers,
-            (body.task or {}).get("name"),
-            text_license,
-        )
         (temporary / CARD).write_text(card, encoding="utf-8")
+
+
+def _write_model(
+    folder: Path, model: Exported, ids: dict[str, Any], dtype: torch.dtype, artifact: Path
+) -> None:
+    """Write config.json with special `ids`, and the weights in a type."""
+    config = {**model.config, **ids, "dtype": str(dtype).removeprefix("torch.")}
+    write_json(folder / CONFIG, config)
+    save_tensors(folder / WEIGHTS, model.in_type(dtype, artifact))
 
 
 def export_adapter(
@@ -162,14 +167,14 @@ def export_adapter(
     """Write a low-rank adaptation for PEFT, beside its tokenizer.
 
     Args:
-        model: folder of the base, or one that `extend` made.
-        out: folder to write, which must not exist.
-        adaptation: its folder; default: what `extend` added.
-        strength: as of export_hf.
-        text_license: as of export_hf.
+        model: Folder of the base, or one that `extend` made.
+        out: Folder to write, which must not exist.
+        adaptation: Its folder; default: what `extend` added.
+        strength: As of `export_hf`.
+        text_license: As of `export_hf`.
 
     Raises:
-        UserError: the adaptation has no LoRA, or something that an adapter does not hold.
+        UserError: The adaptation has no LoRA, or something that an adapter cannot hold.
     """
     model, adaptation = _parts_of(Path(model), adaptation)
     if adaptation is None:
@@ -180,7 +185,7 @@ def export_adapter(
         raise UserError(f"{adaptation}: has no LoRA of the body, which an adapter is")
     if not learned.num_base:
         raise UserError(
-            f"{adaptation}: all token embeddings are its own, which an adapter does not hold; "
+            f"{adaptation}: all of its token embeddings are new, which an adapter cannot hold; "
             "leave --adapter out"
         )
     if "bias" in learned.embeddings:
@@ -190,15 +195,27 @@ def export_adapter(
     check_strength(strength)
     refuse_existing(out)
     base = base_of(Path(model))
-    save_adaptation(out, learned, adaptation, body.config, strength, adapter=base)
+    save_adaptation(
+        out,
+        learned,
+        tokenizer=adaptation,
+        config=body.config,
+        strength=strength,
+        adapter=base,
+    )
     ending = OBJECTIVES[body.objective].hugging_face_class
-    name = base["base_model_name_or_path"]
-    card = adapter_card(Path(adaptation), Path(model), f"AutoModel{ending}", name, text_license)
+    card = adapter_card(
+        Path(adaptation),
+        model,
+        class_name=f"AutoModel{ending}",
+        base=base["base_model_name_or_path"],
+        text_license=text_license,
+    )
     (Path(out) / CARD).write_text(card, encoding="utf-8")
 
 
 def _parts_of(artifact: Path, language: str | Path | None) -> tuple[Path, str | Path | None]:
-    """Return (model, adaptation) of a folder that `extend` made; of others what is given."""
+    """Return (model, adaptation) of a folder that `extend` made, else the two arguments."""
     if not (artifact / CALL).is_file():
         return artifact, language
     recipe = load_recipe(artifact / RECIPE)
@@ -210,7 +227,14 @@ def _parts_of(artifact: Path, language: str | Path | None) -> tuple[Path, str | 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model in Hugging Face's terms. config: of config.json."""
+    """A model in transformers' terms.
+
+    Attributes:
+        class_name: Of transformers.
+        num_layers: Of the body.
+        config: Content of config.json.
+        tensors: By transformers' names.
+    """
 
     class_name: str
     num_layers: int
@@ -221,7 +245,7 @@ class Exported:
         """Return its tensors cast to a type.
 
         Raises:
-            UserError: a number, of the folder `where`, is outside of the type's range.
+            UserError: A number is outside of the type's range; `where` is the model's folder.
         """
 
         def cast(name: str, tensor: Tensor) -> Tensor:
@@ -236,9 +260,7 @@ class Exported:
         return LazyTensors({name: lazy.map(partial(cast, name), dtype) for name, lazy in entries})
 
     def module(self, dtype: torch.dtype = torch.float32) -> Any:
-        """Return transformers' module with weights of a dtype; what rotates positions stays in
-        fp32 there.
-        """
+        """Return transformers' module with weights of a type; its rotary buffers stay in fp32."""
         transformers.utils.logging.disable_progress_bar()
         model_class = getattr(transformers, self.class_name)
         config = model_class.config_class.from_dict(self.config)
@@ -255,8 +277,18 @@ def exported(
     depth: int | None = None,
     strength: float = 1.0,
 ) -> Exported:
-    """Return the model of the folder `artifact`, whose content is `body`, with a language that
-    fits it; depth, strength: as of export_hf.
+    """Return a model with a language in transformers' terms.
+
+    Args:
+        artifact: Folder of the model, for messages.
+        body: Of the model.
+        language: Fits the body, and has all rows.
+        vocabulary: Of the language.
+        depth: As of `export_hf`.
+        strength: As of `export_hf`.
+
+    Raises:
+        UserError: Transformers has no such model, or this one has no head of that depth.
     """
     architecture = architecture_of(body.config.kind)
     if architecture is None:
@@ -265,7 +297,7 @@ def exported(
         )
     changed = {f"body.{name}": lazy for name, lazy in merged(body, language, strength)}
     num_layers = body.config.num_layers
-    extra = {}
+    of_task: dict[str, object] = {}
     if body.task is not None:
         if depth is not None:
             raise UserError(
@@ -274,15 +306,16 @@ def exported(
             )
         kind, labels = task_of(artifact, body)
         ending = kind.hugging_face_class
-        extra = kind.hugging_face_config(labels)
+        of_task = kind.hugging_face_config(labels)
         head = architecture.task_head(body.config, kind.head_names)
         changed = {**lazy_entries(body.tensors), **changed}
     else:
         num_layers = max(body.head_depths, default=0) if depth is None else depth
         if num_layers not in body.head_depths:
-            has = list(body.head_depths)
+            depths = list(body.head_depths)
             raise UserError(
-                f"{artifact}: no language-model head of depth {num_layers}; it has heads of {has}"
+                f"{artifact}: no language-model head of depth {num_layers}; it has heads of "
+                f"{depths}"
             )
         ending = OBJECTIVES[body.objective].hugging_face_class
         head = architecture.language_model_head(num_layers)
@@ -293,19 +326,22 @@ def exported(
             "does"
         )
     config = body.config.with_layers(num_layers)
-    kept = {
+    used = {
         name: lazy
         for name, lazy in changed.items()
         if not name.startswith("body.layers.") or int(name.split(".")[2]) < num_layers
     }
-    tensors = kept | model_tensors({}, language.embeddings)
+    tensors = used | model_tensors({}, language.embeddings)
     facts = {
         "architectures": [class_name],
         **architecture.config_json(config, language.rows),
         **token_ids(vocabulary),
         "dtype": "float32",
-        **extra,
+        **of_task,
     }
     return Exported(
-        class_name, num_layers, facts, LazyTensors(architecture.to_hf(tensors, config, head))
+        class_name=class_name,
+        num_layers=num_layers,
+        config=facts,
+        tensors=LazyTensors(architecture.to_hf(tensors, config, head)),
     )

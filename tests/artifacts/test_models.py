@@ -223,7 +223,7 @@ def test_an_adaptation_comes_back(tokenizer_folder, tmp_path, num_base, update, 
             whole(found, language)
     save_model(tmp_path / "model", body, language, tokenizer_folder)
     if update != "low-rank" or not num_base:
-        reason = "all token embeddings are its own"
+        reason = "all of its token embeddings are new"
         if update != "low-rank":
             reason = "has no LoRA of the body"
         with refuses(reason):
