@@ -53,8 +53,8 @@ from ds_minimodel.pipeline.layout import CALL, RECIPE, WorkdirLayout
 from ds_minimodel.tokenizers.tokenizer import tokenizer_in
 
 
-# Arguments are the options of the command.
-def export_hf(  # noqa: PLR0913
+# Its eight arguments are the options of the command.
+def export_hf(
     artifact: str | Path,
     out: str | Path,
     language: str | Path | None = None,
