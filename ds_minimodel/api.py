@@ -1,4 +1,7 @@
-"""The public names, gathered from the packages that define them. docs/api.md shows them in use."""
+"""The public names, gathered from the packages that define them.
+
+docs/api.md shows them in use.
+"""
 
 import importlib
 import inspect
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from ds_minimodel.export.folder import export_adapter, export_hf
     from ds_minimodel.extend.compare import compare_models
 
-_WITH_TRANSFORMERS = {  # the extra `hf`
+# {name: module} of functions that need the extra `hf`.
+_WITH_TRANSFORMERS = {
     "compare_models": "extend.compare",
     "export_adapter": "export.folder",
     "export_hf": "export.folder",
@@ -57,17 +61,18 @@ def extend(**options: Any) -> Path:
     """Add a language to a model; return the folder that `from_pretrained` reads, OUT/model.
 
     Args:
-        options: fields of ExtendConfig, which are the options of the command line.
+        **options: Fields of ExtendConfig, which are the options of the command line.
 
     Raises:
-        UserError: for a wrong option, and as of the steps of the recipe.
+        UserError: An option is wrong, or something stops a step of the recipe.
     """
-    from ds_minimodel.extend import run  # which needs the extra `hf`
+    # It needs the extra `hf`.
+    from ds_minimodel.extend import run
 
     return run.extend(read_config(options))
 
 
-# For help() and editors.
+# The options as arguments, for help() and editors.
 extend.__signature__ = inspect.signature(ExtendConfig)  # type: ignore[attr-defined]
 
 

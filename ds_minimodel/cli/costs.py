@@ -1,6 +1,4 @@
-"""`ds-minimodel flops`, `fertility` and `plan` on the command line: what a recipe costs, before
-anything is started.
-"""
+"""`ds-minimodel flops`, `fertility` and `plan`: costs of a recipe before anything is started."""
 
 import json
 import math
@@ -67,16 +65,14 @@ def _flops(options: steps.Options) -> None:
     from ds_minimodel.config.flops import recipe_costs
     from ds_minimodel.report.tables import cost_table
 
-    recipe = steps.recipe_of(options)[0]
+    recipe, _ = steps.recipe_of(options)
     rows = recipe_costs(recipe)
-    _show(
-        options,
-        rows,
-        "Costs",
-        lambda: [
-            cost_table(rows, in_days=recipe.base is None, languages=len(recipe.languages.targets))
-        ],
-    )
+    languages = len(recipe.languages.targets)
+
+    def tables() -> "list[Table]":
+        return [cost_table(rows, in_days=recipe.base is None, languages=languages)]
+
+    _show(options, rows, "Costs", tables)
 
 
 def _fertility(options: steps.Options) -> None:
@@ -85,7 +81,7 @@ def _fertility(options: steps.Options) -> None:
     from ds_minimodel.pipeline.run import is_pending, run_step_here
     from ds_minimodel.report.tables import fertility_table
 
-    recipe = steps.recipe_of(options)[0]
+    recipe, _ = steps.recipe_of(options)
     if recipe.base is not None and is_pending(STEPS["corpus"], recipe):
         run_step_here(STEPS["corpus"], recipe)
     rows = fertility(recipe)
@@ -95,18 +91,13 @@ def _fertility(options: steps.Options) -> None:
 def _plan(options: steps.Options) -> int:
     if options.peak is not None and not 0 < options.peak < math.inf:
         raise UserError(f"--peak {options.peak}: no number of TFLOP/s")
-    launch.name_the_cpu()  # before the import, which brings DeepSpeed
-    from ds_minimodel.config.reading import package_recipes
-
-    path = Path(options.recipe)
-    is_name = "/" in options.recipe and path.suffix not in (".yaml", ".yml") and not path.exists()
-    is_model = (
-        is_name or path.is_dir() or path.suffix.lower() == ".gguf"
-    ) and options.recipe not in package_recipes()
-    recipe = _recipe_over_model(options) if is_model else steps.recipe_of(options)[0]
+    # It must come before the import, which brings DeepSpeed.
+    launch.name_the_cpu()
     from ds_minimodel.pipeline.plan import plans
     from ds_minimodel.report.render import duration
 
+    is_model = _is_model(options.recipe)
+    recipe = _recipe_over_model(options) if is_model else steps.recipe_of(options)[0]
     rows = plans(recipe, options.ranks, options.device, options.peak)
     what = ""
     if is_model:
@@ -125,8 +116,9 @@ def _plan(options: steps.Options) -> int:
 
 
 def _time_of(rows: list[dict[str, Any]], peak: float | None) -> tuple[float, float]:
-    """Return hours of a plan's steps, and the TFLOP/s of all ranks by which they are told: those
-    that are given for each, or those that `extend` guesses.
+    """Return hours of a plan's steps, and the TFLOP/s of all ranks from which they follow.
+
+    `peak` is that of one rank; without one the guess of `extend` serves.
     """
     from ds_minimodel.extend.recipe import GUESSED_FLOPS
 
@@ -137,10 +129,19 @@ def _time_of(rows: list[dict[str, Any]], peak: float | None) -> tuple[float, flo
     return teraflops / speed / 3600, speed
 
 
+def _is_model(name: str) -> bool:
+    """Return whether a plan's argument is a model, and not a recipe."""
+    from ds_minimodel.config.reading import package_recipes
+
+    if name in package_recipes():
+        return False
+    path = Path(name)
+    is_on_hub = "/" in name and path.suffix not in (".yaml", ".yml") and not path.exists()
+    return is_on_hub or path.is_dir() or path.suffix.lower() == ".gguf"
+
+
 def _recipe_over_model(options: steps.Options) -> "Recipe":
-    """What `extend` would do to a model of Hugging Face's, as a recipe: its form, and a size that
-    KEY=VALUE change.
-    """
+    """Return the recipe by which `extend` would train a model; KEY=VALUE change its size."""
     from ds_minimodel.config.base import read_base
     from ds_minimodel.config.reading import recipe_of_values
     from ds_minimodel.extend.config import ExtendConfig
@@ -168,9 +169,8 @@ def _recipe_over_model(options: steps.Options) -> "Recipe":
         is_timed=False,
         ranks=options.ranks,
     )
-    values["adapt"]["warmup_steps"] = (
-        1  # costs do not depend on it, and an override may leave few steps
-    )
+    # Costs do not depend on it, and an override may leave few steps.
+    values["adapt"]["warmup_steps"] = 1
     recipe = recipe_of_values(values, options.recipe, steps.overrides_of(options))
     overrides = values.get("engine", {})
     values["engine"] = fit(recipe, options.ranks, device_named(options.device)).engine | overrides
@@ -198,7 +198,7 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") 
 
     Args:
         rows: Of `pipeline.plan.plans`.
-        languages: So many share what is paid once.
+        languages: Count of languages that share what is paid once.
         what: A sentence that says what is planned.
     """
     from ds_minimodel.config.systems import SYSTEMS
@@ -211,8 +211,8 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") 
         f"Ranks: {first['ranks']}, on {first['device']} with {size_of(first['device_memory'])} for "
         f"each; ZeRO {first['zero_stage']}, {first['precision']}. Bytes on one device at the "
         "fullest moment of a step, and sent by each rank in one step; state: gradients, fp32 "
-        "copies and Adam's moments. Predicted, within some 20 %. Micro-batches of up to so many "
-        "samples fit, and ZeRO stages from the lowest named on."
+        "copies and Adam's moments. Predicted, within some 20 %. Up to: the largest micro-batch "
+        "that fits. ZeRO: the lowest stage that fits."
     )
     if first["tensor_parallel"] > 1:
         notes.append(
@@ -222,7 +222,7 @@ def plan_tables(rows: list[dict[str, Any]], languages: int = 1, what: str = "") 
     if first["peak"]:
         notes.append(
             f"At least: the executed FLOPs at {first['peak']:g} TFLOP/s on every rank; reading, "
-            "writing and the network come on top. adapt is one language."
+            "writing and the network come on top. adapt is for one language."
         )
     columns = ["System", "Step", "batch", "up to", "weights", "state", "activations", "total"]
     columns += ["sent", "fits", "ZeRO"]

@@ -38,7 +38,7 @@ def add_arguments(commands: Commands) -> None:
     exporting.add_argument(
         "--pack",
         metavar="PACK",
-        help="of a language; default: the model's own, or the one that extend added",
+        help="folder of a language; default: the model's language, or the one that extend added",
     )
     exporting.add_argument(
         "--depth", metavar="N", type=int, help="language-model head; default: the deepest"
@@ -69,7 +69,7 @@ def add_arguments(commands: Commands) -> None:
 
 
 def _strength(text: str) -> float:
-    """argparse's type of a merge strength."""
+    """Return a merge strength, as argparse's `type` does."""
     try:
         strength = float(text)
     except ValueError:
@@ -90,13 +90,14 @@ def _extend(options: Options) -> None:
 
 
 def _export_hf(options: Options) -> None:
-    room = hugging_face_module("export.folder")
+    exports = hugging_face_module("export.folder")
     if options.adapter:
         if options.depth or options.dtype or options.pool:
             raise UserError(
-                "--adapter: takes --pack, --strength and --text-license alone beside it"
+                "--adapter: it goes with --pack, --strength and --text-license only; leave the "
+                "others out"
             )
-        room.export_adapter(
+        exports.export_adapter(
             options.artifact,
             options.out,
             options.pack,
@@ -104,11 +105,23 @@ def _export_hf(options: Options) -> None:
             text_license=options.text_license,
         )
     else:
-        more = options.depth, options.dtype, options.pool, options.strength, options.text_license
-        room.export_hf(options.artifact, options.out, options.pack, *more)
+        exports.export_hf(
+            options.artifact,
+            options.out,
+            options.pack,
+            depth=options.depth,
+            dtype=options.dtype,
+            pool=options.pool,
+            strength=options.strength,
+            text_license=options.text_license,
+        )
     say(f"{options.out}: written")
 
 
 def hugging_face_module(name: str) -> Any:
-    """A module of the package; UserError where what it needs of the extra `hf` is not installed."""
+    """Return a module of the package that needs the extra `hf`.
+
+    Raises:
+        UserError: What it needs is not installed.
+    """
     return import_extra(f"ds_minimodel.{name}", "hf")

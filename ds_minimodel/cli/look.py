@@ -1,6 +1,4 @@
-"""`ds-minimodel recipes`, `status` and `doctor`: what comes with the package, what is done, what
-this machine has.
-"""
+"""`ds-minimodel recipes`, `status` and `doctor`: recipes, the states of jobs, and this machine."""
 
 from __future__ import annotations
 
@@ -29,8 +27,20 @@ from ds_minimodel.report.render import size_of
 if TYPE_CHECKING:
     from ds_minimodel.pipeline.status import JobStatus
 
-PACKAGES = "torch deepspeed numpy sentencepiece safetensors tensorboard mpi4py apex".split()
-PACKAGES += "matplotlib lxml zstandard transformers".split()
+PACKAGES = (
+    "torch",
+    "deepspeed",
+    "numpy",
+    "sentencepiece",
+    "safetensors",
+    "tensorboard",
+    "mpi4py",
+    "apex",
+    "matplotlib",
+    "lxml",
+    "zstandard",
+    "transformers",
+)
 LAUNCHERS = ("deepspeed", "torchrun", "mpirun", "pdsh", "ssh")
 
 
@@ -71,12 +81,14 @@ def _recipes(options: Options) -> None:
 
 
 def _status(options: Options) -> None:
-    name_the_cpu()  # before the import, which brings DeepSpeed
+    # It must come before the import, which brings DeepSpeed.
+    name_the_cpu()
     from ds_minimodel.pipeline.status import look
 
     given = Path(options.recipe)
     options.recipe = _recipe_in(given)
-    jobs = look(recipe_of(options)[0], verify=options.verify)
+    recipe, _ = recipe_of(options)
+    jobs = look(recipe, verify=options.verify)
     if options.json:
         print(json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=1))
     else:
@@ -90,7 +102,11 @@ def _status(options: Options) -> None:
 
 
 def _recipe_in(path: Path) -> str:
-    """`path`, or of a folder of `extend` its recipe; UserError where it has none yet."""
+    """Return `path`, or the recipe of a folder of `extend`.
+
+    Raises:
+        UserError: The folder has no recipe yet.
+    """
     if (path / RECIPE).is_file():
         return str(path / RECIPE)
     if (path / CALL).is_file():
@@ -101,31 +117,28 @@ def _recipe_in(path: Path) -> str:
 
 
 def _lines(jobs: Sequence[JobStatus]) -> list[str]:
-    """A line for each job, and one for all."""
+    """Return a line for each job, and one for all."""
     width = max(len(job.name) for job in jobs)
-    lines = [
-        f"{job.name:{width}}  {job.state:10}  {size_of(job.bytes):>8}  "
-        f"{printable(_what(job))}".rstrip()
-        for job in jobs
-    ]
-    states = ", ".join(
-        f"{count} {state}" for state, count in Counter(job.state for job in jobs).items()
-    )
+    lines = []
+    for job in jobs:
+        line = f"{job.name:{width}}  {job.state:10}  {size_of(job.bytes):>8}  "
+        lines.append(f"{line}{printable(_details(job))}".rstrip())
+    counts = Counter(job.state for job in jobs)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
     return [*lines, f"{len(jobs)} jobs: {states}; {size_of(sum(job.bytes for job in jobs))}"]
 
 
-def _what(job: JobStatus) -> str:
-    """Where a job's training is, and why it is as it is."""
+def _details(job: JobStatus) -> str:
+    """Return how far a job's training is, and why the job is in its state."""
     training = job.training
     parts = []
     if training and job.state != "complete":
-        left = tqdm.format_interval(training.seconds_left)
-        parts = [
-            f"step {training.step:,} of {training.steps:,}",
-            f"{training.rate:.3g} steps/s",
-            f"{left} left",
-        ]
-    return ", ".join([*parts, *([job.why] if job.why else [])])
+        parts.append(f"step {training.step:,} of {training.steps:,}")
+        parts.append(f"{training.rate:.3g} steps/s")
+        parts.append(f"{tqdm.format_interval(training.seconds_left)} left")
+    if job.why:
+        parts.append(job.why)
+    return ", ".join(parts)
 
 
 def _doctor(_options: Options) -> None:
@@ -136,7 +149,7 @@ def _doctor(_options: Options) -> None:
 
 
 def report() -> str:
-    """Versions, devices, kernels and launchers of this machine: lines of `name: what was found`."""
+    """Return versions, devices, kernels and launchers here, as lines `name: what was found`."""
     import torch
 
     from ds_minimodel.ops.cpu import has_bf16_products
@@ -145,7 +158,7 @@ def report() -> str:
 
     lines = [f"ds_minimodel: {__version__}, Python {platform.python_version()}"]
     lines += [f"{name}: {_version(name)}" for name in PACKAGES]
-    bf16 = "its own" if has_bf16_products() else "made in fp32"
+    bf16 = "native" if has_bf16_products() else "computed in fp32"
     lines.append(
         f"CPU: {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, bf16 "
         f"products {bf16}"
@@ -154,18 +167,18 @@ def report() -> str:
         torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
     ]
     gpus = [
-        f"{one.name} (sm_{one.major}{one.minor}, {one.total_memory / 2**30:.0f} GiB)"
-        for one in devices
+        f"{gpu.name} (sm_{gpu.major}{gpu.minor}, {gpu.total_memory / 2**30:.0f} GiB)"
+        for gpu in devices
     ]
     lines.append(f"GPUs: {', '.join(gpus) or 'none'}")
     device = "cuda" if devices else "cpu"
     dtype = DTYPES[resolve_precision("auto", torch.device(device))]
     lines += [f"op {name}: {backend(name, device, dtype)}" for name in OPS]
-    # Beside this python too: the environment that it is of may not be activated.
-    places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    lines += [
-        f"launcher {name}: {shutil.which(name, path=places) or 'not found'}" for name in LAUNCHERS
-    ]
+    # Launchers are also searched for beside this python, whose environment may not be activated.
+    folders = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+    for name in LAUNCHERS:
+        found = shutil.which(name, path=os.pathsep.join(folders))
+        lines.append(f"launcher {name}: {found or 'not found'}")
     return "\n".join(lines)
 
 

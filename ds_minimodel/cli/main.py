@@ -1,5 +1,6 @@
-"""`ds-minimodel`: the command line and its exit codes. Nothing heavy is imported before a command
-needs it.
+"""`ds-minimodel`: the command line and its exit codes.
+
+Nothing heavy is imported before a command needs it.
 """
 
 import argparse
@@ -21,16 +22,19 @@ from ds_minimodel.launch import process
 
 USER_ERROR = 2
 FAILURE = 1
-_CONNECTION_LOST = "gloo/transport/tcp"  # in what gloo says of a connection that is broken
+_CONNECTION_LOST = "gloo/transport/tcp"  # part of gloo's messages of a broken connection
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0 done, 2 the user's mistake (one line), 75 saved after SIGTERM, 1
-    anything else.
+    """Run one command and exit.
+
+    The codes are 0: done; 2: the user's mistake, explained in one line; 75: saved after SIGTERM;
+    1: anything else.
     """
     streams.open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # of names in any bytes
+        # Names of files may have bytes that are no UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     # Nothing is shown on a screen, and matplotlib does not load with nonsense there.
     os.environ["MPLBACKEND"] = "agg"
@@ -47,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except process.Stopped as stopped:
         if rank == 0:
             streams.say(f"ds-minimodel: {stopped}")
-        ends = (
-            0 if process.launched() else launch.PREEMPTED
-        )  # a launcher takes what is not 0 for a failure of the rank
-        sys.exit(ends if stopped.signal_number == signal.SIGTERM else launch.INTERRUPTED)
+        if stopped.signal_number != signal.SIGTERM:
+            sys.exit(launch.INTERRUPTED)
+        # A launcher takes a code other than 0 for a failure of the rank.
+        sys.exit(0 if process.launched() else launch.PREEMPTED)
     except OtherRankError as error:
         sys.exit(USER_ERROR if error.is_users_mistake else FAILURE)
     except KeyboardInterrupt:
@@ -65,9 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _line_of(error: Exception) -> str:
-    """What is said of an error in place of a traceback; raises one that is a fault of the program.
+    """Return what is printed of an error in place of a traceback.
 
-    What the system and libraries say of files that cannot be used is said as they do.
+    Messages of the system and of libraries about files are passed on. An error that is a fault of
+    the program is raised again.
     """
     if isinstance(error, UserError):
         return str(error)
@@ -89,20 +94,19 @@ def _line_of(error: Exception) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})  # --rank is no --ranks
+        # Without abbreviations --rank is not taken for --ranks.
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Where an option is no command's but nearly one, that is said, and not what else is
-        missing.
-        """
+        """Parse as argparse does; an option that is nearly a known one is reported first."""
         known = self._option_string_actions
         words = [] if self._subparsers else list(args or ())
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             name = word.partition("=")[0]
             near = difflib.get_close_matches(name, known, 1, 0.75)
             if name.startswith("--") and name not in known and near:
                 self.error(
-                    f"unrecognized arguments: {' '.join(words[place : place + 2])} (did you mean "
+                    f"unrecognized arguments: {' '.join(words[index : index + 2])} (did you mean "
                     f"{near[0]}?)"
                 )
         return super().parse_known_args(args, namespace)
@@ -111,39 +115,41 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; `{self.prog} --help` shows what there is")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        (file or sys.stderr).write(message)  # argparse passes over a disk that is full
+        # Argparse would pass over a full disk.
+        (file or sys.stderr).write(message)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line into options, of which `run` is the function that takes them and does
-    the command.
+    """Parse a command line into options; their attribute `run` is the function of the command.
 
-    Overrides (key=value) may stand anywhere after the recipe, between options too, which argparse
-    does not do.
+    Overrides (key=value) may stand anywhere after the recipe, also between options, which argparse
+    does not allow.
     """
     parser = _Parser(
         prog="ds-minimodel",
         description="Extend a pretrained language model to new languages by mini-model adaptation.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the deepspeed launcher adds it
+    # DeepSpeed's launcher adds this option.
+    parser.add_argument("--local_rank", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for part in (steps, look, costs, sample, hf, serve):
         part.add_arguments(commands)
     try:
         options, rest = parser.parse_known_args(arguments)
     except UserError:
-        if said := _retired(arguments):
-            raise UserError(said) from None
+        if advice := _retired(arguments):
+            raise UserError(advice) from None
         raise
     if hasattr(options, "rest_of"):
+        # Values of the positional argument that stand after an option.
         more = [text for text in rest if not text.startswith("-")]
         setattr(options, options.rest_of, [*getattr(options, options.rest_of), *more])
         rest = [text for text in rest if text not in more]
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     unknown = [text for text in rest if text not in overrides]
-    if unknown and (said := _retired(arguments)):
-        raise UserError(said)
+    if unknown and (advice := _retired(arguments)):
+        raise UserError(advice)
     if unknown or (overrides and not hasattr(options, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(unknown or overrides)}")
     if overrides:
@@ -152,7 +158,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _retired(arguments: Sequence[str]) -> str | None:
-    """What is said of a command line that earlier commits knew; None of any other."""
+    """Return advice for a command line that earlier versions knew; None for any other."""
     for name in INSTEAD:
         program, *words = name.split()
         if program == "ds-minimodel" and words[0] == arguments[0] and {*words} <= {*arguments}:

@@ -10,18 +10,19 @@ from ds_minimodel.extend.config import Metavar, option_of
 
 
 def add_options(command: argparse.ArgumentParser, section: type[Section]) -> None:
-    """Add an option for each field of a section. Its docstring is the help; the section itself
-    checks the values, which stay as they were typed.
+    """Add an option for each field of a section.
+
+    The field's docstring is the help. Values stay as they were typed: the section checks them.
     """
     for name, field in section.model_fields.items():
-        # Of a field's own marker and one that its type brings the own one is the last.
+        # A field's type may bring a marker; that of the field itself comes after it.
         (*_, metavar) = (mark for mark in field.metadata if isinstance(mark, Metavar))
         settings: dict[str, Any] = {"metavar": metavar.name, "help": _help_of(field)}
         if _holds_many(field):
             settings["nargs"] = "+"
         if metavar.is_positional:
             if not field.is_required():
-                # argparse takes none for it where an option follows; main.parse gathers the rest.
+                # Argparse takes no value for it where an option follows; main.parse gathers them.
                 settings["nargs"] = "*"
                 command.set_defaults(rest_of=name)
             command.add_argument(name, **settings)
@@ -42,7 +43,7 @@ def given_of(options: argparse.Namespace, section: type[Section]) -> dict[str, A
 
 
 def _holds_many(field: FieldInfo) -> bool:
-    """Whether a field is a list or a mapping, or None in its place."""
+    """Return whether a field is a list or a mapping, which may be None."""
     kinds = (field.annotation, *get_args(field.annotation))
     return any(get_origin(kind) in (list, dict) for kind in kinds)
 

@@ -32,17 +32,19 @@ def add_arguments(commands: Commands) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(args: Options) -> None:
-    try:  # it brings lxml
+def _run(options: Options) -> None:
+    try:
+        # It brings lxml.
         from ds_minimodel_examples.fetch import fetch
     except ModuleNotFoundError as error:
         raise UserError(
             f"fetch-sample: {error.name} is not installed; run pip install -e '.[sample]' in "
             "ds_minimodel's repository"
         ) from None
-    manifest = fetch(
-        args.out, args.set, args.languages.split(",") if args.languages else None, log=say
-    )
+    asked = options.languages.split(",") if options.languages else None
+    manifest = fetch(options.out, options.set, asked, log=say)
     languages = ", ".join(manifest["text"])
     tasks = ", ".join(manifest["tasks"])
-    print(printable(f"{args.out}: text in {languages}; tasks {tasks}; manifest.json says how much"))
+    print(
+        printable(f"{options.out}: text in {languages}; tasks {tasks}; manifest.json says how much")
+    )

@@ -91,6 +91,7 @@ def _plug(options: Options) -> None:
 
 
 def _bits(options: Options) -> None:
+    # It raises UserError for a file that is missing.
     find_text(options.texts)
     restart_with_cpu_settings()
     from ds_minimodel.evaluation.bits import bits_per_byte
@@ -101,14 +102,21 @@ def _bits(options: Options) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         body = options.body
-        if not (Path(body) / MANIFEST).exists():  # as transformers reads it
+        # A folder of transformers gets a reference to it.
+        if not (Path(body) / MANIFEST).exists():
             body = f"{scratch}/model"
             hugging_face_module("artifacts.base").refer(
                 options.body, body, Path(options.body).resolve().name
             )
         try:
             folders = _folders(options.pack, body)
-            rows = bits_per_byte(body, folders, options.texts, context_bytes, options.precision)
+            rows = bits_per_byte(
+                body,
+                folders,
+                options.texts,
+                context_bytes=context_bytes,
+                precision=options.precision,
+            )
         except UserError as error:
             raise UserError(str(error).replace(body, options.body)) from error
     if options.json:
@@ -124,7 +132,7 @@ def _bits(options: Options) -> None:
 
 
 def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
-    """{language: pack}: those given, or that of the model itself."""
+    """Return {language: pack} of those that are given, or of the model itself."""
     folders: dict[str, str] = {}
     for text in given:
         language, equals, folder = text.partition("=")
@@ -145,13 +153,14 @@ def _folders(given: Sequence[str], model: str) -> Mapping[str, str | Path]:
 
 
 def _compare(options: Options) -> None:
-    texts = dict[str, str]()
+    texts: dict[str, str] = {}
     for given in options.text:
         code, equals, file = given.partition("=")
         if not (code and equals and file):
             raise UserError(f"--text {given}: it has the form CODE=FILE, such as de=news.de.txt")
         texts[f"{code}, {Path(file).name}"] = file
-    find_text([*texts.values()])
+    # It raises UserError for a file that is missing.
+    find_text(list(texts.values()))
     restart_with_cpu_settings()
     from ds_minimodel.report.page import comparison_page
 

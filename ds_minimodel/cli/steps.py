@@ -1,6 +1,4 @@
-"""`ds-minimodel run` and a command for each step: started here, on several ranks or under a
-launcher.
-"""
+"""`ds-minimodel run` and a command for each step, here, on several ranks or under a launcher."""
 
 import argparse
 import json
@@ -38,7 +36,15 @@ def add_arguments(commands: Commands) -> None:
 def add_recipe_command(
     commands: Commands, name: str, text: str, run: Callable[[Options], int | None], more: str = ""
 ) -> argparse.ArgumentParser:
-    """A command that takes RECIPE, or what `more` says, and overrides; `run` does it."""
+    """Add a command that takes a recipe and overrides.
+
+    Args:
+        commands: Of argparse.
+        name: Of the command.
+        text: Help.
+        run: Does the command.
+        more: Says what RECIPE may be other than a recipe.
+    """
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument(
         "recipe",
@@ -82,9 +88,7 @@ def _add_rank_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_engine_options(command: argparse.ArgumentParser) -> None:
-    """Options for keys of the recipe's section `engine` that DeepSpeed's users know by these
-    names.
-    """
+    """Add options for keys of the recipe's section `engine`, by DeepSpeed's names for them."""
     command.add_argument(
         "--zero", type=int, metavar="S", choices=range(4), help="engine.zero_stage"
     )
@@ -94,14 +98,14 @@ def add_engine_options(command: argparse.ArgumentParser) -> None:
 
 
 def number_of_ranks(text: str) -> int:
-    """argparse's type of a count of ranks."""
+    """Return a count of ranks, as argparse's `type` does."""
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks")
     return int(text)
 
 
 def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
-    """(recipe, overrides) of a recipe command's options."""
+    """Return (recipe, overrides) of a recipe command's options."""
     from ds_minimodel.config.reading import load_recipe
 
     overrides = overrides_of(options)
@@ -109,7 +113,7 @@ def recipe_of(options: Options) -> "tuple[Recipe, list[str]]":
 
 
 def overrides_of(options: Options) -> list[str]:
-    """The overrides of a recipe command's options; --zero and --deepspeed_config are some too."""
+    """Return a recipe command's overrides, --zero and --deepspeed_config among them."""
     overrides = list(options.overrides)
     if getattr(options, "zero", None) is not None:
         overrides.append(f"engine.zero_stage={options.zero}")
@@ -136,9 +140,8 @@ def _run(options: Options) -> int:
 
 def _run_step(options: Options) -> int:
     recipe, overrides = recipe_of(options)
-    if (
-        options.step.runs_on is RunsOn.RANKS and not options.hostfile
-    ):  # with one, its hosts may have GPUs
+    # The hosts of a hostfile may have GPUs.
+    if options.step.runs_on is RunsOn.RANKS and not options.hostfile:
         restart_with_cpu_settings()
     return _do(options.step, recipe, overrides, options)
 
@@ -148,6 +151,6 @@ def _do(step: Step, recipe: "Recipe", overrides: list[str], options: Options) ->
     # The command of a step that runs on no ranks has no such options.
     if "hostfile" in options:
         if options.deepspeed_args and not options.hostfile:
-            raise UserError("--deepspeed_args: of the launcher over a hostfile; give --hostfile")
+            raise UserError("--deepspeed_args: they need --hostfile, whose launcher takes them")
         ranks = Ranks(options.ranks, options.hostfile, options.deepspeed_args)
     return do_step(step, recipe, options.recipe, overrides, ranks=ranks, rebuild=options.rebuild)

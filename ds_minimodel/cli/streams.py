@@ -1,4 +1,4 @@
-"""Standard output and standard error: closed ones, and lines that show throughout."""
+"""Standard streams: closed ones are opened, lines are made printable."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from ds_minimodel.common.errors import printable
 
 
 def open_closed() -> None:
-    """Open the standard streams that are closed, whose numbers the next files would get."""
+    """Open the standard streams that are closed: the next files would get their numbers."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  (to the end)
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  (it stays open to the end)
 
 
 def exit_unwritten(code: int) -> NoReturn:
-    """End the process; what standard output does not take, Python would else try again."""
+    """End the process without another try to write what standard output does not take."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -25,8 +25,9 @@ def exit_unwritten(code: int) -> NoReturn:
 
 
 def say(line: str) -> None:
-    """Print a line, printable throughout, on standard error; nothing more can be done where that
-    fails.
+    """Print a line on standard error, with control characters escaped.
+
+    Where that fails, nothing more can be done.
     """
     with contextlib.suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)
