@@ -1,5 +1,7 @@
-"""The folder of an `extend` call: call.json (what it was begun with, how far it is), recipe.yaml,
-the recipe's workdir run/, and the models.
+"""The folder of an `extend` call.
+
+It holds call.json (what it was begun with, and how far it is), recipe.yaml, the recipe's workdir
+run/, and the models.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
@@ -27,12 +29,26 @@ from ds_minimodel.pipeline.run import Ranks, do_step, steps_to_run
 from ds_minimodel.text.corpus import draw_parts
 from ds_minimodel.text.reader import find_text, identity_of_text
 
+DEFAULT_HOURS = 1.0
+
+
+class TrainingBudget(NamedTuple):
+    """What a training may take: hours, or else tokens."""
+
+    hours: float | None
+    tokens: int | None
+
 
 class Finished(Stored):
-    """A training to its end, and the models that were written of it.
+    """A training that has ended, and whose models were written.
 
-    hours, tokens: that were asked for. pack: identity of what was trained. kept: key of what a
-    decoder keeps.
+    Attributes:
+        hours: That were asked for.
+        tokens: That were asked for.
+        steps: Of the training.
+        pack: Identity of what was trained.
+        strength: Merge strength.
+        kept: Key of the decoder's comparison with the untouched one.
     """
 
     hours: float | None
@@ -44,12 +60,18 @@ class Finished(Stored):
 
 
 class State(Stored):
-    """What call.json holds.
+    """Content of call.json.
 
-    options: {option: its values} that the folder was begun with. files: {option: what tells each
-    of its files from others}. held_out: share of the text. hashes: by which files that have not
-    changed are not read again. hours, tokens, steps: of the training, 0 steps where none is chosen
-    yet. finished: the last one that has ended. written: {file: [size, time]} of its models.
+    Attributes:
+        options: {option: its values} that the folder was begun with.
+        files: {option: what tells each of its files from others}.
+        held_out: Share of the text.
+        hashes: By which files that have not changed are not read again.
+        hours: Of the training.
+        tokens: Of the training.
+        steps: Of the training; 0 where none are chosen yet.
+        finished: The last training that has ended.
+        written: {file: [size, time]} of its models.
     """
 
     options: dict[str, list[str]] = {}
@@ -64,7 +86,15 @@ class State(Stored):
 
 
 class Call:
-    """A call of `extend` in its folder."""
+    """A call of `extend` in its folder.
+
+    Attributes:
+        config: What it asks for.
+        say: Called with each line that is said.
+        out: The folder.
+        path: File of the recipe.
+        state: Content of call.json.
+    """
 
     def __init__(self, config: ExtendConfig, say: Callable[[str], None] = print):
         self.config = config
@@ -78,17 +108,32 @@ class Call:
             raise UserError(f"{self.out}: exists and was not begun by extend; give another --out")
 
     def note(self, **facts: Any) -> None:
-        """Keep facts of the state."""
+        """Change fields of the state, and write it."""
         self.state = self.state.model_copy(update=facts)
         write_json(self.out / CALL, self.state.model_dump())
 
-    # What it was begun with.
+    @property
+    def budget(self) -> TrainingBudget:
+        """What the training may take.
+
+        Where the call does not say it, a length that was chosen before stays.
+        """
+        if self.config.hours is not None or self.config.tokens is not None:
+            return TrainingBudget(self.config.hours, self.config.tokens)
+        if self.state.steps:
+            return TrainingBudget(self.state.hours, self.state.tokens)
+        return TrainingBudget(DEFAULT_HOURS, None)
+
+    # --- What it was begun with
 
     def record(self, data: Data) -> None:
-        """Note what the folder is begun with."""
+        """Note the options and files that the folder is begun with."""
         files, hashes = as_json(_files_of(self.config, data), self.state.hashes)
         self.note(
-            options=_options_of(self.config), files=files, held_out=data.held_out, hashes=hashes
+            options=_options_of(self.config),
+            files=files,
+            held_out=data.held_out,
+            hashes=hashes,
         )
 
     def check_same_options(self) -> None:
@@ -96,11 +141,12 @@ class Call:
         given = _options_of(self.config)
         former = self.state.options
         for option in sorted(given | former):
-            if not _name_the_same(given.get(option, []), former.get(option, [])):
-                raise UserError(self._difference(option, former.get(option, [])))
+            former_values = former.get(option, [])
+            if not _name_the_same(given.get(option, []), former_values):
+                raise UserError(self._difference(option, former_values))
 
     def check_same_files(self, data: Data) -> None:
-        """Raise UserError where files that the folder was begun with were others then."""
+        """Raise UserError where files differ from those that the folder was begun with."""
         files, hashes = as_json(_files_of(self.config, data), self.state.hashes)
         for option, contents in files.items():
             for content, before in zip(contents, self.state.files[option], strict=True):
@@ -117,18 +163,24 @@ class Call:
         self.note(hashes=self.state.hashes | hashes)
 
     def _difference(self, option: str, former: Sequence[str]) -> str:
-        begun = f"{self.out} was begun with {' '.join(former)}" if former else ""
-        begun = begun or f"{self.out} was begun without it"
-        advice = "give that again" if former else "leave it out"
+        """Return a sentence on an option that is not as it was."""
+        if former:
+            begun = f"{self.out} was begun with {' '.join(former)}"
+            advice = "give that again"
+        else:
+            begun = f"{self.out} was begun without it"
+            advice = "leave it out"
         if option == "--strength":
             advice = f"`ds-minimodel export-hf {self.out} NEW --strength S` writes another"
         return f"{option}: {begun}; {advice}, or give another --out"
 
-    # The recipe.
+    # --- The recipe
 
     def recipe(self) -> Recipe:
-        """Read the recipe, which may have been edited; UserError where it does not make one model
-        of the language.
+        """Read the recipe, which may have been edited.
+
+        Raises:
+            UserError: It does not make one model of the language.
         """
         recipe = load_recipe(self.path)
         if len(recipe.systems) != 1 or recipe.languages.targets != [self.config.language]:
@@ -145,30 +197,32 @@ class Call:
             YAML().dump(values, file)
 
     def set(self, section: str, key: str, value: float) -> None:
-        """Give a key of the recipe another value; all else stays as it is written."""
+        """Change the value of a key of the recipe; all else stays as it is written."""
         values = YAML().load(self.path)
         values.setdefault(section, {})[key] = value
         self.write(values)
 
     def set_system(self, system: str) -> None:
-        """Give the recipe one system in the place of another."""
+        """Replace the system of the recipe."""
         values = YAML().load(self.path)
         values["systems"] = [system]
         self.write(values)
 
     def run(self, until: str | None = None) -> None:
-        """Take the steps of the recipe, or those up to one, on its ranks."""
+        """Do the steps of the recipe, or those up to the one named `until`, on its ranks."""
         recipe = self.recipe()
         for step in steps_to_run(recipe, self.config.ranks or 1, rebuild=False):
             code = self._do(step, recipe)
             if code:
-                raise SystemExit(code)  # ranks have said why
+                # The ranks have said why.
+                raise SystemExit(code)
             if step.name == until:
                 return
 
     def _do(self, step: Step, recipe: Recipe) -> int:
-        """Do a step, with half the micro-batch where adapt runs out of memory in this process;
-        return the exit code.
+        """Do a step and return the exit code.
+
+        Where adapt runs out of memory in this process, it goes on with half the micro-batch.
         """
         size = recipe.engine.micro_batch_size
         try:
@@ -198,8 +252,9 @@ def adaptation_of(recipe: Recipe) -> Path:
 
 
 def _deciding(config: ExtendConfig) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (field, option, values) of each field that is given and may not change; of a mapping
-    an option for each key, such as `--known-text cs`.
+    """Yield (field, option, values) of each field that is given and may not change.
+
+    A mapping has an option for each key, such as `--known-text cs`.
     """
     for name in ExtendConfig.model_fields:
         value = getattr(config, name)
@@ -208,8 +263,10 @@ def _deciding(config: ExtendConfig) -> Iterator[tuple[str, str, list[str]]]:
         if isinstance(value, dict):
             for key, values in value.items():
                 yield name, f"{option_of(name)} {key}", values
+        elif isinstance(value, list):
+            yield name, option_of(name), value
         else:
-            yield name, option_of(name), value if isinstance(value, list) else [str(value)]
+            yield name, option_of(name), [str(value)]
 
 
 def _options_of(config: ExtendConfig) -> dict[str, list[str]]:
@@ -233,21 +290,19 @@ def _files_of(config: ExtendConfig, data: Data) -> dict[str, list[Any]]:
             files[option] = [{"name": value, "sha256": Content.of(value)} for value in values]
             continue
         sources = find_text(values)
-        is_drawn = values in config.texts.values()
-        files[option] = identity_of_text(
-            sources, draw_parts(sources, data.draw) if is_drawn else ()
-        )
+        parts = draw_parts(sources, data.draw) if values in config.texts.values() else ()
+        files[option] = identity_of_text(sources, parts)
     return files
 
 
 def _name_the_same(given: Sequence[str], former: Sequence[str]) -> bool:
-    """Whether two lists of values are the same, or paths to the same files."""
-    return given == former or _places(given) == _places(former)
+    """Return whether two lists of values are the same, or paths to the same files."""
+    return given == former or _real_paths(given) == _real_paths(former)
 
 
-def _places(values: Sequence[str]) -> list[str]:
-    """Return the files that values name, each by the one path that all its names lead to."""
-    names = [
-        name for value in values for name in sorted(glob.glob(value, recursive=True)) or [value]
-    ]
+def _real_paths(values: Sequence[str]) -> list[str]:
+    """Return the real paths of the files that values name; what names no file stays as it is."""
+    names = []
+    for value in values:
+        names += sorted(glob.glob(value, recursive=True)) or [value]
     return [os.path.realpath(name) if os.path.exists(name) else name for name in names]

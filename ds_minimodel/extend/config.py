@@ -20,14 +20,19 @@ from ds_minimodel.common.files import paths_of
 from ds_minimodel.common.names import Name
 from ds_minimodel.text.reader import find_text
 
-MIN_NEW_TOKENS = 6  # as good as none
+MIN_NEW_TOKENS = 6  # A vocabulary must grow by some; so few are as good as none.
 MAX_NEW_TOKENS = 1_000_000
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True)
 class Metavar:
-    """Marks how help names the value of a field, and whether the value stands without an option."""
+    """Mark of a field: the name of its value in help.
+
+    Attributes:
+        name: Of the value.
+        is_positional: Whether the value stands without an option.
+    """
 
     name: str
     is_positional: bool = False
@@ -38,7 +43,7 @@ def _path_as_text(value: object) -> object:
 
 
 def _read_amount(value: object) -> object:
-    """Return the number that a text such as "50M" means; leave what is no text as it is."""
+    """Return the number that a text such as "50M" means; other values stay as they are."""
     if not isinstance(value, str):
         return value
     unit = _UNITS.get(value[-1:], 1)
@@ -53,7 +58,7 @@ def _read_amount(value: object) -> object:
 
 
 def _by_language(value: object) -> dict[str, list[str]]:
-    """Return {language: files} of such a mapping or of texts CODE=FILE."""
+    """Return {language: files} of a mapping or of texts CODE=FILE."""
     if isinstance(value, Mapping):
         return {code: paths_of(files) for code, files in value.items()}
     by_code: dict[str, list[str]] = {}
@@ -75,10 +80,10 @@ Amount = BeforeValidator(_read_amount)
 
 
 class ExtendConfig(Section):
-    """What a call of `extend` asks for.
+    """Configuration of a call of `extend`.
 
     Fields that are marked with DECIDES_NOTHING may change from one call to the next in the same
-    folder; the others, and the content of the files that they name, are what it was begun with.
+    folder. The others, and the content of the files that they name, must stay.
     """
 
     model: Annotated[PathText, Metavar("MODEL", is_positional=True), DECIDES_BY_CONTENT]
@@ -89,20 +94,21 @@ class ExtendConfig(Section):
     """Text in the new language: files, globs or data sets of the Hub. With --pairs none is
     needed."""
     pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Of a model that gives vectors or labels: pairs of a text in a language that it knows and its
-    translation. Each file is a kind of text: TSV, CSV, JSON lines, Parquet, TMX, XLIFF, PO, or a
+    """Pairs of a text in a known language and its translation, for a model that gives vectors or
+    labels. Each file is a kind of text: TSV, CSV, JSON lines, Parquet, TMX, XLIFF, PO, or a
     dictionary of dictd or StarDict."""
     test_pairs: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Pairs of which nothing is learned, to see what is found in other kinds of text."""
+    """Pairs that are not trained on, to see what is found in other kinds of text."""
     test_task: Annotated[PathText | None, Metavar("FILE"), DECIDES_BY_CONTENT] = None
-    """Of a classifier: a table of texts in the new language with their labels, to score it by."""
+    """Table of texts in the new language with their labels, by which a classifier is scored."""
     pair_columns: Annotated[
         list[str] | None, Field(min_length=2, max_length=2), Metavar("NAME")
     ] = None
-    """Columns of the known and of the new language in tables of pairs. Default: those that are
-    called as the languages."""
+    """Columns of the known and of the new language in tables of pairs. Default: the columns that
+    have the languages' names."""
     pooling: Annotated[Literal["mean", "cls"] | None, Metavar("HOW")] = None
-    """How an encoder that does not say it gives vectors: mean of the last states, or the first."""
+    """How an encoder gives vectors, where its folder does not say it: the mean of the last states,
+    or the first one."""
     mini: Annotated[str | None, Field(pattern=r"^[1-9]\d?\+[1-9]\d?$"), Metavar("K+N")] = None
     """Train new tokens over the lowest K layers and N new ones, such as 3+1: faster."""
     out: Annotated[PathText | None, Metavar("OUT"), DECIDES_NOTHING] = None
@@ -110,10 +116,10 @@ class ExtendConfig(Section):
     source: Code = "en"
     """A language that the model knows already."""
     source_text: Annotated[Files, DECIDES_BY_CONTENT] = []
-    """Text in that language, to see what the model loses. No new token splits it otherwise."""
+    """Text in that language, to see what the model loses. Its words keep their tokens."""
     known_text: Annotated[FilesByLanguage, DECIDES_BY_CONTENT] = {}
-    """Text of other languages that are to stay. No new token splits it otherwise, a decoder replays
-    it while its body trains, and a part of it is scored."""
+    """Text of other languages that are to stay. Its words keep their tokens, a decoder replays it
+    while its body trains, and a part of it is scored."""
     test_text: Annotated[Files, DECIDES_NOTHING] = []
     """Other text to score before and after, in any language."""
     chats: Annotated[Files, DECIDES_BY_CONTENT] = []
@@ -168,12 +174,12 @@ class ExtendConfig(Section):
 
     @property
     def texts(self) -> dict[str, list[str]]:
-        """{language: files, globs and data sets} of all text that is given to train or to keep."""
+        """{language: files, globs and data sets} of all text to train on or to keep."""
         return {self.source: self.source_text, self.language: self.text, **self.known_text}
 
 
 def option_of(name: str) -> str:
-    """Return what the command line calls a field: `--source-text` of source_text."""
+    """Return the option of a field on the command line: `--source-text` for source_text."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -181,11 +187,11 @@ def read_config(values: Mapping[str, Any]) -> ExtendConfig:
     """Make the configuration of a call, whose paths are there.
 
     Args:
-        values: fields of ExtendConfig; amounts may be texts, as on the command line.
+        values: Fields of ExtendConfig; amounts may be texts, as on the command line.
 
     Raises:
-        UserError: where a field is unknown, missing or wrong, or a path leads nowhere. It names the
-            option. Nothing but paths is looked at, so that this takes no time.
+        UserError: A field is unknown, missing or wrong, or a path leads nowhere. The message names
+            the option. Only paths are looked at, so this takes no time.
     """
     try:
         config = ExtendConfig.model_validate(dict(values))
@@ -197,26 +203,27 @@ def read_config(values: Mapping[str, Any]) -> ExtendConfig:
 
 
 def _sentence(place: tuple[int | str, ...], value: object, reason: str) -> str:
-    """Say what is wrong with the value of a field, or with all of them where `place` is empty."""
+    """Return a message on the value of a field, or on all of them where `place` is empty."""
     if not place:
         return f"extend: {reason}"
     option = option_of(str(place[0]))
     if str(place[0]) not in ExtendConfig.model_fields:
         known = ", ".join(ExtendConfig.model_fields)
         return f"extend: {place[0]!r} is no option; there are {known}"
-    if isinstance(value, Mapping):  # the field itself is missing
+    # Where the field itself is missing, the value is that of all fields.
+    if isinstance(value, Mapping):
         return f"{option}: {reason}"
     shown = " ".join(value) if isinstance(value, list) else value
     return f"{option} {shown!s:.60}: {reason}"
 
 
 def _check_paths(config: ExtendConfig) -> None:
-    """Raise UserError for what paths alone tell."""
+    """Raise UserError for a path that leads nowhere, or a text that two options name."""
     model = Path(config.model)
     is_gguf = model.suffix.lower() == ".gguf"
     if model.is_file() and not is_gguf:
         raise UserError(
-            f"{model}: no folder of a model, and no GGUF file; MODEL comes first, then TEXT"
+            f"{model}: neither a folder of a model nor a GGUF file; MODEL comes first, then TEXT"
         )
     looks_like_name = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?(@.+)?", config.model) and not is_gguf
     is_below_folder = "/" in config.model and model.parent.is_dir()
@@ -224,15 +231,21 @@ def _check_paths(config: ExtendConfig) -> None:
         raise UserError(
             f"{model}: no such folder or GGUF file, and no name on the Hub; check the path"
         )
-    for pairs in (*config.pairs, *config.test_pairs, *filter(None, [config.test_task])):
-        if not Path(pairs).is_file():
-            raise UserError(f"{pairs}: no such file; check the path")
+    tables = [*config.pairs, *config.test_pairs]
+    if config.test_task:
+        tables.append(config.test_task)
+    for table in tables:
+        if not Path(table).is_file():
+            raise UserError(f"{table}: no such file; check the path")
     owners = dict.fromkeys(find_text(config.text), config.language)
     others = {config.source: config.source_text, **config.known_text}
     for owner, files in {**others, "--test-text": config.test_text}.items():
         for path in find_text(files):
             if owners.setdefault(path, owner) != owner:
-                raise UserError(f"{path}: text of {owners[path]} and of {owner}; give each its own")
-    str(config.folder).encode()  # what is not UTF-8 could not be noted in the recipe
+                raise UserError(
+                    f"{path}: text of {owners[path]} and of {owner}; give each another file"
+                )
+    # A path that is not UTF-8 could not be written into the recipe: this raises an error.
+    str(config.folder).encode()
     if config.folder.exists() and not config.folder.is_dir():
-        raise UserError(f"{config.folder}: a file; --out names a folder")
+        raise UserError(f"{config.folder}: this is a file, and --out names a folder")

@@ -79,27 +79,6 @@ TRAINING_COST = 2.0  # of a line, where reading it costs 1
 _RECIPE = "the recipe of extend"  # as messages call it before it is a file
 
 
-def is_finished_encoder(call: Call) -> bool:
-    """Whether the call's model gives vectors or labels; UserError where it is to, but says not how,
-    or is not, and there are pairs.
-    """
-    config = call.config
-    body = read_base(config.model, config.pooling).config
-    head = body.head
-    if head is None and (config.pairs or config.test_pairs):
-        advice = "an encoder that is to give vectors takes --pooling mean or cls"
-        if body.causal:
-            advice = "new tokens of a decoder are aligned by a recipe's data.pairs"
-        raise UserError(f"--pairs: {config.model} predicts tokens and learns from text; {advice}")
-    if head is not None and not config.pairs:
-        gives = "vectors" if isinstance(head, SentenceHead) else "labels"
-        raise UserError(
-            f"{config.model} gives {gives} for texts, and learns a language from pairs of a text "
-            f"in {config.source} and its translation; give them with --pairs FILE"
-        )
-    return head is not None
-
-
 def extend_encoder(call: Call) -> None:
     """Add a language to a finished encoder: align, write, train, and write again.
 

@@ -2,39 +2,19 @@
 
 import statistics
 import time
-from typing import NamedTuple
 
 from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import read_json_lines
 from ds_minimodel.config.reading import load_recipe
 from ds_minimodel.data.store import TokenStore
-from ds_minimodel.extend.call import Call, adaptation_of
+from ds_minimodel.extend.call import Call, TrainingBudget, adaptation_of
 from ds_minimodel.extend.recipe import BATCHES, MAX_PASSES, MIN_STEPS, WARM_STEPS
 from ds_minimodel.extend.vocabulary_size import FEW_TOKENS
 from ds_minimodel.pipeline.layout import WorkdirLayout
 from ds_minimodel.pipeline.run import steps_to_run
 
-DEFAULT_HOURS = 1.0
 
-
-class Budget(NamedTuple):
-    """What a training may take: hours, or else tokens."""
-
-    hours: float | None
-    tokens: int | None
-
-
-def budget_of(call: Call) -> Budget:
-    """Return what a call asks for; where it says nothing, a length that was chosen before stays."""
-    config = call.config
-    if config.hours is not None or config.tokens is not None:
-        return Budget(config.hours, config.tokens)
-    if call.state.steps:
-        return Budget(call.state.hours, call.state.tokens)
-    return Budget(DEFAULT_HOURS, None)
-
-
-def set_length(call: Call, budget: Budget) -> None:
+def set_length(call: Call, budget: TrainingBudget) -> None:
     """Give the recipe the steps that a budget buys; UserError where it has more already."""
     adapt = call.recipe().adapt
     tokens_a_step = adapt.batch_size * adapt.seq_length

@@ -1,4 +1,4 @@
-"""The recipe of a call of `extend`: what is the same for all, what the model decides, and sizes.
+"""The recipe of a call of `extend`: what the options and the model decide, and sizes.
 
 Rates, shares and samples of 128 tokens are those of the third study.
 """
@@ -13,37 +13,44 @@ from ds_minimodel.evaluation.likelihood import CONTEXT_BYTES
 from ds_minimodel.extend.config import MIN_NEW_TOKENS, ExtendConfig
 from ds_minimodel.training.config import WARM_UP
 
-SCORED_BY = {True: "bits-per-byte", False: "pseudo-likelihood"}  # task, by whether a body is causal
+# {whether a body is causal: the task by which it is scored}
+SCORED_BY = {True: "bits-per-byte", False: "pseudo-likelihood"}
 MAX_SCORED_TOKENS = 1024  # of a scored sample
-HELD_OUT = 0.02  # of the documents
+HELD_OUT = 0.02  # share of the documents
 MAX_PASSES = 4  # over the text, in a training by hours
 
 SEQ_LENGTH = 128
 MIN_STEPS = 10
-# Sequences of a step, up to so many tokens of the whole training.
+# {most tokens of the whole training: sequences of a step}
 BATCHES = {2_000_000: 8, 20_000_000: 32, 1 << 62: 128}
 MIN_TEXT_TOKENS = min(BATCHES.values()) * SEQ_LENGTH
 
-# Of a text that is larger, a part is drawn: so many bytes at least, and for each token to train on.
+# A part is drawn of a large text: so many bytes at least, and so many for each token to train on.
 MIN_DRAWN_BYTES = 5_000_000
 DRAWN_BYTES_A_TOKEN = 20
 
 TRIED_RANK = 16  # of LoRA
 MAX_RANK = 256
-BITS_A_WEIGHT = 2  # that a LoRA stores, where a token of text brings one (LoRA Without Regret)
-WIDTH_POWER = 0.78  # by which a rate falls with a wider body (LoRA Without Regret, for Llamas)
+# A weight of a LoRA stores two bits, and a token of text brings one (LoRA Without Regret).
+BITS_A_WEIGHT = 2
+# Power of a body's width with which its learning rate falls (LoRA Without Regret, for Llamas).
+WIDTH_POWER = 0.78
 
-# A training by hours begins with steps by whose time its length is set. Their own number, and all
-# sizes until then, come from a guess of the FLOP/s.
+# A training by hours begins with steps whose time decides its length. All sizes until then come
+# from a guess of the FLOP/s.
 GUESSED_FLOPS = {"cpu": 1e11, "cuda": 1e14}
-WARM_STEPS = 5  # whose time does not count
+WARM_STEPS = 5  # first steps, whose time does not count
 TIMED_STEPS = 20
 SPARE_STEPS = 5
 
 
 class Tried(NamedTuple):
-    """A model whose best rate was found: the width of its body, that rate as a share of a preset's,
-    and for which systems. For others it is a guess.
+    """A model whose best learning rate was found; for other models and systems it is a guess.
+
+    Attributes:
+        width: Of its body.
+        share: Its best rate as a share of the preset's.
+        systems: That were tried.
     """
 
     width: int
@@ -51,7 +58,7 @@ class Tried(NamedTuple):
     systems: tuple[str, ...]
 
 
-# By kind of body: SmolLM2-135M (third study), Gemma 3 270M (benchmarks/rates.md).
+# {kind of body: model}: SmolLM2-135M (third study), Gemma 3 270M (benchmarks/rates.md).
 TRIED = {
     "llama": Tried(576, 1.0, ("bl_base", "lora", "full")),
     "gemma3": Tried(640, 0.225, ("lora",)),
@@ -59,7 +66,13 @@ TRIED = {
 
 
 class Preset(NamedTuple):
-    """What --train chooses: system, rate, and whether a decoder replays what it writes itself."""
+    """Choices of --train.
+
+    Attributes:
+        system: That is trained.
+        rate: Peak learning rate.
+        replays: Whether a decoder replays what it writes itself.
+    """
 
     system: str
     rate: float
@@ -73,32 +86,34 @@ PRESETS = {
 }
 
 
-def check_options(config: ExtendConfig, is_causal: bool) -> None:
+def check_options(config: ExtendConfig, *, is_causal: bool) -> None:
     """Raise UserError for an option that has no meaning for such a model."""
     if not is_causal and config.test_text:
-        raise UserError("--test-text: of an encoder held-out text alone is scored; leave it out")
+        raise UserError("--test-text: an encoder is scored on held-out text only; leave it out")
     if not is_causal and config.chats:
         raise UserError("--chats: an encoder does not answer; leave it out")
-    if config.strength is not None and not SYSTEMS[_preset_of(config, is_causal).system].trains:
+    system = SYSTEMS[_preset_of(config, is_causal=is_causal).system]
+    if config.strength is not None and not system.trains:
         raise UserError(
             "--strength: only token embeddings train here, so there is no change of the body to "
             "merge; leave it out"
         )
 
 
-def _preset_of(config: ExtendConfig, is_causal: bool) -> Preset:
+def _preset_of(config: ExtendConfig, *, is_causal: bool) -> Preset:
     return PRESETS[config.train or ("lora" if is_causal else "embeddings")]
 
 
 def first_values(config: ExtendConfig, base: Base, tokens: int) -> dict[str, Any]:
-    """Return all of the recipe but its sizes, which `set_sizes` puts in the place of the smallest.
+    """Return the recipe with the smallest sizes, which `set_sizes` replaces.
 
     Args:
-        base: facts of the model.
-        tokens: to train on at most, here and in a longer training later: by them a part of a large
-            text is drawn.
+        config: What the call asks for.
+        base: Facts of the model.
+        tokens: Most tokens to train on, here and in a longer training later. They decide how large
+            a part of a large text is drawn.
     """
-    preset = _preset_of(config, base.config.causal)
+    preset = _preset_of(config, is_causal=base.config.causal)
     tried = TRIED.get(base.config.kind, TRIED["llama"])
     narrowing = min(1.0, tried.width / base.config.hidden_size)
     rate = preset.rate * tried.share * narrowing**WIDTH_POWER
@@ -120,10 +135,15 @@ def first_values(config: ExtendConfig, base: Base, tokens: int) -> dict[str, Any
         adapt["strength"] = config.strength
 
     given = {language: files for language, files in config.texts.items() if files}
-    data: dict[str, Any] = {"text": given, "held_out": HELD_OUT, "column": config.column}
-    data["draw"] = max(MIN_DRAWN_BYTES, DRAWN_BYTES_A_TOKEN * tokens)
+    data: dict[str, Any] = {
+        "text": given,
+        "held_out": HELD_OUT,
+        "column": config.column,
+        "draw": max(MIN_DRAWN_BYTES, DRAWN_BYTES_A_TOKEN * tokens),
+    }
     if config.chats:
         data["chats"] = {config.language: config.chats}
+    task = SCORED_BY[base.config.causal]
     return {
         "base": config.model,
         "workdir": str(config.folder / "run"),
@@ -136,19 +156,19 @@ def first_values(config: ExtendConfig, base: Base, tokens: int) -> dict[str, Any
         "data": data,
         "optimizer": {"clip": 1.0, "weight_decay": 0.0},
         "adapt": adapt,
-        "finetune": {"tasks": {SCORED_BY[base.config.causal]: _scoring(config, base, [*given])}},
+        "finetune": {"tasks": {task: _scoring(config, base, list(given))}},
     }
 
 
 def _scoring(config: ExtendConfig, base: Base, languages: list[str]) -> dict[str, Any]:
-    """Return the task that scores held-out text: a decoder's of each language that has some."""
+    """Return the task that scores held-out text, with a decoder in all languages that have some."""
     if not base.config.causal:
         languages = [name for name in languages if name in (config.source, config.language)]
     max_length = min(base.config.max_positions, MAX_SCORED_TOKENS)
     return {
         "kind": SCORED_BY[base.config.causal],
         "test": {name: str(config.folder / "test" / f"{name}.txt") for name in languages},
-        # A token is a byte at least, and two may stand around a text.
+        # A token is at least a byte, and two tokens may stand around a text.
         "context_bytes": min(CONTEXT_BYTES, max_length - 2),
         "max_length": max_length,
     }
@@ -156,14 +176,15 @@ def _scoring(config: ExtendConfig, base: Base, languages: list[str]) -> dict[str
 
 def guess_tokens(hours: float, base: Base, device: str) -> int:
     """Guess, generously, how many tokens train in some hours on a device, "cpu" or "cuda"."""
-    # Forward and back through products that are frozen.
+    # A forward and a backward pass through products of frozen weights.
     flops_a_token = 4 * 12 * base.config.num_layers * base.config.hidden_size**2
     return int(3600 * hours * GUESSED_FLOPS[device] / flops_a_token)
 
 
 def batch_of(size: int, ranks: int) -> int:
-    """Return the smallest batch of `size` sequences or more that ranks share equally, each a
-    multiple of four from four on.
+    """Return the smallest batch of at least `size` sequences that ranks share equally.
+
+    A rank's share is a multiple of four, if it is not smaller.
     """
     per_rank = -(-size // ranks)
     if per_rank >= 4:
@@ -181,19 +202,19 @@ def set_sizes(
     is_timed: bool,
     ranks: int = 1,
 ) -> list[str]:
-    """Give a recipe its batch, its steps and a LoRA rank that holds what they bring.
+    """Give a recipe its batch, its steps and a LoRA rank that can store what they bring.
 
     Args:
-        values: the recipe, whose section `adapt` is changed.
-        base: facts of the model.
-        tokens: to train on in all, about.
-        text_tokens: of the text, which may be passed over more than once.
-        seq_length: tokens of a sample.
-        is_timed: whether the training begins with steps by whose time its length is set.
-        ranks: which share a batch.
+        values: The recipe, whose section `adapt` is changed.
+        base: Facts of the model.
+        tokens: To train on in all, about.
+        text_tokens: Of the text, which may be passed over more than once.
+        seq_length: Tokens of a sample.
+        is_timed: Whether the training begins with steps whose time decides its length.
+        ranks: Count of ranks that share a batch.
 
     Returns:
-        A line for each value that was not tried, or that ranks change.
+        A line for each value that was not tried, or that the count of ranks changes.
     """
     size = next(size for limit, size in BATCHES.items() if tokens <= limit)
     batch = batch_of(size, ranks)
@@ -211,7 +232,8 @@ def set_sizes(
     }
     (system,) = values["systems"]
     if SYSTEMS[system].trains == "low-rank":
-        from ds_minimodel.models.low_rank import low_rank_size  # with torch
+        # It brings torch.
+        from ds_minimodel.models.low_rank import low_rank_size
 
         weights_a_rank = low_rank_size(base.config, 1)
         needed = min(tokens, text_tokens) / (BITS_A_WEIGHT * weights_a_rank)
@@ -221,7 +243,7 @@ def set_sizes(
     untried: list[str] = []
     if batch != size:
         untried.append(
-            f"batch of {batch}, which {ranks} ranks share equally, in place of {size}: losses "
+            f"a batch of {batch}, which {ranks} ranks share equally, instead of {size}: losses "
             "differ from those of one rank"
         )
     kind = base.config.kind
@@ -229,9 +251,10 @@ def set_sizes(
     tried = TRIED.get(kind)
     if tried is None or tried.width != width or system not in tried.systems:
         untried.append(
-            f"rate {adapt['lr']:g}: not tried in such a model ({kind}, {width:,} wide, {system})"
+            f"learning rate {adapt['lr']:g}: it was not tried in such a model ({kind}, {width:,} "
+            f"wide, {system})"
         )
     rank = adapt.get("rank", TRIED_RANK)
     if rank != TRIED_RANK:
-        untried.append(f"rank {rank}: not tried; it was chosen by the amount of text")
+        untried.append(f"LoRA rank {rank}: it was not tried, and follows from the amount of text")
     return untried

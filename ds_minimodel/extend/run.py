@@ -1,6 +1,8 @@
-"""`extend`, from the call to the folder: a language is added to somebody's model from its text.
+"""`extend`, from the call to the folder: a language is added to somebody's model.
 
-What is chosen here stands in the recipe that is left, and the recipe is what runs.
+This file tells it from top to bottom. Most models learn from text; a finished encoder, which gives
+vectors or labels, learns from pairs (encoder.py). What is chosen here stands in the recipe that is
+left, and the recipe is what runs.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import contextlib
 import math
 import re
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from ds_minimodel.common.names import LANGUAGE_CODE
 from ds_minimodel.config.base import read_base
 from ds_minimodel.config.reading import load_recipe, recipe_of_values
 from ds_minimodel.extend import looking
-from ds_minimodel.extend.call import Call
+from ds_minimodel.extend.call import Call, TrainingBudget
 from ds_minimodel.extend.config import ExtendConfig
-from ds_minimodel.extend.encoder import extend_encoder, is_finished_encoder
-from ds_minimodel.extend.length import Budget, budget_of, set_length
+from ds_minimodel.extend.encoder import extend_encoder
+from ds_minimodel.extend.length import set_length
 from ds_minimodel.extend.recipe import (
     MAX_PASSES,
     check_options,
@@ -35,6 +36,7 @@ from ds_minimodel.extend.strength import choose_strength, look_before
 from ds_minimodel.extend.vocabulary_size import choose_vocabulary_size
 from ds_minimodel.extend.written import write_finished_again, write_models
 from ds_minimodel.launch.hosts import name_the_cpu, ranks_on_hosts
+from ds_minimodel.models.heads import SentenceHead
 from ds_minimodel.pipeline.dialogues import check_chats
 from ds_minimodel.pipeline.layout import ADAPT, LOCK
 from ds_minimodel.pipeline.memory import device_here
@@ -46,20 +48,25 @@ from ds_minimodel.text.chats import read_dialogues
 from ds_minimodel.text.reader import find_text, read_documents
 from ds_minimodel.tokenizers.guard import unguarded
 
-_RECIPE = "the recipe of extend"  # as messages call it before it is a file
+_RECIPE = "the recipe of extend"  # its name in messages, before it is a file
 
 
 def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
     """Add a language to a model, and return the folder that `from_pretrained` reads, OUT/model.
 
     OUT gets the recipe, its workdir run/ with the page run/report/report.html, model/, and with a
-    LoRA adapter/ for PEFT. The same call goes on where one was interrupted, with more hours or
-    tokens it trains longer, and any other is refused.
+    LoRA adapter/ for PEFT. The same call goes on where one was interrupted; with more hours or
+    tokens it trains longer. Any other call in the same folder is refused.
+
+    Args:
+        config: What the call asks for.
+        say: Called with each line that is said on the way.
 
     Raises:
-        UserError: as of the steps that it takes.
+        UserError: An option is wrong, or something stops a step.
     """
-    _look_at_options(config, say)
+    _say_what_options_lack(config, say)
+    # It must come before what brings DeepSpeed is imported.
     name_the_cpu()
     out = config.folder
     with lock(out / LOCK), _removed_where_refused(out):
@@ -68,46 +75,31 @@ def extend(config: ExtendConfig, say: Callable[[str], None] = print) -> Path:
             call.check_same_options()
         elif lack := unguarded(config.source):
             say(lack)
-        if is_finished_encoder(call):
-            extend_encoder(call)
-            return out / "model"
-        budget = budget_of(call)
-        if call.path.exists():
-            recipe = load_recipe(call.path)
-            check_options(config, recipe.trained_by.causal)
-            call.check_same_files(recipe.data)
+        if _learns_from_text(config):
+            _extend_by_text(call)
         else:
-            _write_recipe(call, budget)
-        if not write_finished_again(call, budget):
-            set_length(call, budget)
-            # The model that writes what is replayed is looked at while it is in memory.
-            with shared_modules():
-                call.run(until="pretrain")
-                looked = look_before(call)
-            call.run(until="adapt")
-            kept = choose_strength(call, *looked) if looked else None
-            call.run()
-            write_models(call, kept)
+            extend_encoder(call)
     return out / "model"
 
 
-def _look_at_options(config: ExtendConfig, say: Callable[[str], None]) -> None:
-    """Say what options will not do; UserError for text to score that cannot be read."""
+def _say_what_options_lack(config: ExtendConfig, say: Callable[[str], None]) -> None:
+    """Say what the options will not do; UserError for text to score that cannot be read."""
     for file in find_text(config.test_text):
         next(read_documents([str(file)], config.column), None)
     if not re.fullmatch(LANGUAGE_CODE, config.language):
         say(
-            f"--language {config.language}: no code of ISO 639, such as de, so the model's card "
-            "names none"
+            f"--language {config.language}: this is no code of ISO 639, such as de, so the model's "
+            "card names no language"
         )
     if not re.fullmatch(LANGUAGE_CODE, config.source):
         say(
-            f"--source {config.source}: no code of ISO 639, such as de, so questions are in English"
+            f"--source {config.source}: this is no code of ISO 639, such as de, so questions are "
+            "in English"
         )
     if not config.source_text and not config.pairs:
         say(
-            f"{config.source}: without --source-text nobody sees what the model loses there, and "
-            "new tokens may split it otherwise; give some pages of it"
+            f"{config.source}: without --source-text it is not measured what the model loses "
+            "there, and new tokens may take the place of its tokens; give some pages of it"
         )
 
 
@@ -124,24 +116,67 @@ def _removed_where_refused(out: Path) -> Iterator[None]:
         raise
 
 
-def _write_recipe(call: Call, budget: Budget) -> None:
-    """Read the text, choose what is to be chosen by it and by the model, and write the recipe."""
+def _learns_from_text(config: ExtendConfig) -> bool:
+    """Return whether the model learns from text; a finished encoder learns from pairs.
+
+    Raises:
+        UserError: Pairs are given to a model that learns from text, or none to another.
+    """
+    body = read_base(config.model, config.pooling).config
+    if body.head is None and (config.pairs or config.test_pairs):
+        advice = "an encoder that is to give vectors takes --pooling mean or cls"
+        if body.causal:
+            advice = "new tokens of a decoder are aligned by a recipe's data.pairs"
+        raise UserError(f"--pairs: {config.model} predicts tokens and learns from text; {advice}")
+    if body.head is not None and not config.pairs:
+        gives = "vectors" if isinstance(body.head, SentenceHead) else "labels"
+        raise UserError(
+            f"{config.model} gives {gives} for texts, and learns a language from pairs of a text "
+            f"in {config.source} and its translation; give them with --pairs FILE"
+        )
+    return body.head is None
+
+
+def _extend_by_text(call: Call) -> None:
+    """Write the recipe, or go on with it; train for the budget; write the models."""
+    budget = call.budget
+    if not call.path.exists():
+        _write_recipe(call, budget)
+    else:
+        recipe = load_recipe(call.path)
+        check_options(call.config, is_causal=recipe.trained_by.causal)
+        call.check_same_files(recipe.data)
+    if write_finished_again(call, budget):
+        return
+    set_length(call, budget)
+    # The model that writes what is replayed is looked at while it is in memory.
+    with shared_modules():
+        call.run(until="pretrain")
+        looked = look_before(call)
+    call.run(until="adapt")
+    kept = choose_strength(call, *looked) if looked else None
+    call.run()
+    write_models(call, kept)
+
+
+def _write_recipe(call: Call, budget: TrainingBudget) -> None:
+    """Read the text, choose what it and the model decide, and write the recipe."""
     config = call.config
     base = read_base(config.model)
     device = device_here()
-    check_options(config, base.config.causal)
-    check_base(config.model)
-    deque(read_dialogues(config.chats), maxlen=0)  # what is wrong there is said first
+    check_options(config, is_causal=base.config.causal)
     if budget.tokens is None:
         assert budget.hours is not None
         tokens = guess_tokens(budget.hours, base, device.type)
-        passes: float = MAX_PASSES
     else:
         tokens = budget.tokens
-        passes = math.inf
+    values = first_values(config, base, tokens)
+    check_base(config.model)
+    # Faults of the dialogues are reported before the text is read, which may take long.
+    for _ in read_dialogues(config.chats):
+        pass
 
     # The text is read into its corpora, and a part of it is kept to be scored.
-    values = first_values(config, base, tokens)
     recipe = recipe_of_values(values, _RECIPE)
     call.record(recipe.data)
     run_step_here(STEPS["corpus"], recipe, rebuild=True)
@@ -149,8 +184,14 @@ def _write_recipe(call: Call, budget: Budget) -> None:
     looks = looking.budget_of(tokens, base, device.type, num_texts)
     write_tests(recipe, call.say, looks.text_bytes)
 
-    # By it new tokens are counted, and by these the sizes of the training.
-    vocabulary = choose_vocabulary_size(recipe, config.vocab_size, tokens, passes, say=call.say)
+    # The text decides the count of new tokens, and these the sizes of the training.
+    vocabulary = choose_vocabulary_size(
+        recipe,
+        config.vocab_size,
+        tokens,
+        passes=MAX_PASSES if budget.tokens is None else math.inf,
+        say=call.say,
+    )
     values["tokenizer"]["vocab_size"] = vocabulary.new_tokens
     ranks = config.ranks or 1
     if config.hostfile:
@@ -167,7 +208,7 @@ def _write_recipe(call: Call, budget: Budget) -> None:
     if config.chats:
         check_chats(config.chats, config.model, vocabulary.seq_length)
 
-    # How it is computed is what fits into memory here.
+    # The memory of this machine decides the size of micro-batches.
     fitting = fit(recipe_of_values(values, _RECIPE), ranks, device)
     values["engine"] = fitting.engine
     call.say(f"micro-batches of {fitting.micro_batch_size}, {fitting.reason}")

@@ -8,8 +8,7 @@ from ds_minimodel.common.errors import UserError
 from ds_minimodel.common.files import replace_folder
 from ds_minimodel.evaluation.comparison import Kept
 from ds_minimodel.export.folder import export_adapter, export_hf
-from ds_minimodel.extend.call import Call, Finished, adaptation_of
-from ds_minimodel.extend.length import Budget
+from ds_minimodel.extend.call import Call, Finished, TrainingBudget, adaptation_of
 from ds_minimodel.hf.source import CARD
 from ds_minimodel.pipeline.layout import WorkdirLayout
 
@@ -30,7 +29,7 @@ def write_models(call: Call, kept: Kept | None) -> None:
         _write(call, finished)
 
 
-def write_finished_again(call: Call, budget: Budget) -> bool:
+def write_finished_again(call: Call, budget: TrainingBudget) -> bool:
     """Write the models of a training that has ended where a longer one was begun since, and not
     trained to its end; return whether that is what the budget asks for.
     """

@@ -74,7 +74,7 @@ WRONG_PATHS = [
     (["nothere.GGUF", "a.txt"], "nothere.GGUF: no such folder or GGUF file"),
     (
         ["a.txt", "model"],
-        "a.txt: no folder of a model, and no GGUF file; MODEL comes first, then TEXT",
+        "a.txt: neither a folder of a model nor a GGUF file; MODEL comes first, then TEXT",
     ),
     (["model", "b.txt"], "b.txt: no such text file"),
     (
@@ -83,17 +83,17 @@ WRONG_PATHS = [
     ),
     (
         ["model", "a.txt", "--source-text", "a.txt"],
-        "a.txt: text of xx and of en; give each its own",
+        "a.txt: text of xx and of en; give each another file",
     ),
     (
         ["model", "a.txt", "--test-text", "a.txt"],
-        "a.txt: text of xx and of --test-text; give each its own",
+        "a.txt: text of xx and of --test-text; give each another file",
     ),
     (
         ["model", "a.txt", "--known-text", "a.txt"],
         "--known-text a.txt: a.txt has no language; give it with one, such as fr=a.txt",
     ),
-    (["model", "a.txt", "--out", "a.txt"], "a.txt: a file; --out names a folder"),
+    (["model", "a.txt", "--out", "a.txt"], "a.txt: this is a file, and --out names a folder"),
 ]
 WRONG_PATHS = [
     (["extend", *arguments, "--language", "xx"], said) for arguments, said in WRONG_PATHS

@@ -249,7 +249,7 @@ def test_a_body_that_is_trained_with_masks_is_scored_and_takes_tasks(texts, tmp_
     ]
     more = "--test-text", texts / "known.txt"
     said = refused(f"extend {tmp_path}/theirs {texts}/xx.txt", *arguments, *more)
-    assert "--test-text: of an encoder held-out text alone is scored" in said
+    assert "--test-text: an encoder is scored on held-out text only" in said
     err = done(f"extend {tmp_path}/theirs {texts}/xx.txt", *arguments)
     base = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
