@@ -177,12 +177,12 @@ def test_bits_stand_beside_what_a_compressor_takes(tmp_path):
     bits_of_run = {"bits_per_byte": 1.5, "source_pack_bits_per_byte": 2.0}
     scores = [row | bits_of_run for row in run.scores]
     recipe = run.recipe.model_copy(update={"base": "base"})
-    for bits, said in ((2.5, "xz 2.500"), (1.25, "xz 1.250, which is better")):
+    for bits, said in ((2.5, "to 2.500"), (1.25, "to 1.250, which is better")):
         compressed = {("topic", "de"): bits}
         write_report(tmp_path, replace(run, scores=scores, compressed=compressed, recipe=recipe))
         (verdict,) = read_json(tmp_path / "verdicts.json")
         assert verdict["clauses"] == {
-            "topic": f"de: 2.000 bits per byte before, 1.500 after ({said})"
+            "topic": f"de: 2.000 bits per byte before, 1.500 after (xz compresses it {said})"
         }
 
 
